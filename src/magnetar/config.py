@@ -1,0 +1,215 @@
+"""Every setting of the platform: unit in the name, default, one line of meaning. Frozen.
+
+``Config`` is built once at start (``load``): defaults, then a TOML file, then environment
+variables (``MAGNETAR_<SECTION>_<FIELD>``), then flags; later ones win. Validation happens then
+and only then; a ``ConfigError`` names the setting, the value and what would be accepted.
+Defaults are the safe ones; a setting that trades durability says so in its name or text and is
+warned about at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class JournalConfig:
+    """The bookie's write-ahead log."""
+
+    directories: tuple[Path, ...] = field(
+        default=(), metadata={"meaning": "one journal per directory; best on devices of their own"}
+    )
+    sync: bool = field(
+        default=True,
+        metadata={"meaning": "fdatasync before acknowledging; UNSAFE when off (power loss)"},
+    )
+    group_wait_us: int = field(
+        default=0,
+        metadata={"meaning": "longest wait to fill a group commit, microseconds", "least": 0},
+    )
+    group_bytes_max: int = field(
+        default=4 << 20, metadata={"meaning": "bytes of one group commit", "least": 4096}
+    )
+    file_bytes: int = field(
+        default=64 << 20,
+        metadata={"meaning": "size of a (recycled) journal file", "least": 1 << 20},
+    )
+    recycled_files_max: int = field(
+        default=4, metadata={"meaning": "spent journal files kept for reuse", "least": 0}
+    )
+    pending_bytes_max: int = field(
+        default=64 << 20,
+        metadata={
+            "meaning": "bytes waiting for the journal before adds are refused",
+            "least": 1 << 20,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BookieConfig:
+    """The storage server."""
+
+    host: str = field(default="127.0.0.1", metadata={"meaning": "address to listen on"})
+    port: int = field(default=3181, metadata={"meaning": "port; 0 takes a free one", "least": 0})
+    bookie_id: str = field(default="", metadata={"meaning": "stable name; empty: host:port"})
+    ledger_directories: tuple[Path, ...] = field(
+        default=(), metadata={"meaning": "entry logs and location indexes, one set per directory"}
+    )
+    write_cache_bytes: int = field(
+        default=64 << 20, metadata={"meaning": "both halves of the write cache", "least": 1 << 20}
+    )
+    read_cache_bytes: int = field(
+        default=32 << 20, metadata={"meaning": "entries read ahead, kept", "least": 0}
+    )
+    read_ahead_entries: int = field(
+        default=100, metadata={"meaning": "entries of a ledger read ahead on a miss", "least": 1}
+    )
+    read_ahead_bytes: int = field(
+        default=1 << 20, metadata={"meaning": "bytes read ahead on a miss", "least": 4096}
+    )
+    flush_interval_ms: int = field(
+        default=10_000, metadata={"meaning": "longest time between flushes", "least": 10}
+    )
+    entry_log_bytes_max: int = field(
+        default=1 << 30,
+        metadata={"meaning": "size at which an entry log is closed", "least": 1 << 20},
+    )
+    entry_bytes_max: int = field(
+        default=5 * (1 << 20) + (64 << 10),
+        metadata={"meaning": "largest entry or frame", "least": 1024},
+    )
+    journal: JournalConfig = field(default_factory=JournalConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerConfig:
+    """The ledger client, and the logs made of ledgers."""
+
+    ensemble_size: int = field(
+        default=1, metadata={"meaning": "bookies of a ledger (E)", "least": 1}
+    )
+    write_quorum: int = field(
+        default=1, metadata={"meaning": "copies of an entry (Qw)", "least": 1}
+    )
+    ack_quorum: int = field(
+        default=1, metadata={"meaning": "copies awaited before confirming (Qa)", "least": 1}
+    )
+    add_timeout_ms: int = field(
+        default=10_000, metadata={"meaning": "a bookie's time to answer an add", "least": 10}
+    )
+    read_timeout_ms: int = field(
+        default=5_000, metadata={"meaning": "a bookie's time to answer a read", "least": 10}
+    )
+    ledger_entries_max: int = field(
+        default=1_000_000, metadata={"meaning": "entries before a log rolls its ledger", "least": 1}
+    )
+    ledger_bytes_max: int = field(
+        default=1 << 30, metadata={"meaning": "bytes before a log rolls its ledger", "least": 1024}
+    )
+    ledger_age_ms_max: int = field(
+        default=4 * 3_600_000,
+        metadata={"meaning": "age at which a log rolls its ledger", "least": 1},
+    )
+    tail_cache_bytes: int = field(
+        default=64 << 20,
+        metadata={
+            "meaning": "entries kept in memory for tail readers, all logs together",
+            "least": 0,
+        },
+    )
+    cursor_flush_interval_ms: int = field(
+        default=100,
+        metadata={"meaning": "longest time until an acknowledgement is stored", "least": 1},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Pulsar's protocol."""
+
+    host: str = field(default="127.0.0.1", metadata={"meaning": "address to listen on"})
+    port: int = field(default=6650, metadata={"meaning": "binary protocol; 0 takes a free one"})
+    advertised_host: str = field(
+        default="", metadata={"meaning": "name told to clients; empty: the listen address"}
+    )
+    message_bytes_max: int = field(
+        default=5 * (1 << 20) - (10 << 10), metadata={"meaning": "largest message", "least": 1024}
+    )
+    connections_max: int = field(
+        default=10_000, metadata={"meaning": "client connections", "least": 1}
+    )
+    producers_per_topic_max: int = field(
+        default=10_000, metadata={"meaning": "producers of one topic", "least": 1}
+    )
+    consumers_per_topic_max: int = field(
+        default=10_000, metadata={"meaning": "consumers of one topic", "least": 1}
+    )
+    pending_publish_bytes_per_connection: int = field(
+        default=16 << 20,
+        metadata={
+            "meaning": "unconfirmed bytes after which a connection is not read",
+            "least": 1024,
+        },
+    )
+    unacknowledged_per_consumer_max: int = field(
+        default=50_000,
+        metadata={"meaning": "messages out at a consumer before it waits", "least": 1},
+    )
+    handshake_timeout_ms: int = field(
+        default=10_000, metadata={"meaning": "a new connection's time to say CONNECT", "least": 10}
+    )
+    frame_timeout_ms: int = field(
+        default=60_000, metadata={"meaning": "time to finish a frame once begun", "least": 10}
+    )
+    keep_alive_ms: int = field(
+        default=30_000,
+        metadata={"meaning": "silence before a PING; twice that closes", "least": 100},
+    )
+    auto_create_topics: bool = field(
+        default=True, metadata={"meaning": "create a topic on first use"}
+    )
+    auto_create_partitions: int = field(
+        default=0,
+        metadata={"meaning": "partitions of such a topic; 0: not partitioned", "least": 0},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """REST, metrics, lookup over HTTP."""
+
+    host: str = field(default="127.0.0.1", metadata={"meaning": "address to listen on"})
+    port: int = field(default=8080, metadata={"meaning": "port; 0 takes a free one"})
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataConfig:
+    url: str = field(
+        default="",
+        metadata={"meaning": "zk://HOST:PORT[,HOST:PORT]/ROOT or sqlite:PATH; empty: the data dir"},
+    )
+    session_timeout_ms: int = field(
+        default=10_000, metadata={"meaning": "ZooKeeper session", "least": 100}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingConfig:
+    level: str = field(default="info", metadata={"meaning": "debug, info, warning or error"})
+    json: bool = field(default=False, metadata={"meaning": "one JSON object a line"})
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole configuration of a process."""
+
+    data_dir: Path = Path("data")
+    cluster: str = "standalone"
+    bookie: BookieConfig = field(default_factory=BookieConfig)
+    ledger: LedgerConfig = field(default_factory=LedgerConfig)
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    metadata: MetadataConfig = field(default_factory=MetadataConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)

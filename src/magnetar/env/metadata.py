@@ -1,0 +1,78 @@
+"""The metadata store seam: a small tree of versioned nodes, as ZooKeeper has.
+
+Paths are absolute (``/ledgers/LAYOUT``), each node holds bytes and a version that starts at 0 and
+grows by one with every ``put``. Parents are created as needed. Implementations: SQLite
+(``sqlite_metadata``, one machine) and ZooKeeper (``zookeeper_metadata``); one shared test suite
+holds them to the same behaviour.
+
+Requires of every implementation: writes are durable before they return; compare-and-set is
+atomic; a node made ephemeral disappears when the session ends and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Versioned(NamedTuple):
+    """A node's bytes and the version to compare-and-set against."""
+
+    value: bytes
+    version: int
+
+
+class CreateMode(Enum):
+    PERSISTENT = "persistent"
+    EPHEMERAL = "ephemeral"
+    SEQUENTIAL = "sequential"  # persistent; a counter of ten digits is appended to the path
+    EPHEMERAL_SEQUENTIAL = "ephemeral-sequential"
+
+
+class SessionState(Enum):
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # out of sight; the session may still be alive
+    EXPIRED = "expired"  # the store dropped the session and its ephemeral nodes
+
+
+class MetadataStore(Protocol):
+    """A tree of versioned nodes. All methods may raise ``MetadataError``."""
+
+    async def get(self, path: str) -> Versioned:
+        """The node's value. Raises ``NoNodeError``."""
+        ...
+
+    async def create(
+        self, path: str, value: bytes, mode: CreateMode = CreateMode.PERSISTENT
+    ) -> str:
+        """Create a node, and its parents if they are missing; returns its path (with the
+        counter, for the sequential modes). Raises ``NodeExistsError``."""
+        ...
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        """Compare-and-set; returns the new version. ``version`` -1 matches any.
+        Raises ``NoNodeError``, ``BadVersionError``."""
+        ...
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        """Raises ``NoNodeError``, ``BadVersionError``, ``NotEmptyError``."""
+        ...
+
+    async def children(self, path: str) -> list[str]:
+        """The names (not paths) of the node's children, sorted. Raises ``NoNodeError``."""
+        ...
+
+    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        """Call ``changed(path)`` on the loop after each change of the node or of the list of
+        its children (changes may be merged; there is at least one call after the last). The
+        node need not exist. Returns the function that ends the watch."""
+        ...
+
+    def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
+        """Call ``changed`` on the loop when the session's state changes."""
+        ...
+
+    async def close(self) -> None:
+        """End the session; ephemeral nodes go at once."""
+        ...

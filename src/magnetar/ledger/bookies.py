@@ -1,0 +1,106 @@
+"""How the ledger client sees a bookie: the seam between quorum writes and storage servers.
+
+Implementations: ``ledger.connection.BookieConnection`` (TCP, BookKeeper's protocol) and, for a
+bookie in the same process, ``bookie.local.LocalBookie``; both are chosen in ``app.py``.
+
+The add path has no coroutine and no future per entry: a batch of entries goes down with one call
+and comes back with one call of ``done`` (or a few, when answers arrive apart).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntFlag
+from typing import NamedTuple, Protocol, TypeAlias
+
+from magnetar.model.errors import MagnetarError
+from magnetar.model.ids import BookieId
+
+AddDone: TypeAlias = Callable[[MagnetarError | None, Sequence[int]], None]
+"""``done(error, entry_ids)``: these entries are durable on the bookie (``error`` is None), or
+were refused. Called on the loop, never from inside ``add_entries``; over all calls each entry id
+of the request comes exactly once."""
+
+
+class AddFlag(IntFlag):
+    NONE = 0
+    RECOVERY = 1  # a recovery or re-replication writes: allowed on a fenced ledger
+    HIGH_PRIORITY = 2
+
+
+class ReadFlag(IntFlag):
+    NONE = 0
+    FENCE = 1  # fence the ledger before reading; needs the master key
+    HIGH_PRIORITY = 2
+
+
+class LacReply(NamedTuple):
+    """``last_add_confirmed`` that the bookie knows of, and the ledger's entry of highest id that
+    it holds (None if it holds none)."""
+
+    last_add_confirmed: int
+    last_entry: bytes | None
+
+
+class BookieClient(Protocol):
+    """One bookie. Errors raised and passed are ``BookieError`` (its answer) or
+    ``BookieUnavailableError`` (no answer)."""
+
+    bookie_id: BookieId
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: AddFlag,
+        done: AddDone,
+    ) -> None:
+        """Store whole entries (header, digest, payload), ``entries[i]`` under ``entry_ids[i]``.
+        Never blocks and never raises for the world's faults: those go to ``done``."""
+        ...
+
+    async def read_entry(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        flags: ReadFlag = ReadFlag.NONE,
+        master_key: bytes = b"",
+    ) -> bytes:
+        """The whole entry; ``entry_id`` -1 is the one of highest id. Raises ``NoEntryError``,
+        ``NoLedgerError``."""
+        ...
+
+    async def read_batch(
+        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+    ) -> list[bytes]:
+        """Consecutive whole entries from ``first_entry_id`` on, at least one, stopping before the
+        first that is missing. Raises as ``read_entry``."""
+        ...
+
+    async def read_lac(
+        self, ledger_id: int, flags: ReadFlag = ReadFlag.NONE, master_key: bytes = b""
+    ) -> LacReply:
+        """The last add confirmed as far as the bookie knows; with ``FENCE`` the ledger is
+        durably fenced before the answer. Raises ``NoLedgerError`` (never with ``FENCE``: that
+        creates the ledger, fenced)."""
+        ...
+
+    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
+        """Tell an explicit last add confirmed (``body`` carries its digest)."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class BookiePool(Protocol):
+    """Clients by bookie id, connected when first used."""
+
+    def client(self, bookie_id: BookieId) -> BookieClient: ...
+
+    async def available(self) -> list[BookieId]:
+        """The bookies that take new entries now, sorted."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,204 @@
+"""The seam between brokers and log engines.
+
+A *log* is one topic partition: an ordered series of entries with positions, and named *cursors*
+over it. Engines: ``log.managed`` (a chain of ledgers); later ``log.partition`` (Kafka's ISR).
+Brokers import this module and nothing below it.
+
+Rules:
+
+* An entry is confirmed when it and all before it are durable at the ack quorum; only confirmed
+  entries are ever read, and ``confirmed`` never moves back.
+* ``append`` takes buffers that are valid during the call only; the engine copies each payload
+  once, into the entry that the journal and the tail cache share.
+* Outcomes of appends come in the order of the appends.
+* Positions are those of ``model.ids.Position``; the *next* position of a position may be in a
+  later ledger, so only the log can step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from magnetar.model.entry import Entry
+from magnetar.model.errors import MagnetarError
+from magnetar.model.ids import Position
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+AppendDone: TypeAlias = Callable[[MagnetarError | None, int, int, int], None]
+"""``done(error, ledger_id, first_entry_id, count)``: the ``count`` payloads of one ``append``,
+or a leading part of what is still open of it, are confirmed under consecutive ids; the calls for
+one append cover its payloads in order, exactly once. With ``error`` set the rest of the append
+failed (ids are -1) and may or may not be in the log. Called on the loop, never from inside
+``append``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogStats:
+    """What a log holds, for people and metrics."""
+
+    name: str
+    entries: int
+    stored_bytes: int
+    ledgers: tuple[tuple[int, int, int, str], ...]  # id, entries, bytes, state
+    confirmed: Position
+    cursors: Mapping[str, Position]  # name -> mark-delete position
+
+
+class Cursor(Protocol):
+    """A named, durable place in a log and everything acknowledged after it.
+
+    ``acknowledge*`` change memory at once and are stored within ``cursor_flush_interval_ms``;
+    ``wait_stored`` waits until all that was acknowledged before the call is durable.
+    """
+
+    name: str
+    durable: bool
+    properties: Mapping[str, str]
+
+    @property
+    def mark_delete(self) -> Position:
+        """The last position up to which (inclusive) everything is acknowledged."""
+        ...
+
+    def acknowledge(self, positions: Sequence[Position]) -> None:
+        """Individually acknowledge whole entries; already acknowledged ones are no error."""
+        ...
+
+    def acknowledge_batch(
+        self, position: Position, batch_size: int, ack_set: Sequence[int]
+    ) -> bool:
+        """Acknowledge messages of a batch entry. ``ack_set`` is Pulsar's: 64-bit words, little
+        end first, bit 1 = *not* acknowledged; it is intersected with what is stored. Returns
+        True when the whole entry is now acknowledged."""
+        ...
+
+    def acknowledge_cumulative(self, position: Position) -> None:
+        """Acknowledge everything up to and including ``position``."""
+        ...
+
+    def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool: ...
+
+    def unacknowledged(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Those of ``entries`` that are not wholly acknowledged, in order (one pass)."""
+        ...
+
+    def ack_set(self, position: Position) -> list[int] | None:
+        """The stored ack set of a partly acknowledged batch entry, else None."""
+        ...
+
+    def backlog_entries(self) -> int:
+        """Entries after the mark-delete position that are not acknowledged."""
+        ...
+
+    async def reset(self, position: Position) -> None:
+        """Durably forget everything acknowledged from ``position`` on, so that ``position`` is
+        the next to read (seek)."""
+        ...
+
+    async def wait_stored(self) -> None: ...
+
+
+class Log(Protocol):
+    """One topic partition's log, open for appending by this process."""
+
+    name: str
+
+    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
+        """Append in order; see ``AppendDone``. Never blocks, never raises for the world's
+        faults. The caller bounds what is pending (``pending_bytes``)."""
+        ...
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not yet confirmed."""
+        ...
+
+    @property
+    def confirmed(self) -> Position:
+        """The last confirmed position; (ledger, -1) while the current ledger is empty and the
+        log holds nothing before it."""
+        ...
+
+    @property
+    def first(self) -> Position:
+        """The first position that the log still holds (or will hold next, when empty)."""
+        ...
+
+    def next_position(self, position: Position) -> Position:
+        """The position after ``position``: its successor in the ledger, or the first of the next
+        ledger. Positions before the log's start give ``first``; from ``confirmed`` it is the
+        place of the next append as far as known."""
+        ...
+
+    def previous_position(self, position: Position) -> Position: ...
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        """How many entries lie in (after, last]."""
+        ...
+
+    def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        """Confirmed entries from ``start`` on, out of memory: at least one (if ``max_entries``
+        > 0) or an empty list when ``start`` is past ``confirmed``; None when ``start`` is not in
+        memory and ``read`` is needed."""
+        ...
+
+    async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """As ``read_cached`` from wherever the entries lie. Steps over trimmed ledgers."""
+        ...
+
+    async def wait_past(self, position: Position) -> Position:
+        """Wait until ``confirmed`` is past ``position``; returns it."""
+        ...
+
+    async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
+        """The first position whose entry is ``wanted`` (which must be monotone: False then
+        True), by binary search; the place after ``confirmed`` if none is."""
+        ...
+
+    async def open_cursor(
+        self, name: str, start: Position, properties: Mapping[str, str] | None = None
+    ) -> Cursor:
+        """The durable cursor of that name, created so that ``start`` is the next to read
+        (``EARLIEST`` and ``LATEST`` allowed) if there is none; durable when it returns."""
+        ...
+
+    def reader_cursor(self, name: str, start: Position) -> Cursor:
+        """A cursor in memory only, for readers."""
+        ...
+
+    async def delete_cursor(self, name: str) -> None: ...
+
+    def cursors(self) -> Mapping[str, Cursor]:
+        """The durable cursors by name."""
+        ...
+
+    def stats(self) -> LogStats: ...
+
+    async def close(self) -> None:
+        """Finish what is pending, store the cursors, close the ledger. Later appends fail with
+        ``LogClosedError``."""
+        ...
+
+
+class LogStore(Protocol):
+    """All logs of an engine, by name (``tenant/namespace/persistent/topic``)."""
+
+    async def open(self, name: str) -> Log:
+        """Open for appending, creating it if need be: takes over from any other writer (fences
+        and recovers its last ledger). One caller at a time per name."""
+        ...
+
+    async def exists(self, name: str) -> bool: ...
+
+    async def delete(self, name: str) -> None:
+        """Delete the log, its cursors and its ledgers. It must not be open."""
+        ...
+
+    async def names(self, prefix: str) -> list[str]:
+        """The names of all logs below ``prefix``, sorted."""
+        ...
+
+    async def close(self) -> None: ...

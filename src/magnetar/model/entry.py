@@ -1,0 +1,36 @@
+"""An entry as it lies in a bookie, and the layout of its header.
+
+Layout (BookKeeper's, big-endian)::
+
+    ledger id 8 | entry id 8 | last add confirmed 8 | cumulative length 8 | digest n | payload
+
+The digest covers the 32 bytes before it and the payload. With CRC-32C (our default) n is 4, so
+the payload starts at byte 36. An entry is built once, by the ledger writer, as one ``bytes``
+object; the journal, the write cache, the tail cache and dispatch all share that object and take
+``memoryview`` slices of it. Nothing on the way copies a payload again.
+"""
+
+from __future__ import annotations
+
+ENTRY_HEADER_BYTES = 32
+"""Bytes before the digest."""
+
+
+class Entry:
+    """One entry, read back. ``data`` is the whole entry (header, digest, payload)."""
+
+    __slots__ = ("data", "entry_id", "ledger_id", "payload_offset")
+
+    def __init__(self, ledger_id: int, entry_id: int, data: bytes, payload_offset: int) -> None:
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.data = data
+        self.payload_offset = payload_offset
+
+    @property
+    def payload(self) -> memoryview:
+        """The client's bytes, not copied."""
+        return memoryview(self.data)[self.payload_offset :]
+
+    def __repr__(self) -> str:
+        return f"Entry({self.ledger_id}:{self.entry_id}, {len(self.data)} bytes)"
