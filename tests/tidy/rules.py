@@ -1,0 +1,261 @@
+"""The rules of the house. Each takes the modules and returns its faults, a line each."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tests.tidy.source_tree import Module
+
+Rule: TypeAlias = Callable[[Sequence[Module]], list[str]]
+
+SETTINGS = {"config", "metrics", "logs"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "": set(),
+    "model": set(),
+    "wire": {"model"},
+    "config": {"model"},
+    "metrics": set(),
+    "logs": {"config"},
+    "env": {"model"} | SETTINGS,
+    "bookie": {"model", "wire", "env"} | SETTINGS,
+    "ledger": {"model", "wire", "env"} | SETTINGS,
+    "log": {"model", "wire", "env", "ledger"} | SETTINGS,
+    "broker": {"model", "wire", "env", "log"} | SETTINGS,
+    "admin": {"model", "wire", "env", "broker", "log", "ledger"} | SETTINGS,
+    "pipeline": {"model", "wire"},
+    "app": {"model", "wire", "env", "bookie", "ledger", "log", "broker", "admin"} | SETTINGS,
+    "cli": {"model", "wire", "env", "app", "ledger"} | SETTINGS,
+    "sim": {"model", "wire", "bookie", "ledger", "log", "broker"} | SETTINGS,
+    "__main__": {"cli"},
+}
+"""Room -> the other rooms it may import (``tests/tidy`` is the table's guard, ARCHITECTURE.md
+its text)."""
+
+NARROWER: dict[str, set[str]] = {
+    # Only the managed engine stands on ledgers; the seam and its state know nothing of them.
+    "magnetar.log.seam": {"model"},
+    "magnetar.log.acknowledgements": {"model"},
+}
+
+DECIDING: tuple[str, ...] = (
+    "magnetar.ledger.quorum_write",
+    "magnetar.ledger.recovery_plan",
+    "magnetar.ledger.placement",
+    "magnetar.log.acknowledgements",
+    "magnetar.broker.dispatch",
+    "magnetar.broker.topic_name",
+)
+"""Modules that decide: no clock, no randomness, no I/O, no event loop, no logging."""
+
+IMPURE = {
+    "asyncio", "concurrent", "io", "logging", "os", "pathlib", "queue", "random", "secrets",
+    "select", "signal", "socket", "sqlite3", "structlog", "subprocess", "tempfile", "threading",
+    "time", "uvloop",
+}  # fmt: skip
+
+FUNCTION_LINES_MAX = 70
+MUTABLE_CALLS = {
+    "dict", "list", "set", "defaultdict", "deque", "OrderedDict", "Counter", "bytearray",
+}  # fmt: skip
+
+
+def import_table(modules: Sequence[Module]) -> list[str]:
+    """No room imports one that the table does not give it."""
+    faults = []
+    for module in modules:
+        if not module.name.startswith("magnetar"):
+            continue
+        allowed = NARROWER.get(module.name, MAY_IMPORT.get(module.room))
+        if allowed is None:
+            faults.append(f"{module.path}: room {module.room!r} is not in the table")
+            continue
+        for room, line in _rooms_imported(module):
+            if room != module.room and room not in allowed:
+                faults.append(f"{module.path}:{line}: {module.room} may not import {room}")
+    return faults
+
+
+def _rooms_imported(module: Module) -> list[tuple[str, int]]:
+    rooms = []
+    for item in module.imports:
+        parts = item.module.split(".")
+        if parts[0] == "magnetar" and len(parts) > 1 and parts[1] != "__version__":
+            rooms.append((parts[1], item.line))
+    return rooms
+
+
+def brokers_see_only_the_seam(modules: Sequence[Module]) -> list[str]:
+    """Brokers import ``log.seam`` and acknowledgement state, no engine."""
+    allowed = ("magnetar.log.seam", "magnetar.log.acknowledgements")
+    return [
+        f"{module.path}:{item.line}: imports {item.module}, below the seam"
+        for module in modules
+        if module.room == "broker"
+        for item in module.imports
+        if item.module.startswith("magnetar.log.") and not item.module.startswith(allowed)
+    ]
+
+
+def no_cycle(modules: Sequence[Module]) -> list[str]:
+    """No import cycle between modules (lazy imports count; type-checking ones do not)."""
+    names = {module.name for module in modules}
+    graph = {
+        module.name: sorted(
+            {i.module for i in module.imports if not i.typing and i.module in names} - {module.name}
+        )
+        for module in modules
+    }
+    done: set[str] = set()
+    faults: list[str] = []
+    for name in graph:
+        _visit(name, graph, [], done, faults)
+    return faults
+
+
+def _visit(
+    name: str, graph: dict[str, list[str]], trail: list[str], done: set[str], faults: list[str]
+) -> None:
+    if name in trail:
+        faults.append("cycle: " + " -> ".join([*trail[trail.index(name) :], name]))
+        return
+    if name in done:
+        return
+    for target in graph[name]:
+        _visit(target, graph, [*trail, name], done, faults)
+    done.add(name)
+
+
+def deciding_modules_are_pure(modules: Sequence[Module]) -> list[str]:
+    """Modules that decide import nothing impure, nor other modules of ours that do."""
+    by_name = {module.name: module for module in modules}
+    faults = []
+    for module in modules:
+        if module.name not in DECIDING:
+            continue
+        for reached in sorted(_reachable(module.name, by_name)):
+            for item in by_name[reached].imports:
+                if item.module.split(".")[0] in IMPURE and not item.typing:
+                    where = f"{by_name[reached].path}:{item.line}"
+                    faults.append(f"{where}: {item.module} is reached from {module.name}")
+        faults += [
+            f"{module.path}:{node.lineno}: a coroutine in a deciding module"
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await)
+        ]
+    return faults
+
+
+def _reachable(name: str, by_name: dict[str, Module]) -> set[str]:
+    seen: set[str] = set()
+    todo = [name]
+    while todo:
+        current = todo.pop()
+        if current in seen or current not in by_name:
+            continue
+        seen.add(current)
+        todo += [item.module for item in by_name[current].imports if not item.typing]
+    return seen
+
+
+def functions_are_short(modules: Sequence[Module]) -> list[str]:
+    """No function past ``FUNCTION_LINES_MAX`` lines, its docstring not counted."""
+    faults = []
+    for module in modules:
+        for function in module.functions():
+            lines = (function.end_lineno or function.lineno) - function.lineno + 1
+            lines -= _docstring_lines(function)
+            if lines > FUNCTION_LINES_MAX:
+                faults.append(f"{module.path}:{function.lineno}: {function.name}: {lines} lines")
+    return faults
+
+
+def _docstring_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = function.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        return (first.end_lineno or first.lineno) - first.lineno + 1
+    return 0
+
+
+def no_module_level_mutable_state(modules: Sequence[Module]) -> list[str]:
+    """No mutable object at module level unless its name says constant and nothing writes it,
+    and no ``global`` statement at all."""
+    faults = []
+    for module in modules:
+        for node in module.tree.body:
+            for name, value in _assignments(node):
+                if _mutable(value) and not name.isupper() and name != "__all__":
+                    faults.append(f"{module.path}:{node.lineno}: {name} is mutable state")
+                if isinstance(value, ast.Call) and _called(value) in MUTABLE_CALLS - {"set"}:
+                    faults.append(f"{module.path}:{node.lineno}: {name} is mutable state")
+        faults += [
+            f"{module.path}:{node.lineno}: global statement"
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Global)
+        ]
+        faults += _writes_to_constants(module)
+    return faults
+
+
+def _assignments(node: ast.stmt) -> list[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Assign):
+        return [(t.id, node.value) for t in node.targets if isinstance(t, ast.Name)]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+        return [(node.target.id, node.value)]
+    return []
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _mutable(value: ast.expr) -> bool:
+    kinds = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+    return isinstance(value, kinds)
+
+
+def _writes_to_constants(module: Module) -> list[str]:
+    """Item writes and mutating calls on upper-case module names, from inside functions."""
+    mutators = {"append", "add", "update", "pop", "clear", "extend", "setdefault", "remove"}
+    faults = []
+    for function in module.functions():
+        for node in ast.walk(function):
+            target: ast.expr | None = None
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+                target = node.value
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                target = node.func.value if node.func.attr in mutators else None
+            if isinstance(target, ast.Name) and target.id.isupper():
+                faults.append(f"{module.path}:{node.lineno}: writes to {target.id}")
+    return faults
+
+
+def no_swallowed_errors(modules: Sequence[Module]) -> list[str]:
+    """No bare except, and none of ``BaseException`` that does not raise again."""
+    faults = []
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler):
+                broad = node.type is None or (
+                    isinstance(node.type, ast.Name) and node.type.id == "BaseException"
+                )
+                raises = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+                if broad and not raises:
+                    faults.append(f"{module.path}:{node.lineno}: swallows every error")
+    return faults
+
+
+ALL: tuple[Rule, ...] = (
+    import_table,
+    brokers_see_only_the_seam,
+    no_cycle,
+    deciding_modules_are_pure,
+    functions_are_short,
+    no_module_level_mutable_state,
+    no_swallowed_errors,
+)
