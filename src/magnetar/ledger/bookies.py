@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntFlag
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from magnetar.model.entry import LacReply as LacReply
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import BookieId
 
@@ -32,14 +33,6 @@ class ReadFlag(IntFlag):
     NONE = 0
     FENCE = 1  # fence the ledger before reading; needs the master key
     HIGH_PRIORITY = 2
-
-
-class LacReply(NamedTuple):
-    """``last_add_confirmed`` that the bookie knows of, and the ledger's entry of highest id that
-    it holds (None if it holds none)."""
-
-    last_add_confirmed: int
-    last_entry: bytes | None
 
 
 class BookieClient(Protocol):

@@ -12,6 +12,8 @@ object; the journal, the write cache, the tail cache and dispatch all share that
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 ENTRY_HEADER_BYTES = 32
 """Bytes before the digest."""
 
@@ -34,3 +36,16 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"Entry({self.ledger_id}:{self.entry_id}, {len(self.data)} bytes)"
+
+
+class LacReply(NamedTuple):
+    """A bookie's answer to "how far is this ledger confirmed?".
+
+    ``last_add_confirmed`` is the highest that the bookie knows of; ``last_entry`` is the whole
+    entry of highest id that it holds (None if it holds none); ``explicit_lac`` is the body of the
+    latest ``write_lac``, digest and all (None without one).
+    """
+
+    last_add_confirmed: int
+    last_entry: bytes | None
+    explicit_lac: bytes | None = None
