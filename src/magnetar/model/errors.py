@@ -63,6 +63,19 @@ class SessionExpiredError(MetadataError):
     """The store dropped our session; every ephemeral node of it is gone."""
 
 
+class MetadataUnavailableError(MetadataError):
+    """The store cannot be reached, or the connection broke before it answered: a write may or may
+    not have happened, so read before writing again."""
+
+    pulsar_code = 6
+
+
+class MetadataFormatError(ProtocolError):
+    """A node or file holds bytes that are not of its format; says which and where."""
+
+    pulsar_code = 1
+
+
 # -- bookie -----------------------------------------------------------------------------------
 
 
@@ -142,6 +155,15 @@ class UnknownLedgerStateError(BookieError):
     bookie_v3 = 507
 
 
+class CookieError(BookieError):
+    """The bookie's directories, its settings and the metadata store disagree about who it is; it
+    does not start. Says which side differs, how, and what to do."""
+
+
+class BookieRegisteredError(BookieError):
+    """Another process is registered under the bookie's id."""
+
+
 class BookieUnavailableError(BookieError):
     """No connection to the bookie, or no answer in time. Local: never sent on a wire."""
 
@@ -165,6 +187,10 @@ class LedgerClosedError(LedgerError):
 
 class LedgerFencedError(LedgerError):
     """Another client recovers or has recovered the ledger; this writer has lost it."""
+
+
+class LedgerExistsError(LedgerError):
+    """The ledger id is taken by a ledger that somebody else created."""
 
 
 class NoSuchLedgerError(LedgerError):

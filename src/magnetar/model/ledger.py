@@ -62,6 +62,8 @@ class LedgerMetadata:
     creator_token: int = 0
     custom: tuple[tuple[str, bytes], ...] = field(default=())
     format_version: int = 3
+    unknown_fields: bytes = b""
+    """Protobuf fields of newer writers, kept as they came so that a rewrite does not drop them."""
 
     def __post_init__(self) -> None:
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:

@@ -1,0 +1,299 @@
+"""``SqliteMetadataStore``: the metadata tree of one machine, in one SQLite file.
+
+Owns the file, its lock, and one thread (the lane) that is the only one to touch the connection.
+
+* Whatever waits for the lane goes into one transaction and one fsync (group commit); callers are
+  answered after the commit, in order, with one wake-up of the loop.
+* WAL with ``synchronous=FULL``: a write that returned survives a power cut.
+* One process opens the file for writing: it holds ``PATH.lock`` (flock, so a crash releases it)
+  and writes its pid there. Any number may read (``read_only=True``) meanwhile.
+* The session is the open store: its ephemeral nodes go at ``close``, or after a crash when the
+  file is next opened for writing. It never expires; ``watch_session`` reports nothing.
+
+Why SQLite and this shape: docs/adr/0030-embedded-metadata-in-sqlite.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from magnetar.env.metadata import CreateMode, SessionState, Versioned
+from magnetar.env.metadata_paths import check_new_path, check_path, check_value
+from magnetar.env.sqlite_tree import SqliteTree
+from magnetar.env.watches import PathWatches
+from magnetar.model.errors import MetadataError
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+
+MEMORY = ":memory:"
+
+PENDING_MAX = 10_000
+"""Operations that may wait for the lane before further ones are refused."""
+
+BATCH_MAX = 512
+"""Operations of one transaction."""
+
+_BUSY_TIMEOUT_MS = 5_000  # readers may hold a checkpoint back for a moment
+
+_PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA journal_size_limit = 16777216",
+)
+
+
+class _Operation(NamedTuple):
+    run: Callable[[SqliteTree], object]
+    writes: bool
+    answer: asyncio.Future[object]
+
+
+class _Outcome(NamedTuple):
+    answer: asyncio.Future[object]
+    result: object
+    error: MetadataError | None
+
+
+class SqliteMetadataStore:
+    """A ``MetadataStore`` in one file; ``await SqliteMetadataStore.open(path)`` makes one."""
+
+    def __init__(self, path: str, read_only: bool, loop: asyncio.AbstractEventLoop) -> None:
+        """Use ``open``."""
+        self.path = path
+        self.read_only = read_only
+        self._loop = loop
+        self._watches = PathWatches()
+        self._pending = 0
+        self._closing: asyncio.Future[object] | None = None
+        self._lock_file: int | None = None
+        self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._lane, name=f"metadata {Path(path).name}", daemon=True
+        )
+        self._opened: asyncio.Future[object] = loop.create_future()
+
+    @classmethod
+    async def open(cls, path: Path | str, *, read_only: bool = False) -> SqliteMetadataStore:
+        """Open the store in the file ``path`` (made if missing; ``:memory:`` keeps nothing).
+
+        Raises ``MetadataError`` if another process has it open for writing, if the file is not a
+        metadata store, or if it cannot be opened. ``read_only`` takes no lock, refuses writes and
+        watches, and shows what is stored, the ephemeral nodes of a crashed process included.
+        """
+        store = cls(str(path), read_only, asyncio.get_running_loop())
+        if not read_only and store.path != MEMORY:
+            store._lock_file = _take_lock(store.path)
+        store._thread.start()
+        try:
+            await store._opened
+        except MetadataError:
+            _release_lock(store._lock_file)
+            raise
+        return store
+
+    # -- MetadataStore ------------------------------------------------------------------------
+
+    async def get(self, path: str) -> Versioned:
+        check_path(path)
+        return await self._submit(lambda tree: tree.get(path), writes=False)
+
+    async def create(
+        self, path: str, value: bytes, mode: CreateMode = CreateMode.PERSISTENT
+    ) -> str:
+        sequential = mode in (CreateMode.SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
+        check_new_path(path, sequential)
+        check_value(path, value)
+        return await self._submit(lambda tree: tree.create(path, value, mode))
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        check_path(path)
+        check_value(path, value)
+        return await self._submit(lambda tree: tree.put(path, value, version))
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        check_path(path)
+        return await self._submit(lambda tree: tree.delete(path, version))
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        return await self._submit(lambda tree: tree.children(path), writes=False)
+
+    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        if self.read_only:
+            raise MetadataError(
+                f"{self.path} is open read-only and cannot watch {path}: the changes happen in "
+                f"another process"
+            )
+        return self._watches.add(check_path(path), changed)
+
+    def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
+        """Nothing to report: the session lives as long as the store is open."""
+        return lambda: None
+
+    async def close(self) -> None:
+        """Answer what waits, end the session, release the file. Idempotent."""
+        if self._closing is None:
+            self._closing = self._loop.create_future()
+            if not self.read_only:
+                end = _Operation(SqliteTree.end_session, True, self._loop.create_future())
+                self._queue.put(end)
+            self._queue.put(None)
+        await asyncio.shield(self._closing)
+        self._thread.join()  # it has said its last word; this does not wait
+        _release_lock(self._lock_file)
+        self._lock_file = None
+
+    # -- the loop's side ----------------------------------------------------------------------
+
+    async def _submit(self, run: Callable[[SqliteTree], R], writes: bool = True) -> R:
+        if self._closing is not None:
+            raise MetadataError(f"the metadata store {self.path} is closed")
+        if writes and self.read_only:
+            raise MetadataError(
+                f"{self.path} is open read-only; stop the process that owns it, or write through it"
+            )
+        if self._pending >= PENDING_MAX:
+            raise MetadataError(
+                f"{PENDING_MAX} operations wait for the metadata store {self.path}; its disk is "
+                f"too slow or stuck, try again later"
+            )
+        self._pending += 1
+        answer: asyncio.Future[object] = self._loop.create_future()
+        self._queue.put(_Operation(run, writes, answer))
+        return await answer  # type: ignore[return-value]  # the lane answers with run's result
+
+    def _deliver(self, outcomes: list[_Outcome], changed: list[str]) -> None:
+        self._pending -= len(outcomes)
+        for outcome in outcomes:
+            _settle(outcome)
+        self._watches.notify(self._loop, changed)
+
+    # -- the lane's side ----------------------------------------------------------------------
+
+    def _lane(self) -> None:
+        try:
+            db = _connect(self.path, self.read_only)
+            tree = SqliteTree(db, self.path)
+            tree.prepare(self.read_only)
+        except (sqlite3.Error, MetadataError) as error:
+            self._tell(_settle, _Outcome(self._opened, None, _as_metadata_error(self.path, error)))
+            return
+        self._tell(_settle, _Outcome(self._opened, None, None))
+        while batch := self._next_batch():
+            outcomes, changed = self._transact(db, tree, batch)
+            self._tell(self._deliver, outcomes, changed)
+        db.close()
+        assert self._closing is not None
+        self._tell(_settle, _Outcome(self._closing, None, None))
+
+    def _next_batch(self) -> list[_Operation]:
+        """What waits now, at least one operation; empty when the store closes. The closing mark
+        is the last thing in the queue, so putting it back loses no order."""
+        batch: list[_Operation] = []
+        operation = self._queue.get()
+        while operation is not None:
+            batch.append(operation)
+            if len(batch) == BATCH_MAX or self._queue.empty():
+                return batch
+            operation = self._queue.get()
+        if batch:
+            self._queue.put(None)
+        return batch
+
+    def _transact(
+        self, db: sqlite3.Connection, tree: SqliteTree, batch: list[_Operation]
+    ) -> tuple[list[_Outcome], list[str]]:
+        writes = any(operation.writes for operation in batch)
+        try:
+            db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+            outcomes = [_run(tree, operation) for operation in batch]
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if db.in_transaction:
+                db.rollback()
+            tree.take_changed()
+            failure = _as_metadata_error(self.path, error)
+            return [_Outcome(operation.answer, None, failure) for operation in batch], []
+        return outcomes, tree.take_changed()
+
+    def _tell(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop was closed without closing the store; nobody listens
+            log.warning("metadata store outlives its loop", path=self.path)
+
+
+def _run(tree: SqliteTree, operation: _Operation) -> _Outcome:
+    try:
+        return _Outcome(operation.answer, operation.run(tree), None)
+    except MetadataError as error:
+        return _Outcome(operation.answer, None, error)
+
+
+def _settle(outcome: _Outcome) -> None:
+    if outcome.answer.done():  # its caller was cancelled
+        return
+    if outcome.error is not None:
+        outcome.answer.set_exception(outcome.error)
+    else:
+        outcome.answer.set_result(outcome.result)
+
+
+def _connect(path: str, read_only: bool) -> sqlite3.Connection:
+    if path == MEMORY:
+        return sqlite3.connect(MEMORY, isolation_level=None)
+    name = f"{Path(path).absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+    db = sqlite3.connect(name, isolation_level=None, uri=True, timeout=_BUSY_TIMEOUT_MS / 1000)
+    if not read_only:
+        for pragma in _PRAGMAS:
+            db.execute(pragma)
+    return db
+
+
+def _as_metadata_error(path: str, error: Exception) -> MetadataError:
+    if isinstance(error, MetadataError):
+        return error
+    return MetadataError(
+        f"the metadata store {path} failed: {error}; check that the file is a metadata store, "
+        f"that its directory exists and is writable, and that the disk has room"
+    )
+
+
+def _take_lock(path: str) -> int:
+    """The descriptor that holds ``PATH.lock``; the kernel releases it when the process ends."""
+    lock_path = f"{path}.lock"
+    try:
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise MetadataError(
+            f"the metadata store {path} cannot be locked: {error.strerror} ({lock_path})"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise MetadataError(
+            f"the metadata store {path} is open in process {owner} (lock {lock_path}); stop that "
+            f"process, or use another data directory"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _release_lock(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)

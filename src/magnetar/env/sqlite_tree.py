@@ -1,0 +1,215 @@
+"""The metadata tree in one SQLite file: what one thread does with one connection.
+
+Owns the schema and the operations; the thread, the lock and the event loop are
+``sqlite_metadata``'s. Every operation checks before it changes anything, so one that fails
+leaves the transaction as it was and others in the same transaction may go on.
+
+Schema (format 1; docs/formats/metadata.md)::
+
+    node(parent, name, value, version, next_child, ephemeral)   primary key (parent, name)
+
+The root is ``("", "")``. ``next_child`` counts the children ever made under a node and numbers
+the sequential ones; it only grows. Rows with ``ephemeral`` 1 belong to the one session that has
+the file open for writing; whoever opens it next removes what a crash has left.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from magnetar.env.metadata import CreateMode, Versioned
+from magnetar.env.metadata_paths import SEQUENCE_DIGITS, join, split
+from magnetar.model.errors import (
+    BadVersionError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+
+APPLICATION_ID = 0x4D474D44  # "MGMD"
+FORMAT_VERSION = 1
+
+_SCHEMA = (
+    """CREATE TABLE node (
+        parent TEXT NOT NULL,
+        name TEXT NOT NULL,
+        value BLOB NOT NULL,
+        version INTEGER NOT NULL DEFAULT 0,
+        next_child INTEGER NOT NULL DEFAULT 0,
+        ephemeral INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (parent, name)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX node_ephemeral ON node (ephemeral) WHERE ephemeral = 1",
+    "INSERT INTO node (parent, name, value) VALUES ('', '', x'')",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT_VERSION}",
+)
+
+_EPHEMERAL_MODES = (CreateMode.EPHEMERAL, CreateMode.EPHEMERAL_SEQUENTIAL)
+_SEQUENTIAL_MODES = (CreateMode.SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
+
+
+class SqliteTree:
+    """The operations on an open connection. ``changed`` collects the paths that the running
+    transaction touches (a dict, for its order); ``take_changed`` empties it."""
+
+    def __init__(self, db: sqlite3.Connection, described: str) -> None:
+        """``described`` names the file in errors."""
+        self._db = db
+        self._described = described
+        self._changed: dict[str, None] = {}
+
+    # -- opening ------------------------------------------------------------------------------
+
+    def prepare(self, read_only: bool) -> None:
+        """Create the schema in an empty file, refuse files that are not ours, and remove the
+        ephemeral nodes of a session that ended in a crash."""
+        application_id = self._pragma("application_id")
+        version = self._pragma("user_version")
+        if application_id == 0 and version == 0 and self._is_empty():
+            if read_only:
+                raise MetadataError(f"{self._described} is empty: no metadata store was ever here")
+            self._in_transaction(_SCHEMA)
+            return
+        if application_id != APPLICATION_ID:
+            raise MetadataError(
+                f"{self._described} is a SQLite file of another program (application id "
+                f"{application_id:#x}); point the metadata URL at another path"
+            )
+        if version != FORMAT_VERSION:
+            raise MetadataError(
+                f"{self._described} has metadata format {version}, this version knows "
+                f"{FORMAT_VERSION}; use the release that wrote it or a newer one"
+            )
+        if not read_only and self._has_ephemerals():
+            self._in_transaction(("DELETE FROM node WHERE ephemeral = 1",))
+
+    def _pragma(self, name: str) -> int:
+        value = self._db.execute(f"PRAGMA {name}").fetchone()[0]
+        assert isinstance(value, int)
+        return value
+
+    def _is_empty(self) -> bool:
+        return self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
+
+    def _has_ephemerals(self) -> bool:
+        row = self._db.execute("SELECT 1 FROM node WHERE ephemeral = 1 LIMIT 1").fetchone()
+        return row is not None
+
+    def _in_transaction(self, statements: tuple[str, ...]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        for statement in statements:
+            self._db.execute(statement)
+        self._db.execute("COMMIT")
+
+    # -- operations ---------------------------------------------------------------------------
+
+    def get(self, path: str) -> Versioned:
+        row = self._db.execute(
+            "SELECT value, version FROM node WHERE parent = ? AND name = ?", split(path)
+        ).fetchone()
+        if row is None:
+            raise NoNodeError(f"{path} does not exist in {self._described}")
+        return Versioned(row[0], row[1])
+
+    def children(self, path: str) -> list[str]:
+        rows = self._db.execute(
+            "SELECT name FROM node WHERE parent = ? ORDER BY name", (path,)
+        ).fetchall()
+        if not rows and self._row(path) is None:
+            raise NoNodeError(f"{path} does not exist in {self._described}")
+        return [row[0] for row in rows]
+
+    def create(self, path: str, value: bytes, mode: CreateMode) -> str:
+        parent, name = split(path) if not path.endswith("/") else (path[:-1] or "/", "")
+        if mode in _SEQUENTIAL_MODES:
+            row = self._row(parent)
+            name += f"{row[1] if row else 0:0{SEQUENCE_DIGITS}d}"
+        created = join(parent, name)
+        if self._row(created) is not None:
+            raise NodeExistsError(f"{created} exists already in {self._described}")
+        for missing in self._missing_ancestors(created):
+            self._insert(missing, b"", ephemeral=False)
+        self._insert(created, value, ephemeral=mode in _EPHEMERAL_MODES)
+        return created
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        found = self._versioned_row(path, version)
+        self._db.execute(
+            "UPDATE node SET value = ?, version = ? WHERE parent = ? AND name = ?",
+            (value, found + 1, *split(path)),
+        )
+        self._changed[path] = None
+        return found + 1
+
+    def delete(self, path: str, version: int) -> None:
+        if path == "/":
+            raise MetadataError("the root / cannot be deleted")
+        self._versioned_row(path, version)
+        child = self._db.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone()
+        if child is not None:
+            raise NotEmptyError(f"{path} has children in {self._described}; delete them first")
+        self._remove(path)
+
+    def end_session(self) -> None:
+        """Remove the session's ephemeral nodes."""
+        rows = self._db.execute("SELECT parent, name FROM node WHERE ephemeral = 1").fetchall()
+        for parent, name in rows:
+            self._remove(join(parent, name))
+
+    def take_changed(self) -> list[str]:
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _row(self, path: str) -> tuple[int, int, int] | None:
+        """``(version, next_child, ephemeral)`` of a node, None if there is none."""
+        row: tuple[int, int, int] | None = self._db.execute(
+            "SELECT version, next_child, ephemeral FROM node WHERE parent = ? AND name = ?",
+            split(path),
+        ).fetchone()
+        return row
+
+    def _versioned_row(self, path: str, version: int) -> int:
+        row = self._row(path)
+        if row is None:
+            raise NoNodeError(f"{path} does not exist in {self._described}")
+        if version not in (-1, row[0]):
+            raise BadVersionError(
+                f"{path} has version {row[0]}, not {version}: it was changed since it was read; "
+                f"read it again"
+            )
+        return row[0]
+
+    def _missing_ancestors(self, path: str) -> list[str]:
+        """The ancestors of ``path`` that are to be made, topmost first."""
+        missing: list[str] = []
+        parent = split(path)[0]
+        while (row := self._row(parent)) is None:
+            missing.append(parent)
+            parent = split(parent)[0]
+        if row[2]:
+            raise MetadataError(f"{parent} is ephemeral and cannot have children (for {path})")
+        return missing[::-1]
+
+    def _insert(self, path: str, value: bytes, ephemeral: bool) -> None:
+        parent, name = split(path)
+        self._db.execute(
+            "INSERT INTO node (parent, name, value, ephemeral) VALUES (?, ?, ?, ?)",
+            (parent, name, value, int(ephemeral)),
+        )
+        self._db.execute(
+            "UPDATE node SET next_child = next_child + 1 WHERE parent = ? AND name = ?",
+            split(parent),
+        )
+        self._changed[path] = None
+        self._changed[parent] = None
+
+    def _remove(self, path: str) -> None:
+        parent, name = split(path)
+        self._db.execute("DELETE FROM node WHERE parent = ? AND name = ?", (parent, name))
+        self._changed[path] = None
+        self._changed[parent] = None
