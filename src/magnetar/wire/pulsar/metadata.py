@@ -1,0 +1,156 @@
+"""What a stored entry says of itself: its MessageMetadata.
+
+A stored payload is what its producer sent, unmodified::
+
+    [0x0e01 u16][crc32c u32]          absent from very old producers
+    [metadata size u32][MessageMetadata]
+    [data]                            compressed; a batch when num_messages_in_batch is *present*
+
+An entry off a MESSAGE frame may have ``[0x0e02 u16][size u32][BrokerEntryMetadata]`` in front;
+it is skipped. Nothing here verifies checksums (``hot.verify_checksum`` does) or takes a batch
+apart (``batches``).
+
+Errors: ``ProtocolError`` on any bytes that are no such payload.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from magnetar.model.errors import ProtocolError
+from magnetar.wire.pulsar.codes import Compression
+from magnetar.wire.pulsar.commands import check_message
+from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC_CRC32C: Final = 0x0E01
+MAGIC_BROKER_METADATA: Final = 0x0E02
+
+_U16 = struct.Struct(">H").unpack_from
+_U32 = struct.Struct(">I").unpack_from
+_CHECKED = struct.Struct(">HII").unpack_from  # magic, checksum, metadata size
+
+
+@dataclass(frozen=True, slots=True)
+class EntryMetadata:
+    """An entry's metadata. Times are milliseconds since 1970; 0 stands for "none".
+
+    ``batched`` tells a batch (even of one) from a plain message; ``num_messages`` is 1 for the
+    latter. ``data_start`` is where the data begins in the payload that was read.
+    ``num_chunks`` is above 1 when the entry is one of the chunks of a large message.
+    """
+
+    producer_name: str
+    sequence_id: int
+    highest_sequence_id: int
+    publish_time_ms: int
+    event_time_ms: int
+    deliver_at_time_ms: int
+    batched: bool
+    num_messages: int
+    compression: Compression
+    uncompressed_size: int
+    partition_key: str | None
+    partition_key_b64_encoded: bool
+    ordering_key: bytes | None
+    properties: Mapping[str, str]
+    schema_version: bytes | None
+    null_value: bool
+    encrypted: bool
+    replicated_from: str | None
+    marker_type: int | None
+    chunk_uuid: str
+    chunk_id: int
+    num_chunks: int
+    chunked_message_bytes: int
+    data_start: int
+
+
+def metadata_bounds(payload: Buffer) -> tuple[int, int]:
+    """Where the MessageMetadata of ``payload`` starts and stops; the data follows it."""
+    start = _after_broker_metadata(payload)
+    try:
+        magic, _, size = _CHECKED(payload, start)
+        if magic == MAGIC_CRC32C:
+            first = start + 10
+        else:
+            size = _U32(payload, start)[0]
+            first = start + 4
+    except struct.error as error:
+        if len(payload) - start < 4:
+            raise ProtocolError(f"entry of {len(payload)} bytes has no metadata") from error
+        size = _U32(payload, start)[0]
+        first = start + 4
+    if first + size > len(payload):
+        raise ProtocolError(
+            f"truncated entry: its metadata takes {size} bytes, {len(payload) - first} are left"
+        )
+    return first, first + size
+
+
+def _after_broker_metadata(payload: Buffer) -> int:
+    """The offset after BrokerEntryMetadata, 0 if there is none."""
+    if len(payload) < 6 or _U16(payload, 0)[0] != MAGIC_BROKER_METADATA:
+        return 0
+    return 6 + int(_U32(payload, 2)[0])
+
+
+def parse_metadata(payload: Buffer) -> tuple[MessageMetadata, int]:
+    """The raw MessageMetadata and where the data starts; for those who need every field.
+
+    Required fields and strings are not checked; ``entry_metadata`` does.
+    """
+    first, stop = metadata_bounds(payload)
+    try:
+        return MessageMetadata.FromString(bytes(payload[first:stop])), stop
+    except DecodeError as error:
+        raise ProtocolError(f"undecodable metadata of {stop - first} bytes: {error}") from error
+
+
+def batch_size(payload: Buffer) -> int:
+    """How many messages the entry holds: 1 for a plain message, never less."""
+    count = parse_metadata(payload)[0].num_messages_in_batch
+    return count if count > 0 else 1
+
+
+def publish_time_ms(payload: Buffer) -> int:
+    """When the producer published the entry, milliseconds since 1970."""
+    return parse_metadata(payload)[0].publish_time
+
+
+def entry_metadata(payload: Buffer) -> EntryMetadata:
+    """Everything that this project reads of an entry's metadata."""
+    meta, data_start = parse_metadata(payload)
+    check_message(meta, "message metadata")
+    return EntryMetadata(
+        producer_name=meta.producer_name,
+        sequence_id=meta.sequence_id,
+        highest_sequence_id=meta.highest_sequence_id,
+        publish_time_ms=meta.publish_time,
+        event_time_ms=meta.event_time,
+        deliver_at_time_ms=meta.deliver_at_time,
+        batched=meta.HasField("num_messages_in_batch"),
+        num_messages=max(1, meta.num_messages_in_batch),
+        compression=Compression(meta.compression),
+        uncompressed_size=meta.uncompressed_size,
+        partition_key=meta.partition_key if meta.HasField("partition_key") else None,
+        partition_key_b64_encoded=meta.partition_key_b64_encoded,
+        ordering_key=meta.ordering_key if meta.HasField("ordering_key") else None,
+        properties={item.key: item.value for item in meta.properties},
+        schema_version=meta.schema_version if meta.HasField("schema_version") else None,
+        null_value=meta.null_value,
+        encrypted=bool(meta.encryption_keys) or meta.HasField("encryption_algo"),
+        replicated_from=meta.replicated_from if meta.HasField("replicated_from") else None,
+        marker_type=meta.marker_type if meta.HasField("marker_type") else None,
+        chunk_uuid=meta.uuid,
+        chunk_id=meta.chunk_id,
+        num_chunks=max(1, meta.num_chunks_from_msg),
+        chunked_message_bytes=meta.total_chunk_msg_size,
+        data_start=data_start,
+    )
