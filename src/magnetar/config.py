@@ -1,10 +1,10 @@
 """Every setting of the platform: unit in the name, default, one line of meaning. Frozen.
 
-``Config`` is built once at start (``load``): defaults, then a TOML file, then environment
-variables (``MAGNETAR_<SECTION>_<FIELD>``), then flags; later ones win. Validation happens then
-and only then; a ``ConfigError`` names the setting, the value and what would be accepted.
-Defaults are the safe ones; a setting that trades durability says so in its name or text and is
-warned about at start.
+``Config`` is built once at start (``config_loading.load``): defaults, then a TOML file, then
+environment variables (``MAGNETAR_<SECTION>_<FIELD>``), then flags; later ones win. Validation
+happens then and only then; a ``ConfigError`` names the setting, the value and what would be
+accepted. Defaults are the safe ones; a setting that trades durability says so in its name or
+text and is warned about at start.
 """
 
 from __future__ import annotations
@@ -205,8 +205,10 @@ class LoggingConfig:
 class Config:
     """The whole configuration of a process."""
 
-    data_dir: Path = Path("data")
-    cluster: str = "standalone"
+    data_dir: Path = field(
+        default=Path("data"), metadata={"meaning": "where everything of this process lies"}
+    )
+    cluster: str = field(default="standalone", metadata={"meaning": "name of the cluster"})
     bookie: BookieConfig = field(default_factory=BookieConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)

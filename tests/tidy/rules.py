@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
     "wire": {"model"},
     "config": {"model"},
+    "config_loading": {"model", "config"},
     "metrics": set(),
     "logs": {"config"},
     "env": {"model"} | SETTINGS,
@@ -27,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "admin": {"model", "wire", "env", "broker", "log", "ledger"} | SETTINGS,
     "pipeline": {"model", "wire"},
     "app": {"model", "wire", "env", "bookie", "ledger", "log", "broker", "admin"} | SETTINGS,
-    "cli": {"model", "wire", "env", "app", "ledger"} | SETTINGS,
+    "cli": {"model", "wire", "env", "app", "ledger", "config_loading"} | SETTINGS,
     "sim": {"model", "wire", "bookie", "ledger", "log", "broker"} | SETTINGS,
     "__main__": {"cli"},
 }

@@ -1,0 +1,48 @@
+"""Ledgers, entries and bookies: ``/magnetar/v1``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from magnetar.admin.queries import LedgerQueries
+from magnetar.admin.views import BookieView, EntryView, LedgerView
+
+ENTRIES_MAX = 1000
+LEDGERS_MAX = 10_000
+ID_MAX = 2**63 - 1
+
+LedgerNumber = Annotated[int, Path(ge=0, le=ID_MAX)]
+
+
+def routes(queries: LedgerQueries) -> APIRouter:
+    """All of it."""
+    router = APIRouter(prefix="/magnetar/v1", tags=["storage"])
+
+    @router.get("/ledgers")
+    async def ledgers(
+        after: Annotated[int, Query(ge=-1, le=ID_MAX)] = -1,
+        limit: Annotated[int, Query(ge=1, le=LEDGERS_MAX)] = 1000,
+    ) -> list[LedgerView]:
+        """Ledgers with ids above ``after``, at most ``limit``."""
+        return await queries.ledgers(after, limit)
+
+    @router.get("/ledgers/{ledger_id}")
+    async def ledger(ledger_id: LedgerNumber) -> LedgerView:
+        return await queries.ledger(ledger_id)
+
+    @router.get("/ledgers/{ledger_id}/entries")
+    async def entries(
+        ledger_id: LedgerNumber,
+        first: Annotated[int, Query(ge=0, le=ID_MAX)] = 0,
+        count: Annotated[int, Query(ge=1, le=ENTRIES_MAX)] = 10,
+    ) -> list[EntryView]:
+        """Entries from ``first`` on, at most ``count``; the ledger is not fenced."""
+        return await queries.entries(ledger_id, first, count)
+
+    @router.get("/bookies")
+    async def bookies() -> list[BookieView]:
+        return await queries.bookies()
+
+    return router

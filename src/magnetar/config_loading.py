@@ -1,0 +1,285 @@
+"""How the settings of ``config.py`` get their values, and how they are listed.
+
+Order, later ones win: built-in defaults, defaults of the role (``standalone`` with several
+bookies has other quorums), a TOML file, environment variables
+(``MAGNETAR_<SECTION>_<FIELD>``), flags. Everything is validated here, once, before any part is
+built: a ``ConfigError`` names the setting, the value, where it came from and what is accepted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar, get_type_hints
+
+from magnetar.config import Config
+from magnetar.model.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "MAGNETAR_"
+PORT_MAX = 65_535
+LOG_LEVELS = ("debug", "info", "warning", "error")
+BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+FRAME_SLACK_BYTES = 10 << 10
+"""What an entry needs beside the largest message: metadata, header, digest."""
+
+SettingPath: TypeAlias = tuple[str, ...]
+SettingValue: TypeAlias = bool | int | str | Path | tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as people see it."""
+
+    path: SettingPath
+    kind: str  # "bool", "int", "str", "path" or "paths"
+    default: SettingValue
+    meaning: str
+    least: int | None
+
+    @property
+    def name(self) -> str:
+        """``bookie.journal.sync``, as in the TOML file."""
+        return ".".join(self.path)
+
+    @property
+    def variable(self) -> str:
+        """``MAGNETAR_BOOKIE_JOURNAL_SYNC``."""
+        return ENVIRONMENT_PREFIX + "_".join(self.path).upper()
+
+    @property
+    def unit(self) -> str:
+        """Read off the name: ``_ms``, ``_us``, ``bytes``; empty for counts and the rest."""
+        if self.kind != "int":
+            return ""
+        words = self.path[-1].split("_")
+        return next((unit for unit in ("ms", "us", "bytes") if unit in words), "")
+
+    @property
+    def accepted(self) -> str:
+        """What values it takes, in words."""
+        if self.path[-1] == "port":
+            return f"a port, 0 to {PORT_MAX}"
+        if self.path == ("logging", "level"):
+            return ", ".join(LOG_LEVELS)
+        if self.kind == "int":
+            bound = f" of at least {self.least}" if self.least is not None else ""
+            suffix = " (or as 64KiB, 16MiB, 1GiB)" if self.unit == "bytes" else ""
+            return f"a whole number{bound}{suffix}"
+        kinds = {
+            "bool": "true or false",
+            "str": "text",
+            "path": "a path",
+            "paths": "a list of paths",
+        }
+        return kinds[self.kind]
+
+
+def settings() -> list[Setting]:
+    """Every setting there is, in the order of the declarations."""
+    return list(_settings_of(Config, ()))
+
+
+def _settings_of(section: type, above: SettingPath) -> Iterator[Setting]:
+    hints = get_type_hints(section)
+    for item in fields(section):
+        path, hint = (*above, item.name), hints[item.name]
+        if is_dataclass(hint):
+            assert isinstance(hint, type)
+            yield from _settings_of(hint, path)
+        else:
+            kind = {bool: "bool", int: "int", str: "str", Path: "path"}.get(hint, "paths")
+            meaning, least = item.metadata["meaning"], item.metadata.get("least")
+            assert item.default is not MISSING, f"{path} needs a default"
+            yield Setting(path, kind, item.default, meaning, least)
+
+
+# -- loading ----------------------------------------------------------------------------------
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    role_defaults: Mapping[str, object] | None = None,
+) -> Config:
+    """The configuration of this process, validated.
+
+    Later ones win: built-in defaults, ``role_defaults``, the TOML ``file``, ``environment``
+    variables, ``flags``. ``flags`` and ``role_defaults`` are keyed by ``Setting.name``; flags
+    that are None were not given. Raises ``ConfigError``.
+    """
+    known = {setting.name: setting for setting in settings()}
+    values: dict[str, SettingValue] = {}
+    layers = (
+        ("default of this role", role_defaults or {}),
+        (str(file), _file_values(file, known) if file is not None else {}),
+        ("environment", _environment_values(environment or {}, known)),
+        ("flag", {name: value for name, value in (flags or {}).items() if value is not None}),
+    )
+    for source, layer in layers:
+        for name, raw in layer.items():
+            values[name] = _parsed(known[name], raw, source)
+    config = _build(Config, (), values)
+    _check_together(config)
+    return config
+
+
+def _file_values(file: Path, known: Mapping[str, Setting]) -> dict[str, object]:
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+    values = dict(_flattened(table, "", known))
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"{file}: there is no setting {name!r}{_similar(name, known)}")
+    return values
+
+
+def _flattened(
+    table: Mapping[str, object], above: str, known: Mapping[str, Setting]
+) -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        name = f"{above}{key}"
+        if isinstance(value, dict) and name not in known:
+            yield from _flattened(value, f"{name}.", known)
+        else:
+            yield name, value
+
+
+def _environment_values(
+    environment: Mapping[str, str], known: Mapping[str, Setting]
+) -> dict[str, object]:
+    """Variables of our sections. A misspelt one is an error: ignored, it would surprise."""
+    by_variable = {setting.variable: setting.name for setting in known.values()}
+    sections = {f"{ENVIRONMENT_PREFIX}{s.path[0].upper()}_" for s in known.values() if s.path[1:]}
+    values: dict[str, object] = {}
+    for variable, value in environment.items():
+        if variable in by_variable:
+            values[by_variable[variable]] = value
+        elif any(variable.startswith(section) for section in sections):
+            similar = _similar(variable, by_variable)
+            raise ConfigError(f"environment: there is no setting {variable}{similar}")
+    return values
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {matches[0]}?" if matches else "; `magnetar config` lists them all"
+
+
+def _parsed(setting: Setting, raw: object, source: str) -> SettingValue:
+    """``raw`` (a TOML value, or text) as the setting's type, within its bounds."""
+    value = _converted(setting, raw)
+    if setting.path[-1] == "port" and not (isinstance(value, int) and 0 <= value <= PORT_MAX):
+        value = None
+    if setting.path == ("logging", "level") and value not in LOG_LEVELS:
+        value = None
+    if setting.least is not None and isinstance(value, int) and value < setting.least:
+        value = None
+    if value is None:
+        raise ConfigError(
+            f"{setting.name} = {raw!r} ({source}) cannot be used; accepted: {setting.accepted}"
+        )
+    return value
+
+
+def _converted(setting: Setting, raw: object) -> SettingValue | None:
+    """None when ``raw`` is not of the setting's kind."""
+    match setting.kind:
+        case "bool":
+            words = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
+            return raw if isinstance(raw, bool) else words.get(str(raw).lower())
+        case "int":
+            return _whole_number(raw, in_bytes=setting.unit == "bytes")
+        case "str":
+            return raw if isinstance(raw, str) else None
+        case "path":
+            return Path(raw) if isinstance(raw, str | Path) and str(raw) else None
+        case _:
+            return _paths(raw)
+
+
+def _whole_number(raw: object, in_bytes: bool) -> int | None:
+    if isinstance(raw, bool):
+        return None
+    if isinstance(raw, int):
+        return raw
+    text, factor = str(raw).strip().replace("_", ""), 1
+    for suffix, unit_bytes in BYTE_UNITS.items() if in_bytes else ():
+        if text.lower().endswith(suffix.lower()):
+            text, factor = text[: -len(suffix)].strip(), unit_bytes
+    return int(text) * factor if text.lstrip("-").isdecimal() else None
+
+
+def _paths(raw: object) -> tuple[Path, ...] | None:
+    if isinstance(raw, str):
+        return tuple(Path(part) for part in raw.split(os.pathsep) if part)
+    if isinstance(raw, list | tuple) and all(isinstance(part, str | Path) for part in raw):
+        return tuple(Path(part) for part in raw)
+    return None
+
+
+T = TypeVar("T")
+
+
+def _build(section: type[T], above: SettingPath, values: Mapping[str, SettingValue]) -> T:
+    hints = get_type_hints(section)
+    arguments: dict[str, object] = {}
+    for item in fields(section):  # type: ignore[arg-type]
+        path = (*above, item.name)
+        if is_dataclass(hints[item.name]):
+            arguments[item.name] = _build(hints[item.name], path, values)
+        elif ".".join(path) in values:
+            arguments[item.name] = values[".".join(path)]
+    return section(**arguments)
+
+
+def _check_together(config: Config) -> None:
+    """The rules that bind several settings."""
+    ledger, bookie, journal = config.ledger, config.bookie, config.bookie.journal
+    if not ledger.ensemble_size >= ledger.write_quorum >= ledger.ack_quorum:
+        raise ConfigError(
+            f"ledger.ensemble_size = {ledger.ensemble_size}, ledger.write_quorum = "
+            f"{ledger.write_quorum}, ledger.ack_quorum = {ledger.ack_quorum} cannot be used "
+            "together; accepted: ensemble_size >= write_quorum >= ack_quorum"
+        )
+    if config.broker.message_bytes_max + FRAME_SLACK_BYTES > bookie.entry_bytes_max:
+        raise ConfigError(
+            f"broker.message_bytes_max = {config.broker.message_bytes_max} does not fit into "
+            f"bookie.entry_bytes_max = {bookie.entry_bytes_max}; accepted: at least "
+            f"{FRAME_SLACK_BYTES} bytes between them"
+        )
+    if bookie.entry_bytes_max + 4096 > journal.file_bytes:
+        raise ConfigError(
+            f"bookie.journal.file_bytes = {journal.file_bytes} cannot hold one entry of "
+            f"bookie.entry_bytes_max = {bookie.entry_bytes_max}; accepted: 4096 bytes more"
+        )
+    if config.metadata.url and not config.metadata.url.startswith(("zk://", "sqlite:")):
+        raise ConfigError(
+            f"metadata.url = {config.metadata.url!r} cannot be used; accepted: "
+            "zk://HOST:PORT[,HOST:PORT]/ROOT, sqlite:PATH, or empty for the data directory"
+        )
+
+
+def unsafe_settings(config: Config) -> list[str]:
+    """One sentence for each setting that gives up durability or exposes the platform."""
+    found = []
+    if not config.bookie.journal.sync:
+        found.append("bookie.journal.sync is off: a power loss takes acknowledged messages with it")
+    ledger = config.ledger
+    if ledger.write_quorum > 1 and ledger.ack_quorum == 1:
+        found.append(
+            f"ledger.ack_quorum is 1 of {ledger.write_quorum}: losing one bookie can lose "
+            "acknowledged messages"
+        )
+    for name, host in (("broker", config.broker.host), ("http", config.http.host)):
+        if host in ("0.0.0.0", "::"):
+            found.append(f"{name}.host is {host}: anyone who reaches this machine may use it")
+    return found
