@@ -1,0 +1,454 @@
+"""BookKeeper's protocol, version 2: frames written and read by hand.
+
+A frame is a big-endian ``int32`` length and a body; functions here take bodies and give whole
+frames. A body begins with a header ``version(2) << 24 | operation << 16 | flags``. Big-endian::
+
+    ADD        header 4 | master key 20 | entry (its first 16 bytes are ledger id, entry id)
+    READ       header 4 | ledger 8 | entry 8 | master key 20 if FENCE
+    BATCH_READ header 4 | ledger 8 | entry 8 | request id 8 | max entries 4 | max bytes 8
+               | master key 20 if FENCE
+    AUTH       header 4 | AuthMessage (protobuf)
+
+    answers    header 4 | status 4 | ledger 8 | entry 8, then
+       READ        entry bytes
+       BATCH_READ  request id 8 | (size 4 | entry bytes)*
+       AUTH        header 4 | AuthMessage, without status and ids
+
+There is no transaction id: an answer belongs to the oldest unanswered request of the same
+operation, ledger and entry. Decoding raises ``ProtocolError`` for what cannot be answered and
+gives ``Refused`` for what can.
+
+Source: BookKeeper's ``BookieProtocol`` and ``BookieProtoEncoding`` (4.18).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from magnetar.model.entry import ENTRY_HEADER_BYTES
+from magnetar.model.errors import (
+    BadRequestError,
+    BookieError,
+    BookieVersionError,
+    MagnetarError,
+    ProtocolError,
+)
+from magnetar.wire.bookie.bookie_pb2 import AuthMessage
+from magnetar.wire.bookie.messages import (
+    ADD_HIGH_PRIORITY,
+    ADD_RECOVERY,
+    READ_FENCE,
+    READ_HIGH_PRIORITY,
+    AddRun,
+    Auth,
+    BatchRead,
+    Read,
+    Refused,
+    Request,
+)
+from magnetar.wire.bookie.status import OK, v2_code
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Bounds: TypeAlias = Sequence[tuple[int, int]]
+
+VERSION = 2
+ADD = 1
+READ = 2
+AUTH = 3
+BATCH_READ = 7
+
+FLAG_FENCE = 1
+FLAG_RECOVERY_ADD = 2
+FLAG_HIGH_PRIORITY = 4
+
+MASTER_KEY_BYTES = 20
+READ_ANSWER_BYTES = 24
+"""Of a READ answer's body, before the entry."""
+BATCH_ANSWER_BYTES = 32
+"""Of a BATCH_READ answer's body, before the first entry's size."""
+
+_ADD_ENTRY_AT = 4 + MASTER_KEY_BYTES
+_ADD_BYTES_MIN = _ADD_ENTRY_AT + ENTRY_HEADER_BYTES
+_READ_BYTES = 20
+_BATCH_READ_BYTES = 40
+
+_ADD_HEADER = VERSION << 24 | ADD << 16
+_OPERATION_MASK = 0xFFFF0000
+
+_unpack_add = struct.Struct(">I20sqq").unpack_from
+_unpack_head = struct.Struct(">I").unpack_from
+_unpack_ids = struct.Struct(">qq").unpack_from
+_unpack_batch = struct.Struct(">qqqiq").unpack_from
+_unpack_answer = struct.Struct(">Iiqq").unpack_from
+_add_answer = struct.Struct(">IIiqq")
+_unpack_long = struct.Struct(">q").unpack_from
+_pack_add = struct.Struct(">II20s").pack
+_pack_head = struct.Struct(">II").pack
+_pack_read = struct.Struct(">IIqq").pack
+_pack_batch = struct.Struct(">IIqqqiq").pack
+_pack_answer = struct.Struct(">IIiqq").pack
+_pack_answers = struct.Struct(">IIiq").pack
+_pack_batch_answer = struct.Struct(">IIiqqq").pack
+_pack_long = struct.Struct(">q").pack
+_pack_int = struct.Struct(">I").pack
+
+
+def _header(operation: int, flags: int = 0) -> int:
+    return VERSION << 24 | operation << 16 | flags
+
+
+# -- requests, decoded ------------------------------------------------------------------------
+
+
+def decode_requests(view: memoryview, bounds: Bounds) -> list[Request]:
+    """All requests of a chunk in one pass. Payloads are copied out of ``view``, once.
+
+    Raises ``ProtocolError`` for frames that are too short or of an unknown operation.
+    """
+    requests: list[Request] = []
+    runs: dict[tuple[int, int, bytes], AddRun] = {}
+    run_header = run_ledger = last_id = -1
+    run_key = b""
+    run: AddRun | None = None
+    for start, end in bounds:
+        if end - start >= _ADD_BYTES_MIN:
+            header, key, ledger_id, entry_id = _unpack_add(view, start)
+            if header & _OPERATION_MASK == _ADD_HEADER:
+                if (
+                    run is None
+                    or ledger_id != run_ledger
+                    or entry_id <= last_id
+                    or header != run_header
+                    or key != run_key
+                ):
+                    run = _run_for(requests, runs, header, key, ledger_id, entry_id)
+                    run_header, run_key, run_ledger = header, key, ledger_id
+                    if run is None:
+                        continue
+                run.entry_ids.append(entry_id)
+                run.entries.append(bytes(view[start + _ADD_ENTRY_AT : end]))
+                run.byte_count += end - start
+                last_id = entry_id
+                continue
+        requests.append(_decode_other(view[start:end]))
+        runs.clear()
+        run = None
+    return requests
+
+
+def _run_for(
+    requests: list[Request],
+    runs: dict[tuple[int, int, bytes], AddRun],
+    header: int,
+    key: bytes,
+    ledger_id: int,
+    entry_id: int,
+) -> AddRun | None:
+    """The run that an add joins: one begun earlier in the chunk, or a new one. None: refused."""
+    if ledger_id < 0 or entry_id < 0:
+        error = BadRequestError(f"add of entry {ledger_id}:{entry_id}: ids are 0 or greater")
+        requests.append(Refused(0, ADD, ledger_id, entry_id, error))
+        return None
+    run = runs.get((header, ledger_id, key))
+    if run is None or entry_id <= run.entry_ids[-1]:
+        run = AddRun(ledger_id, key, _add_flags(header))
+        runs[header, ledger_id, key] = run
+        requests.append(run)
+    return run
+
+
+def _add_flags(header: int) -> int:
+    flags = ADD_RECOVERY if header & FLAG_RECOVERY_ADD else 0
+    return flags | ADD_HIGH_PRIORITY if header & FLAG_HIGH_PRIORITY else flags
+
+
+def _decode_other(body: memoryview) -> Request:
+    """Everything but a sound ADD."""
+    if len(body) < 4:
+        raise ProtocolError(f"a frame of {len(body)} bytes is too short for a request header")
+    (header,) = _unpack_head(body)
+    operation = header >> 16 & 0xFF
+    if header >> 24 != VERSION:
+        return _refuse_version(body, header)
+    if operation == READ:
+        return _decode_read(body, header)
+    if operation == BATCH_READ:
+        return _decode_batch_read(body, header)
+    if operation == AUTH:
+        return _decode_auth(body[4:])
+    if operation == ADD:
+        return _refuse_short_add(body)
+    raise ProtocolError(f"unknown operation {operation} in a version 2 request")
+
+
+def _refuse_version(body: memoryview, header: int) -> Request:
+    version, operation = header >> 24, header >> 16 & 0xFF
+    if version not in (1, 3) or operation not in (ADD, READ, BATCH_READ) or len(body) < 40:
+        raise ProtocolError(
+            f"not a request of BookKeeper's protocol: header {header:#010x}, {len(body)} bytes"
+        )
+    at = _ADD_ENTRY_AT if operation == ADD else 4
+    ledger_id, entry_id = _unpack_ids(body, at)
+    error = BookieVersionError(f"version {version} of the protocol is not spoken here; use 2 or 3")
+    request_id = _unpack_long(body, 20)[0] if operation == BATCH_READ else 0
+    return Refused(request_id, operation, ledger_id, entry_id, error)
+
+
+def _refuse_short_add(body: memoryview) -> Request:
+    if len(body) < _ADD_ENTRY_AT + 16:
+        raise ProtocolError(f"an ADD of {len(body)} bytes has no room for its ids")
+    ledger_id, entry_id = _unpack_ids(body, _ADD_ENTRY_AT)
+    error = BadRequestError(
+        f"add of entry {ledger_id}:{entry_id}: {len(body) - _ADD_ENTRY_AT} bytes are fewer than "
+        f"an entry's header ({ENTRY_HEADER_BYTES})"
+    )
+    return Refused(0, ADD, ledger_id, entry_id, error)
+
+
+def _read_flags(header: int) -> int:
+    flags = READ_FENCE if header & FLAG_FENCE else 0
+    return flags | READ_HIGH_PRIORITY if header & FLAG_HIGH_PRIORITY else flags
+
+
+def _fence_key(body: memoryview, header: int, at: int) -> bytes:
+    if not header & FLAG_FENCE:
+        return b""
+    if len(body) < at + MASTER_KEY_BYTES:
+        raise ProtocolError(f"a fencing read of {len(body)} bytes carries no master key")
+    return bytes(body[at : at + MASTER_KEY_BYTES])
+
+
+def _decode_read(body: memoryview, header: int) -> Request:
+    if len(body) < _READ_BYTES:
+        raise ProtocolError(f"a READ of {len(body)} bytes; at least {_READ_BYTES} are needed")
+    ledger_id, entry_id = _unpack_ids(body, 4)
+    key = _fence_key(body, header, _READ_BYTES)
+    if ledger_id < 0 or entry_id < -1:
+        error = BadRequestError(f"read of entry {ledger_id}:{entry_id}: no such ids")
+        return Refused(0, READ, ledger_id, entry_id, error)
+    return Read(0, ledger_id, entry_id, _read_flags(header), key)
+
+
+def _decode_batch_read(body: memoryview, header: int) -> Request:
+    if len(body) < _BATCH_READ_BYTES:
+        raise ProtocolError(f"a BATCH_READ of {len(body)} bytes; {_BATCH_READ_BYTES} are needed")
+    ledger_id, entry_id, request_id, max_entries, max_bytes = _unpack_batch(body, 4)
+    key = _fence_key(body, header, _BATCH_READ_BYTES)
+    if ledger_id < 0 or entry_id < 0:
+        error = BadRequestError(f"batch read from entry {ledger_id}:{entry_id}: no such ids")
+        return Refused(request_id, BATCH_READ, ledger_id, entry_id, error)
+    flags = _read_flags(header)
+    return BatchRead(request_id, ledger_id, entry_id, flags, key, max_entries, max_bytes)
+
+
+def _decode_auth(body: memoryview) -> Auth:
+    try:
+        message = AuthMessage.FromString(bytes(body))
+    except DecodeError as error:
+        raise ProtocolError(f"an AUTH request that cannot be parsed: {error}") from error
+    if not message.IsInitialized():
+        raise ProtocolError("an AUTH request without plugin name or payload")
+    return Auth(0, message.authPluginName, message.payload)
+
+
+# -- answers, encoded -------------------------------------------------------------------------
+
+
+def encode_add_answers(
+    ledger_id: int, entry_ids: Sequence[int], error: MagnetarError | None
+) -> bytes:
+    """The frames that answer the adds of ``entry_ids`` (one status for all), as one ``bytes``."""
+    prefix = _pack_answers(READ_ANSWER_BYTES, _header(ADD), v2_code(error), ledger_id)
+    return prefix + prefix.join(map(_pack_long, entry_ids))
+
+
+def encode_read_answer(ledger_id: int, entry_id: int, entry_bytes: int) -> bytes:
+    """What stands before the entry in the answer to a read that found it."""
+    size = READ_ANSWER_BYTES + entry_bytes
+    return _pack_answer(size, _header(READ), OK, ledger_id, entry_id)
+
+
+def encode_batch_read_answer(request: BatchRead, entries: Sequence[bytes]) -> list[Buffer]:
+    """The answer to a batch read as parts; entries are not copied."""
+    body: list[Buffer] = []
+    for entry in entries:
+        body.append(_pack_int(len(entry)))
+        body.append(entry)
+    size = BATCH_ANSWER_BYTES + sum(map(len, body))
+    ids = (request.ledger_id, request.entry_id, request.request_id)
+    return [_pack_batch_answer(size, _header(BATCH_READ), OK, *ids), *body]
+
+
+def encode_error_answer(
+    operation: int, ledger_id: int, entry_id: int, error: BookieError, request_id: int = 0
+) -> bytes:
+    """The answer to a request that failed."""
+    head, code = _header(operation), v2_code(error)
+    if operation == BATCH_READ:
+        size = BATCH_ANSWER_BYTES
+        return _pack_batch_answer(size, head, code, ledger_id, entry_id, request_id)
+    return _pack_answer(READ_ANSWER_BYTES, head, code, ledger_id, entry_id)
+
+
+def encode_auth(plugin: str, payload: bytes) -> bytes:
+    """An AUTH frame: request and answer have the same form."""
+    message = AuthMessage(authPluginName=plugin, payload=payload).SerializeToString()
+    return _pack_head(4 + len(message), _header(AUTH)) + message
+
+
+# -- requests, encoded ------------------------------------------------------------------------
+
+
+def encode_adds(
+    master_key: bytes, entries: Sequence[bytes], flags: int
+) -> tuple[list[Buffer], int]:
+    """The ADD frames of ``entries`` as parts (entries are not copied) and their bytes in all."""
+    head = _header(ADD, FLAG_RECOVERY_ADD if flags & ADD_RECOVERY else 0)
+    if flags & ADD_HIGH_PRIORITY:
+        head |= FLAG_HIGH_PRIORITY
+    parts: list[Buffer] = []
+    append = parts.append
+    last_size = -1
+    prefix = b""
+    byte_count = (4 + _ADD_ENTRY_AT) * len(entries)
+    for entry in entries:
+        size = len(entry)
+        if size != last_size:
+            prefix = _pack_add(_ADD_ENTRY_AT + size, head, master_key)
+            last_size = size
+        append(prefix)
+        append(entry)
+        byte_count += size
+    return parts, byte_count
+
+
+def _wire_read_flags(flags: int) -> int:
+    bits = FLAG_FENCE if flags & READ_FENCE else 0
+    return bits | FLAG_HIGH_PRIORITY if flags & READ_HIGH_PRIORITY else bits
+
+
+def encode_read(ledger_id: int, entry_id: int, flags: int, master_key: bytes) -> bytes:
+    """A READ frame; the master key goes along only with a fencing read."""
+    key = master_key if flags & READ_FENCE else b""
+    head = _header(READ, _wire_read_flags(flags))
+    return _pack_read(_READ_BYTES + len(key), head, ledger_id, entry_id) + key
+
+
+def encode_batch_read(request: BatchRead) -> bytes:
+    key = request.master_key if request.flags & READ_FENCE else b""
+    head = _header(BATCH_READ, _wire_read_flags(request.flags))
+    size = _BATCH_READ_BYTES + len(key)
+    ids = (request.ledger_id, request.entry_id, request.request_id)
+    return _pack_batch(size, head, *ids, request.max_entries, request.max_bytes) + key
+
+
+# -- answers, decoded -------------------------------------------------------------------------
+
+
+class AddAnswers(NamedTuple):
+    """Answers to adds of one ledger that came one after the other with one status."""
+
+    ledger_id: int
+    code: int
+    entry_ids: list[int]
+
+
+class ReadAnswer(NamedTuple):
+    """``entry`` is an owned copy; empty unless ``code`` is OK."""
+
+    ledger_id: int
+    entry_id: int
+    code: int
+    entry: bytes
+
+
+class BatchReadAnswer(NamedTuple):
+    request_id: int
+    code: int
+    entries: list[bytes]
+
+
+Answer: TypeAlias = AddAnswers | ReadAnswer | BatchReadAnswer | Auth
+
+
+def decode_answers(view: memoryview, bounds: Bounds) -> list[Answer]:
+    """All answers of a chunk in one pass; neighbouring add answers come as one ``AddAnswers``.
+
+    Raises ``ProtocolError``.
+    """
+    uniform = _uniform_add_answers(view, bounds)
+    if uniform is not None:
+        return uniform
+    answers: list[Answer] = []
+    for start, end in bounds:
+        answer = _decode_answer(view[start:end])
+        previous = answers[-1] if answers else None
+        if (
+            isinstance(answer, AddAnswers)
+            and isinstance(previous, AddAnswers)
+            and previous.ledger_id == answer.ledger_id
+            and previous.code == answer.code
+        ):
+            previous.entry_ids.extend(answer.entry_ids)
+        else:
+            answers.append(answer)
+    return answers
+
+
+def _uniform_add_answers(view: memoryview, bounds: Bounds) -> list[Answer] | None:
+    """The fast path: nothing but add answers in the chunk. None if there is anything else."""
+    first, last = bounds[0][0] - 4, bounds[-1][1]
+    if last - first != _add_answer.size * len(bounds):
+        return None
+    answers: list[Answer] = []
+    run_ledger = run_code = -1
+    ids: list[int] = []
+    for size, header, code, ledger_id, entry_id in _add_answer.iter_unpack(view[first:last]):
+        if header != _ADD_HEADER or size != READ_ANSWER_BYTES:
+            return None
+        if ledger_id != run_ledger or code != run_code:
+            run_ledger, run_code, ids = ledger_id, code, []
+            answers.append(AddAnswers(ledger_id, code, ids))
+        ids.append(entry_id)
+    return answers
+
+
+def _decode_answer(body: memoryview) -> Answer:
+    if len(body) < 4:
+        raise ProtocolError(f"a frame of {len(body)} bytes is too short for an answer's header")
+    (header,) = _unpack_head(body)
+    operation = header >> 16 & 0xFF
+    if header >> 24 != VERSION or operation not in (ADD, READ, BATCH_READ, AUTH):
+        raise ProtocolError(f"not an answer of version 2: header {header:#010x}")
+    if operation == AUTH:
+        return _decode_auth(body[4:])
+    if len(body) < READ_ANSWER_BYTES:
+        raise ProtocolError(f"an answer of {len(body)} bytes; {READ_ANSWER_BYTES} are needed")
+    _, code, ledger_id, entry_id = _unpack_answer(body)
+    if operation == ADD:
+        return AddAnswers(ledger_id, code, [entry_id])
+    if operation == READ:
+        return ReadAnswer(ledger_id, entry_id, code, bytes(body[READ_ANSWER_BYTES:]))
+    return _decode_batch_answer(body, code)
+
+
+def _decode_batch_answer(body: memoryview, code: int) -> BatchReadAnswer:
+    if len(body) < BATCH_ANSWER_BYTES:
+        raise ProtocolError(f"a BATCH_READ answer of {len(body)} bytes carries no request id")
+    (request_id,) = _unpack_long(body, READ_ANSWER_BYTES)
+    entries = []
+    at, end = BATCH_ANSWER_BYTES, len(body)
+    while at < end:
+        if at + 4 > end:
+            raise ProtocolError("a BATCH_READ answer ends inside a size")
+        (size,) = _unpack_head(body, at)
+        at += 4
+        if size > end - at:
+            raise ProtocolError(f"an entry of {size} bytes in a BATCH_READ answer; {end - at} left")
+        entries.append(bytes(body[at : at + size]))
+        at += size
+    return BatchReadAnswer(request_id, code, entries)
