@@ -64,18 +64,28 @@ def command_bounds(view: memoryview, start: int, end: int) -> tuple[int, int]:
 
 def decode_command(view: memoryview, start: int, end: int) -> BaseCommand:
     """Decode the BaseCommand of the frame ``view[start:end]``, checked as the module says."""
+    command = parse_command(view, start, end)
+    bad = _bad_string(command)
+    if bad:
+        raise ProtocolError(f"{COMMAND_NAMES[command.type]}: field {bad} is not UTF-8")
+    return command
+
+
+def parse_command(view: memoryview, start: int, end: int) -> BaseCommand:
+    """As ``decode_command``, without a look at strings: for commands whose strings go unread."""
     first, stop = command_bounds(view, start, end)
     try:
-        command = BaseCommand.FromString(bytes(view[first:stop]))
+        command = BaseCommand.FromString(view[first:stop])  # type: ignore[arg-type]
     except DecodeError as error:
         raise ProtocolError(f"undecodable command of {stop - first} bytes: {error}") from error
-    number = int(command.type)
     if not command.HasField("type"):
         raise ProtocolError("command of an unknown type, or of none; the last known is 68")
-    field = _BODY_FIELDS[number]
-    if number not in _BODYLESS and not command.HasField(field):  # type: ignore[arg-type]
+    number = command.type
+    if number not in _BODYLESS and not command.HasField(_BODY_FIELDS[number]):  # type: ignore[arg-type]
+        field = _BODY_FIELDS[number]
         raise ProtocolError(f"{COMMAND_NAMES[number]} command without its body ({field})")
-    check_message(command, COMMAND_NAMES[number])
+    if not command.IsInitialized():
+        raise ProtocolError(f"{COMMAND_NAMES[number]} without {_missing(command)}")
     return command
 
 
@@ -85,11 +95,15 @@ def check_message(message: Message, name: str) -> None:
     ``name`` is what the error calls the message.
     """
     if not message.IsInitialized():
-        missing = ", ".join(message.FindInitializationErrors())  # type: ignore[attr-defined]
-        raise ProtocolError(f"{name} without required fields: {missing}")
+        raise ProtocolError(f"{name} without {_missing(message)}")
     bad = _bad_string(message)
     if bad:
         raise ProtocolError(f"{name}: field {bad} is not UTF-8")
+
+
+def _missing(message: Message) -> str:
+    """The required fields that ``message`` lacks."""
+    return ", ".join(message.FindInitializationErrors())  # type: ignore[attr-defined]
 
 
 def _bad_string(message: Message) -> str | None:

@@ -1,10 +1,9 @@
-"""The commands that a message costs, by hand: SEND, ACK, FLOW in; receipts and headers out.
+"""The commands that a message costs a broker, decoded by hand: SEND and ACK; and FLOW.
 
 Decoders read the shape that clients really send (fields with one-byte tags, varints) in one pass
 over the command's few bytes, and leave everything else to protobuf, so both give the same values
-for every input that protobuf accepts. Encoders keep the bytes that stay the same from message to
-message: an id's low seven bits are one byte of its varint, and the rest of a frame changes only
-every 128 ids. Figures are in bench/codec.py.
+for every input that protobuf accepts. ``bench/codec.py`` times them. What a broker writes back is
+in ``encoders``.
 
 A SEND frame is ``[command size u32][BaseCommand][payload]``. Its payload, the bytes from the magic
 0x0e01 (or, of very old clients, from the metadata size) to the frame's end, is the entry as it is
@@ -18,10 +17,30 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from magnetar.model.errors import ChecksumError, ProtocolError
 from magnetar.wire.checksum import crc32c
-from magnetar.wire.pulsar.commands import decode_command, encode_command
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageIdData
+from magnetar.wire.pulsar.commands import COMMAND_NAMES, command_bounds, parse_command
+from magnetar.wire.pulsar.encoders import MessageHeaderEncoder, ReceiptEncoder
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandAck, MessageIdData
+
+__all__ = [
+    "AckCommand",
+    "AckId",
+    "FlowCommand",
+    "MessageHeaderEncoder",
+    "ReceiptEncoder",
+    "SendCommand",
+    "TxnId",
+    "ack_id",
+    "decode_ack",
+    "decode_flow",
+    "decode_send",
+    "signed64",
+    "unsigned64",
+    "verify_checksum",
+]
 
 MAGIC_CRC32C: Final = 0x0E01
 """Opens a payload that has a checksum: ``[magic u16][crc32c u32][metadata size u32]...``."""
@@ -91,25 +110,97 @@ def unsigned64(value: int) -> int:
     return value & 0xFFFF_FFFF_FFFF_FFFF
 
 
+# -- one pass over a command's fields ---------------------------------------------------------
+
+
+def _varint_fields(data: bytes, first: int, stop: int) -> dict[int, int] | None:
+    """The fields of ``data[first:stop]``, tag byte -> value; None if it is anything unusual.
+
+    Usual: one-byte tags of varints, each value of 64 bits at most; a later value of a tag wins,
+    as in protobuf. Raises ``IndexError`` where ``data`` ends within a field.
+    """
+    fields: dict[int, int] = {}
+    at = first
+    while at < stop:
+        tag = data[at]
+        value = data[at + 1]
+        at += 2
+        if tag & 0x87:  # not a varint, or a tag of several bytes
+            return None
+        if value > 127:
+            value &= 127
+            shift = 7
+            while True:
+                byte = data[at]
+                at += 1
+                value |= (byte & 127) << shift
+                if byte < 128:
+                    break
+                shift += 7
+            if shift > 56:  # may pass 64 bits
+                return None
+        fields[tag] = value
+    return fields if at == stop else None
+
+
+def _simple_body(view: memoryview, start: int, end: int, head: int, tag: int) -> bytes | None:
+    """The body of the command, if the BaseCommand is nothing but its type and a short body.
+
+    ``head`` is the type field's two bytes, ``tag`` the body field's.
+    """
+    if end - start < 8:
+        return None
+    size, found, found_tag, length = _HEAD(view, start)
+    if found != head or found_tag != tag or length > 127 or size != length + 4:
+        return None
+    stop = start + 4 + size
+    return bytes(view[start + 8 : stop]) if stop <= end else None
+
+
+_HEAD: Final = struct.Struct(">IHBB").unpack_from  # command size, type field, body tag, body size
+_new: Final = tuple.__new__  # a NamedTuple without its slower, checking constructor
+
+
 # -- SEND -------------------------------------------------------------------------------------
 
 
 def decode_send(view: memoryview, start: int, end: int) -> SendCommand:
     """Decode the SEND frame ``view[start:end]``. Does not look into the payload."""
-    command = decode_command(view, start, end)
+    body = _simple_body(view, start, end, 0x0806, 0x32)
+    if body is None:
+        return _decode_any_send(view, start, end)
+    size = len(body)
+    try:
+        fields = _varint_fields(body, 0, size)
+    except IndexError:
+        fields = None
+    if fields is None or 0x08 not in fields or 0x10 not in fields:
+        return _decode_any_send(view, start, end)
+    get = fields.get
+    count = get(0x18, 1)
+    if count > 0x7FFF_FFFF or 0x20 in fields or 0x28 in fields:
+        return _decode_any_send(view, start, end)
+    values = (
+        fields[0x08], fields[0x10], get(0x30, 0), count,
+        start + 8 + size, end, get(0x38, 0) != 0, None,
+    )  # fmt: skip
+    return _new(SendCommand, values)
+
+
+def _decode_any_send(view: memoryview, start: int, end: int) -> SendCommand:
+    command = parse_command(view, start, end)
     if command.type != BaseCommand.SEND:
-        raise ProtocolError("not a SEND")
+        raise ProtocolError(f"{COMMAND_NAMES[command.type]} where a SEND was expected")
     send = command.send
     txn = None
     if send.HasField("txnid_most_bits") or send.HasField("txnid_least_bits"):
         txn = TxnId(send.txnid_most_bits, send.txnid_least_bits)
-    stop = start + 4 + int.from_bytes(view[start : start + 4], "big")
     return SendCommand(
         send.producer_id,
         send.sequence_id,
         send.highest_sequence_id,
         send.num_messages,
-        stop,
+        command_bounds(view, start, end)[1],
         end,
         send.is_chunk,
         txn,
@@ -145,16 +236,50 @@ _U32 = struct.Struct(">I").unpack_from
 
 def decode_ack(view: memoryview, start: int, end: int) -> AckCommand:
     """Decode the ACK frame ``view[start:end]``."""
-    command = decode_command(view, start, end)
+    body = _simple_body(view, start, end, 0x080A, 0x52)
+    if body is not None and len(body) > 4 and body[0] == 0x08 and body[2] == 0x10:
+        try:
+            ids = _simple_ack_ids(body, 4)
+        except (IndexError, DecodeError):
+            ids = None
+        if ids is not None and body[1] < 128 and body[3] < 2:
+            return _new(AckCommand, (body[1], body[3] == 1, ids, None, None))
+    return _decode_any_ack(view, start, end)
+
+
+def _simple_ack_ids(body: bytes, at: int) -> tuple[AckId, ...] | None:
+    """The ids from ``at`` on; None if anything else follows."""
+    ids = []
+    stop = len(body)
+    while at < stop:
+        if body[at] != 0x1A or body[at + 1] > 127:
+            return None
+        first = at + 2
+        at = first + body[at + 1]
+        if at > stop:
+            return None
+        fields = _varint_fields(body, first, at)
+        if fields is not None and len(fields) == 2 and 0x08 in fields and 0x10 in fields:
+            ids.append(_new(AckId, (fields[0x08], fields[0x10], (), -1, 0)))
+            continue
+        data = MessageIdData.FromString(body[first:at])
+        if not data.IsInitialized():
+            return None
+        ids.append(ack_id(data))
+    return tuple(ids)
+
+
+def _decode_any_ack(view: memoryview, start: int, end: int) -> AckCommand:
+    command = parse_command(view, start, end)
     if command.type != BaseCommand.ACK:
-        raise ProtocolError("not an ACK")
+        raise ProtocolError(f"{COMMAND_NAMES[command.type]} where an ACK was expected")
     ack = command.ack
     txn = None
     if ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits"):
         txn = TxnId(ack.txnid_most_bits, ack.txnid_least_bits)
     return AckCommand(
         ack.consumer_id,
-        ack.ack_type == 1,
+        ack.ack_type == CommandAck.Cumulative,
         tuple(ack_id(item) for item in ack.message_id),
         ack.request_id if ack.HasField("request_id") else None,
         txn,
@@ -174,74 +299,7 @@ def ack_id(data: MessageIdData) -> AckId:
 
 def decode_flow(view: memoryview, start: int, end: int) -> FlowCommand:
     """Decode the FLOW frame ``view[start:end]``."""
-    command = decode_command(view, start, end)
+    command = parse_command(view, start, end)
     if command.type != BaseCommand.FLOW:
-        raise ProtocolError("not a FLOW")
+        raise ProtocolError(f"{COMMAND_NAMES[command.type]} where a FLOW was expected")
     return FlowCommand(command.flow.consumer_id, command.flow.messagePermits)
-
-
-# -- SEND_RECEIPT -----------------------------------------------------------------------------
-
-
-class ReceiptEncoder:
-    """Encodes one producer's receipts."""
-
-    __slots__ = ("partition", "producer_id")
-
-    def __init__(self, producer_id: int, partition: int = -1) -> None:
-        self.producer_id = producer_id
-        self.partition = partition
-
-    def encode(
-        self, sequence_id: int, ledger_id: int, entry_id: int, highest_sequence_id: int = 0
-    ) -> bytes:
-        """A whole frame. (-1, -1) says that the message is a duplicate and was not stored."""
-        command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
-        receipt = command.send_receipt
-        receipt.producer_id = self.producer_id
-        receipt.sequence_id = sequence_id
-        receipt.message_id.ledgerId = unsigned64(ledger_id)
-        receipt.message_id.entryId = unsigned64(entry_id)
-        receipt.message_id.partition = self.partition
-        if highest_sequence_id:
-            receipt.highest_sequence_id = highest_sequence_id
-        return encode_command(command)
-
-
-# -- MESSAGE ----------------------------------------------------------------------------------
-
-
-class MessageHeaderEncoder:
-    """Encodes the headers of the MESSAGE frames of one consumer of one topic partition."""
-
-    __slots__ = ("consumer_id", "partition")
-
-    def __init__(self, consumer_id: int, partition: int = -1) -> None:
-        self.consumer_id = consumer_id
-        self.partition = partition
-
-    def encode(
-        self,
-        ledger_id: int,
-        entry_id: int,
-        payload_bytes: int,
-        redelivery_count: int = 0,
-        ack_set: tuple[int, ...] | list[int] = (),
-    ) -> bytes:
-        """Total size, command size and command; followed by the stored payload it is the frame.
-
-        ``payload_bytes`` is the stored payload's length. ``ack_set``: signed 64-bit words, bit 1 =
-        not acknowledged; given for a batch of which the consumer is to see a part.
-        """
-        command = BaseCommand(type=BaseCommand.MESSAGE)
-        message = command.message
-        message.consumer_id = self.consumer_id
-        message.message_id.ledgerId = ledger_id
-        message.message_id.entryId = entry_id
-        message.message_id.partition = self.partition
-        if redelivery_count:
-            message.redelivery_count = redelivery_count
-        message.ack_set.extend(ack_set)
-        body = command.SerializeToString()
-        size = len(body)
-        return (4 + size + payload_bytes).to_bytes(4, "big") + size.to_bytes(4, "big") + body
