@@ -1,1 +1,1 @@
-"""Room."""
+"""Spark: the ``magnetar`` data source, batch and streaming, reading and writing."""

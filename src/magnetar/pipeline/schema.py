@@ -1,0 +1,90 @@
+"""The columns of a topic, as Spark and as Arrow know them.
+
+| column | type | meaning |
+|---|---|---|
+| key | string, may be null | the message's (partition) key |
+| value | binary, null for a tombstone | the message's bytes, decompressed |
+| topic | string | the topic partition it was read from |
+| partition | int | its number, -1 when the topic is not partitioned |
+| message_id | struct(ledger_id long, entry_id long, batch_index int) | orders within a partition; batch_index is -1 for an unbatched message |
+| publish_time | timestamp | set by the producer's clock when sent, milliseconds |
+| event_time | timestamp, null when not set | set by the application, milliseconds |
+| properties | map(string, string) | the message's properties |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from magnetar.model.errors import ConfigError
+
+
+def _spark_message_id() -> StructType:
+    return StructType(
+        [
+            StructField("ledger_id", LongType(), nullable=False),
+            StructField("entry_id", LongType(), nullable=False),
+            StructField("batch_index", IntegerType(), nullable=False),
+        ]
+    )
+
+
+def _spark_columns() -> dict[str, tuple[DataType, bool]]:
+    return {
+        "key": (StringType(), True),
+        "value": (BinaryType(), True),
+        "topic": (StringType(), False),
+        "partition": (IntegerType(), False),
+        "message_id": (_spark_message_id(), False),
+        "publish_time": (TimestampType(), False),
+        "event_time": (TimestampType(), True),
+        "properties": (MapType(StringType(), StringType(), True), False),
+    }
+
+
+def _arrow_types() -> dict[str, pa.DataType]:
+    message_id = [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("batch_index", pa.int32(), nullable=False),
+    ]
+    return {
+        "key": pa.string(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "message_id": pa.struct(message_id),
+        "publish_time": pa.timestamp("us", "UTC"),
+        "event_time": pa.timestamp("us", "UTC"),
+        "properties": pa.map_(pa.string(), pa.string()),
+    }
+
+
+def spark_schema(columns: Sequence[str] | None) -> StructType:
+    """The schema of a read; ``columns`` picks and orders some of them (None: all)."""
+    known = _spark_columns()
+    names = list(known) if columns is None else list(columns)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(f"no column {unknown[0]!r}; there are {', '.join(known)}")
+    return StructType([StructField(n, known[n][0], nullable=known[n][1]) for n in names])
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema of the same columns."""
+    types = _arrow_types()
+    nullable = {name: entry[1] for name, entry in _spark_columns().items()}
+    return pa.schema([pa.field(n, types[n], nullable=nullable[n]) for n in columns])

@@ -1,0 +1,163 @@
+"""Rows -> messages, through the official client.
+
+Columns of what is written: ``value`` (binary or string, needed), ``key`` (string or binary),
+``topic`` (string, when no topic option is given), ``event_time`` (timestamp), ``properties``
+(map of strings). A task ends only when the broker has acknowledged all of its rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import BinaryType, MapType, StringType, StructType, TimestampType
+
+from magnetar.model.errors import BrokerError, ConfigError
+from magnetar.pipeline.options import WriteOptions, full_topic
+
+if TYPE_CHECKING:
+    import pulsar
+    import pyarrow as pa
+
+COLUMNS = ("key", "value", "topic", "event_time", "properties")
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """How many rows a task has delivered."""
+
+    rows: int
+
+
+def check_write_schema(schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+    """Raise ``ConfigError`` for rows that cannot become messages."""
+    if overwrite:
+        raise ConfigError("a topic cannot be overwritten; use mode('append')")
+    allowed: dict[str, tuple[type, ...]] = {
+        "key": (StringType, BinaryType),
+        "value": (StringType, BinaryType),
+        "topic": (StringType,),
+        "event_time": (TimestampType,),
+        "properties": (MapType,),
+    }
+    for field in schema.fields:
+        if field.name not in allowed:
+            raise ConfigError(f"column {field.name!r} has no place in a message: {COLUMNS}")
+        if not isinstance(field.dataType, allowed[field.name]):
+            raise ConfigError(f"column {field.name!r} cannot be {field.dataType.simpleString()}")
+    if "value" not in schema.names:
+        raise ConfigError("rows need a column 'value' (binary or string)")
+    if "topic" not in schema.names and options.topic is None:
+        raise ConfigError("say where to write: option 'topic', or a column of that name")
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Sends record batches; picklable, opens its client in the task."""
+
+    options: WriteOptions
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Send every row and wait until all are acknowledged. Raises ``BrokerError``."""
+        import pulsar
+
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
+        client = pulsar.Client(self.options.service_url, logger=logger)
+        try:
+            delivery = _Delivery(client, self.options)
+            for batch in batches:
+                for row in batch.to_pylist():
+                    delivery.send(row)
+            return Written(delivery.finish())
+        finally:
+            client.close()
+
+
+class _Delivery:
+    """The messages of one task under way."""
+
+    def __init__(self, client: pulsar.Client, options: WriteOptions) -> None:
+        self._client = client
+        self._options = options
+        self._producers: dict[str, pulsar.Producer] = {}
+        self._lock = threading.Lock()
+        self._failure: str | None = None
+        self._acknowledged = 0
+        self._sent = 0
+
+    def send(self, row: dict[str, Any]) -> None:
+        if self._failure is not None:
+            raise BrokerError(self._failure)
+        name = row.get("topic")
+        topic = full_topic(name) if name else self._options.topic
+        if topic is None:
+            raise BrokerError("a row has no topic, and there is no option 'topic'")
+        producer = self._producers.get(topic) or self._open(topic)
+        self._sent += 1
+        producer.send_async(_bytes(row["value"]), self._answered, **_message_fields(row))
+
+    def _open(self, topic: str) -> pulsar.Producer:
+        import pulsar
+
+        kinds = {
+            "none": pulsar.CompressionType.NONE,
+            "lz4": pulsar.CompressionType.LZ4,
+            "zlib": pulsar.CompressionType.ZLib,
+            "zstd": pulsar.CompressionType.ZSTD,
+            "snappy": pulsar.CompressionType.SNAPPY,
+        }
+        producer = self._client.create_producer(
+            topic,
+            compression_type=kinds[self._options.compression],
+            batching_enabled=self._options.batching_messages_max > 1,
+            batching_max_messages=self._options.batching_messages_max,
+            batching_type=pulsar.BatchingType.KeyBased,
+            block_if_queue_full=True,
+            send_timeout_millis=self._options.send_timeout_ms,
+        )
+        self._producers[topic] = producer
+        return producer
+
+    def _answered(self, result: pulsar.Result, _message_id: pulsar.MessageId) -> None:
+        import pulsar
+
+        with self._lock:
+            if result == pulsar.Result.Ok:
+                self._acknowledged += 1
+            elif self._failure is None:
+                self._failure = f"the broker did not take a row: {result}"
+
+    def finish(self) -> int:
+        """Wait for the last acknowledgement; returns the number of rows."""
+        for producer in self._producers.values():
+            producer.flush()
+        for producer in self._producers.values():
+            producer.close()
+        with self._lock:
+            if self._failure is not None:
+                raise BrokerError(self._failure)
+            if self._acknowledged != self._sent:
+                raise BrokerError(f"{self._sent - self._acknowledged} rows were not acknowledged")
+            return self._acknowledged
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _message_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of ``send_async`` for what the row has."""
+    fields: dict[str, Any] = {}
+    key = row.get("key")
+    if key is not None:
+        fields["partition_key"] = key if isinstance(key, str) else key.decode()
+    event_time = row.get("event_time")
+    if event_time is not None:
+        fields["event_timestamp"] = int(event_time.timestamp() * 1000)
+    properties = row.get("properties")
+    if properties:
+        fields["properties"] = dict(properties)
+    return fields
