@@ -1,4 +1,70 @@
-# Two commands set everything up on a fresh machine: `make demo` and `make test`.
-PYTHON ?= python3
+# Every target sets up what it needs, on a machine with nothing but make: a virtual environment in
+# .venv, and Java where Spark or ZooKeeper run. Logic: scripts/setup.sh.
+#
+#   make demo [KEEP=1]      real data through the whole platform; KEEP=1 leaves it running
+#   make test [TESTS=path]  every test but those that need parts from elsewhere, and the long ones
+#   make check              format, lint, types, house rules
+#   make sim [SEED=n] [SEEDS=n]   the simulator; SEED repeats one run
+#   make bench              the measurements, into bench/
+#   make proto              protobuf modules again, after a .proto has changed
+#   make clean              away with everything that make has made
+
 VENV := .venv
 BIN := $(VENV)/bin
+SEEDS ?= 200
+TESTS ?= tests
+PROTO_BIN := $(VENV)-proto/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check sim bench proto clean java
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# The stamps say which extra is installed, and from which pyproject.toml.
+$(VENV)/.dev: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh install $(VENV) dev
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.demo: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh install $(VENV) demo
+	@touch $@
+
+java:
+	@scripts/setup.sh java
+
+demo: $(VENV)/.demo java
+	@$(BIN)/python demo/run.py $(if $(KEEP),--keep)
+
+test: $(VENV)/.dev java
+	$(BIN)/python -m pytest -m "not peer and not slow" $(TESTS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/tidy
+
+sim: $(VENV)/.dev
+	$(BIN)/python -m magnetar.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+bench: $(VENV)/.dev java
+	$(BIN)/python bench/run.py
+
+# grpcio-tools brings the compiler; it lives in an environment of its own because its protobuf is
+# an older one. The results are committed.
+$(PROTO_BIN)/mypy-protobuf: pyproject.toml
+	@scripts/setup.sh venv $(VENV)-proto
+	$(PROTO_BIN)/python -m pip install --quiet --disable-pip-version-check \
+		"grpcio-tools>=1.75,<1.77" "mypy-protobuf>=3.6"
+	@touch $@
+
+proto: $(PROTO_BIN)/mypy-protobuf
+	for file in $$(find src -name '*.proto'); do \
+		$(PROTO_BIN)/python -m grpc_tools.protoc --plugin=$(PROTO_BIN)/protoc-gen-mypy \
+			-Isrc --python_out=src --mypy_out=src $$file || exit 1; \
+	done
+
+clean:
+	rm -rf $(VENV) $(VENV)-proto build dist out src/*.egg-info \
+		.mypy_cache .ruff_cache .pytest_cache .hypothesis

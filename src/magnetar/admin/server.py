@@ -14,7 +14,7 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from magnetar.model.errors import ConfigError
+from magnetar.model.errors import StartError
 
 CONNECTIONS_MAX = 512
 KEEP_ALIVE_S = 30
@@ -22,7 +22,7 @@ SHUTDOWN_S = 1
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound TCP socket. Raises ``ConfigError`` when the port is taken or not ours to use."""
+    """A bound TCP socket. Raises ``StartError`` when the port is taken or not ours to use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -35,13 +35,13 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _cannot_bind(host: str, port: int, error: OSError) -> ConfigError:
+def _cannot_bind(host: str, port: int, error: OSError) -> StartError:
     if error.errno == errno.EADDRINUSE:
-        return ConfigError(
+        return StartError(
             f"http.port = {port}: another process listens on {host}:{port}; "
             "choose another with --http-port (0 takes a free one)"
         )
-    return ConfigError(f"cannot listen on {host}:{port} (http.host, http.port): {error.strerror}")
+    return StartError(f"cannot listen on {host}:{port} (http.host, http.port): {error.strerror}")
 
 
 class HttpServer:

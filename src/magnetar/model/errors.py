@@ -24,6 +24,15 @@ class ConfigError(MagnetarError):
     """A setting, file or flag cannot be used; names the setting and what would be accepted."""
 
 
+class StartError(MagnetarError):
+    """A process cannot start here: a port or a directory is taken, or a part that it needs is
+    not there; says which, and what to do."""
+
+
+class RestError(MagnetarError):
+    """A command's request over HTTP was refused, or nobody answered; says what and where."""
+
+
 class ProtocolError(MagnetarError):
     """Bytes that break a wire format. Raised by codecs; the connection that read them closes."""
 
@@ -268,6 +277,18 @@ class TopicNotFoundError(BrokerError):
 
 class SubscriptionNotFoundError(BrokerError):
     pulsar_code = 12
+
+
+class ConsumerNotFoundError(BrokerError):
+    """The connection has no consumer of that id."""
+
+    pulsar_code = 13
+
+
+class ProducerFencedError(BrokerError):
+    """Another producer has, or has had, the topic to itself; this one must not come back."""
+
+    pulsar_code = 25
 
 
 class NotAllowedError(BrokerError):

@@ -1,0 +1,74 @@
+"""What a server process needs before its first part is built: memory allocator, threads, loop,
+signals, logs.
+
+Two settings come from measurement. Freed blocks of 128 KiB and more go back to the kernel by
+default and are faulted in again at the next message: with thresholds above the largest frame they
+stay. And a journal thread that comes back from an fsync wants the interpreter at once, not after
+the default 5 ms of whoever runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import click
+import structlog
+
+from magnetar import logs
+from magnetar.config import Config
+from magnetar.config_loading import unsafe_settings
+
+log = structlog.get_logger(__name__)
+
+SWITCH_INTERVAL_S = 0.0001
+GLIBC_SETTINGS = (
+    (-3, 16 << 20),  # M_MMAP_THRESHOLD: larger blocks are mapped by themselves
+    (-1, 64 << 20),  # M_TRIM_THRESHOLD: free memory kept at the top of the heap
+    (-2, 1 << 20),  # M_TOP_PAD: the heap grows by this much more than asked
+    (-8, 4),  # M_ARENA_MAX: threads share arenas; each keeps its own free memory
+)
+"""``mallopt`` parameters of glibc and their values, bytes (the last: a number)."""
+
+Stopped: TypeAlias = asyncio.Event
+Role: TypeAlias = Callable[[Callable[[str], None], Stopped], Awaitable[None]]
+"""``role(ready, stopped)``: start, call ``ready`` with the line to print, run until ``stopped``
+is set, then end cleanly."""
+
+
+def serve(config: Config, role: Role) -> None:
+    """Run ``role`` until SIGTERM or SIGINT."""
+    logs.configure(config.logging)
+    for warning in unsafe_settings(config):
+        log.warning("unsafe setting", what=warning)
+    tune_allocator()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    import uvloop
+
+    uvloop.run(_until_stopped(role))
+
+
+async def _until_stopped(role: Role) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    await role(_print_ready, stopped)
+
+
+def _print_ready(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()
+
+
+def tune_allocator() -> bool:
+    """Apply ``GLIBC_SETTINGS``; False where the C library is another (nothing is lost then)."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return False
+    return all(mallopt(parameter, value) == 1 for parameter, value in GLIBC_SETTINGS)

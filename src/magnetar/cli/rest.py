@@ -1,0 +1,85 @@
+"""A small client of the platform's REST."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import click
+import httpx
+
+from magnetar.model.errors import ConfigError, RestError
+
+F = TypeVar("F")
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+TIMEOUT_S = 30
+
+url_option = click.option(
+    "--url",
+    default=DEFAULT_URL,
+    show_default=True,
+    envvar="MAGNETAR_URL",
+    show_envvar=True,
+    help="The platform's HTTP address.",
+)
+
+
+class Rest:
+    """Requests to one platform. All raise ``RestError`` with the platform's own reason."""
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"--url {url!r} cannot be used; accepted: http://HOST:PORT")
+        self._url = url.rstrip("/")
+        self._client = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
+
+    def get(self, path: str, **query: str | int) -> Any:
+        return self._send("GET", path, query).json()
+
+    def put(self, path: str, body: object = None) -> None:
+        self._send("PUT", path, {}, body)
+
+    def delete(self, path: str, **query: str | int) -> None:
+        self._send("DELETE", path, query)
+
+    def _send(
+        self, method: str, path: str, query: dict[str, str | int], body: object = None
+    ) -> httpx.Response:
+        try:
+            answer = self._client.request(
+                method, self._url + path, params=query, json=body if body is not None else None
+            )
+        except httpx.ConnectError as error:
+            raise RestError(
+                f"no platform answers at {self._url} ({error}); start one with "
+                "`magnetar standalone`, or name another with --url"
+            ) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise RestError(f"{method} {self._url}{path} failed: {error}") from error
+        if answer.is_error:
+            raise RestError(_reason(answer))
+        return answer
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    if isinstance(body, dict) and "reason" in body:
+        return str(body["reason"])
+    return f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"
+
+
+def topic_path(topic: str) -> str:
+    """``/admin/v2/persistent/...`` of a topic given in any of the usual ways: ``flights``,
+    ``public/default/flights``, ``persistent://public/default/flights``.
+    """
+    name = topic.removeprefix("persistent://")
+    if "://" in name:
+        raise ConfigError(f"topic {topic!r} cannot be used; accepted: persistent topics only")
+    parts = name.split("/", 2) if name.count("/") >= 2 else ["public", "default", name]
+    if not all(parts):
+        raise ConfigError(f"topic {topic!r} cannot be used; accepted: [TENANT/NAMESPACE/]TOPIC")
+    return "/admin/v2/persistent/" + "/".join(quote(part, safe="") for part in parts)

@@ -1,0 +1,130 @@
+"""``magnetar topics``: list, look at, create and delete topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from magnetar.cli.output import binary, json_option, print_json, print_table
+from magnetar.cli.rest import Rest, topic_path, url_option
+
+
+@click.group()
+def topics() -> None:
+    """List, inspect, create and delete topics.
+
+    \b
+    Examples:
+      magnetar topics list
+      magnetar topics stats flights
+      magnetar topics create-partitioned flights 8
+      magnetar topics delete flights
+    """
+
+
+@topics.command("list")
+@click.argument("namespace", default="public/default")
+@url_option
+@json_option
+def list_topics(namespace: str, url: str, as_json: bool) -> None:
+    """List the topics of NAMESPACE (TENANT/NAMESPACE), each partition by itself."""
+    names = Rest(url).get(f"/admin/v2/persistent/{namespace}")
+    if as_json:
+        print_json(names)
+    else:
+        for name in names:
+            click.echo(name)
+
+
+@topics.command()
+@click.argument("topic")
+@url_option
+@json_option
+def stats(topic: str, url: str, as_json: bool) -> None:
+    """Show what TOPIC holds, and who is connected to it.
+
+    A partitioned topic is shown partition by partition.
+    """
+    rest, path = Rest(url), topic_path(topic)
+    partitions = rest.get(f"{path}/partitions")["partitions"]
+    paths = [f"{path}-partition-{n}" for n in range(partitions)] or [path]
+    found = {_name(each): rest.get(f"{each}/stats") for each in paths}
+    if as_json:
+        print_json(found if partitions else found[_name(path)])
+        return
+    _print_stats(found)
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[1]
+
+
+def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
+    columns: tuple[str, ...] = (
+        "topic",
+        "published#",
+        "stored",
+        "producers#",
+        "delivered#",
+        "subscriptions#",
+    )
+    rows = [
+        (
+            name,
+            each["msgInCounter"],
+            binary(each["storageSize"]),
+            len(each["publishers"]),
+            each["msgOutCounter"],
+            len(each["subscriptions"]),
+        )
+        for name, each in found.items()
+    ]
+    print_table(columns, rows)
+    subscriptions = [
+        (
+            name,
+            subscription,
+            about["type"],
+            about["msgBacklog"],
+            about["unackedMessages"],
+            len(about["consumers"]),
+            about["markDeletePosition"],
+        )
+        for name, each in found.items()
+        for subscription, about in sorted(each["subscriptions"].items())
+    ]
+    if subscriptions:
+        columns = (
+            "topic",
+            "subscription",
+            "type",
+            "backlog#",
+            "unacked#",
+            "consumers#",
+            "acked to",
+        )
+        print_table(columns, subscriptions)
+
+
+@topics.command("create-partitioned")
+@click.argument("topic")
+@click.argument("partitions", type=click.IntRange(1, 10_000))
+@url_option
+def create_partitioned(topic: str, partitions: int, url: str) -> None:
+    """Create TOPIC with PARTITIONS partitions."""
+    Rest(url).put(f"{topic_path(topic)}/partitions", partitions)
+    click.echo(f"created {topic} with {partitions} partitions")
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--force", is_flag=True, help="Even while producers or consumers are connected.")
+@url_option
+def delete(topic: str, force: bool, url: str) -> None:
+    """Delete TOPIC with its partitions, subscriptions and ledgers. There is no way back."""
+    rest, path = Rest(url), topic_path(topic)
+    partitioned = rest.get(f"{path}/partitions")["partitions"] > 0
+    rest.delete(f"{path}/partitions" if partitioned else path, force=str(force).lower())
+    click.echo(f"deleted {topic}")
