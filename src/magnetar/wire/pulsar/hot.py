@@ -125,7 +125,7 @@ def _varint_fields(data: bytes, first: int, stop: int) -> dict[int, int] | None:
         tag = data[at]
         value = data[at + 1]
         at += 2
-        if tag & 0x87:  # not a varint, or a tag of several bytes
+        if tag & 0x87 or tag < 8:  # not a varint, a tag of several bytes, or no field at all
             return None
         if value > 127:
             value &= 127

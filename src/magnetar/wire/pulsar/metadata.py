@@ -34,7 +34,6 @@ MAGIC_BROKER_METADATA: Final = 0x0E02
 
 _U16 = struct.Struct(">H").unpack_from
 _U32 = struct.Struct(">I").unpack_from
-_CHECKED = struct.Struct(">HII").unpack_from  # magic, checksum, metadata size
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,7 @@ class EntryMetadata:
     ``batched`` tells a batch (even of one) from a plain message; ``num_messages`` is 1 for the
     latter. ``data_start`` is where the data begins in the payload that was read.
     ``num_chunks`` is above 1 when the entry is one of the chunks of a large message.
+    ``retained_indexes`` names the messages that compaction left in a batch; empty means all.
     """
 
     producer_name: str
@@ -69,29 +69,25 @@ class EntryMetadata:
     chunk_id: int
     num_chunks: int
     chunked_message_bytes: int
+    retained_indexes: tuple[int, ...]
     data_start: int
 
 
 def metadata_bounds(payload: Buffer) -> tuple[int, int]:
     """Where the MessageMetadata of ``payload`` starts and stops; the data follows it."""
     start = _after_broker_metadata(payload)
-    try:
-        magic, _, size = _CHECKED(payload, start)
-        if magic == MAGIC_CRC32C:
-            first = start + 10
-        else:
-            size = _U32(payload, start)[0]
-            first = start + 4
-    except struct.error as error:
-        if len(payload) - start < 4:
-            raise ProtocolError(f"entry of {len(payload)} bytes has no metadata") from error
-        size = _U32(payload, start)[0]
-        first = start + 4
-    if first + size > len(payload):
+    left = len(payload) - start
+    if left >= 10 and _U16(payload, start)[0] == MAGIC_CRC32C:
+        start += 6
+    elif left < 4:
+        raise ProtocolError(f"entry of {len(payload)} bytes has no metadata")
+    first = start + 4
+    stop = first + int(_U32(payload, start)[0])
+    if stop > len(payload):
         raise ProtocolError(
-            f"truncated entry: its metadata takes {size} bytes, {len(payload) - first} are left"
+            f"truncated entry: metadata of {stop - first} bytes, {len(payload) - first} are left"
         )
-    return first, first + size
+    return first, stop
 
 
 def _after_broker_metadata(payload: Buffer) -> int:
@@ -152,5 +148,6 @@ def entry_metadata(payload: Buffer) -> EntryMetadata:
         chunk_id=meta.chunk_id,
         num_chunks=max(1, meta.num_chunks_from_msg),
         chunked_message_bytes=meta.total_chunk_msg_size,
+        retained_indexes=tuple(meta.compacted_batch_indexes),
         data_start=data_start,
     )

@@ -1,0 +1,115 @@
+"""Taking apart what producers compressed.
+
+Brokers never do this: they store and serve compressed data as it came. Pipelines and tools do.
+zlib is in the standard library; LZ4, zstd and Snappy come from ``cramjam`` (the extra
+``magnetar[codecs]``) or from ``pyarrow`` (which ``magnetar[spark]`` brings anyway).
+
+Formats, as Pulsar's clients write them: a zlib stream; one raw LZ4 block without its size; a zstd
+frame; one raw Snappy block. The size before compression is in the message's metadata.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from importlib import import_module
+from typing import TypeAlias
+
+from magnetar.model.errors import ConfigError, ProtocolError
+from magnetar.wire.pulsar.codes import Compression
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Decompressor: TypeAlias = Callable[[Buffer, int], bytes]
+"""``decompress(data, uncompressed_size)``; gives exactly that size or raises ``ValueError``."""
+
+UNCOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
+"""More than any client sends; a size past it is a lie that would cost memory."""
+
+
+def decompress(
+    data: Buffer,
+    compression: Compression,
+    uncompressed_size: int,
+    bytes_max: int = UNCOMPRESSED_BYTES_MAX,
+) -> Buffer:
+    """``data`` uncompressed; itself if it is not compressed.
+
+    Raises ``ProtocolError`` if it is not what the metadata says it is, ``ConfigError`` if no
+    installed library can do it.
+    """
+    if compression == Compression.NONE:
+        return data
+    name = compression.name
+    if uncompressed_size > bytes_max:
+        raise ProtocolError(
+            f"{name} data claims {uncompressed_size} bytes uncompressed; the limit is {bytes_max}"
+        )
+    decompressor = find_decompressor(compression)
+    try:
+        found = decompressor(data, uncompressed_size)
+    except (ValueError, OSError, RuntimeError, zlib.error) as error:
+        raise ProtocolError(f"corrupt {name} data of {len(data)} bytes: {error}") from error
+    if len(found) != uncompressed_size:
+        raise ProtocolError(
+            f"{name} data gives {len(found)} bytes where its metadata says {uncompressed_size}"
+        )
+    return found
+
+
+def find_decompressor(compression: Compression) -> Decompressor:
+    """The best installed decompressor; raises ``ConfigError`` that names the extra to install."""
+    if compression == Compression.ZLIB:
+        return _zlib
+    for find in (_from_cramjam, _from_pyarrow):
+        try:
+            return find(compression)
+        except ModuleNotFoundError:
+            continue
+    raise ConfigError(
+        f"no library for {compression.name} messages is installed: "
+        "pip install 'magnetar[codecs]' (or 'magnetar[spark]')"
+    )
+
+
+def _zlib(data: Buffer, size: int) -> bytes:
+    # one byte more than promised tells a longer stream from a whole one, without inflating it all
+    return zlib.decompressobj().decompress(data, size + 1)
+
+
+def _from_cramjam(compression: Compression) -> Decompressor:
+    cramjam = import_module("cramjam")
+
+    def lz4(data: Buffer, size: int) -> bytes:
+        return bytes(cramjam.lz4.decompress_block(bytes(data), output_len=size))
+
+    def zstd(data: Buffer, size: int) -> bytes:
+        out = bytearray(size)
+        return bytes(out[: cramjam.zstd.decompress_into(bytes(data), out)])
+
+    def snappy(data: Buffer, size: int) -> bytes:
+        block = bytes(data)
+        if cramjam.snappy.decompress_raw_len(block) != size:
+            raise ValueError("the block's own size is another")
+        return bytes(cramjam.snappy.decompress_raw(block))
+
+    table: dict[Compression, Decompressor] = {
+        Compression.LZ4: lz4,
+        Compression.ZSTD: zstd,
+        Compression.SNAPPY: snappy,
+    }
+    return table[compression]
+
+
+def _from_pyarrow(compression: Compression) -> Decompressor:
+    pyarrow = import_module("pyarrow")
+    names = {
+        Compression.LZ4: "lz4_raw",
+        Compression.ZSTD: "zstd",
+        Compression.SNAPPY: "snappy",
+    }
+    codec = pyarrow.Codec(names[compression])
+
+    def run(data: Buffer, size: int) -> bytes:
+        return bytes(codec.decompress(pyarrow.py_buffer(data), size, asbytes=True))
+
+    return run
