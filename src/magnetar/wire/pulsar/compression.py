@@ -78,26 +78,20 @@ def _zlib(data: Buffer, size: int) -> bytes:
 
 def _from_cramjam(compression: Compression) -> Decompressor:
     cramjam = import_module("cramjam")
+    into = {
+        Compression.LZ4: cramjam.lz4.decompress_block_into,
+        Compression.ZSTD: cramjam.zstd.decompress_into,
+        Compression.SNAPPY: cramjam.snappy.decompress_raw_into,
+    }[compression]
 
-    def lz4(data: Buffer, size: int) -> bytes:
-        return bytes(cramjam.lz4.decompress_block(bytes(data), output_len=size))
-
-    def zstd(data: Buffer, size: int) -> bytes:
+    def run(data: Buffer, size: int) -> bytes:
         out = bytearray(size)
-        return bytes(out[: cramjam.zstd.decompress_into(bytes(data), out)])
+        try:
+            return bytes(memoryview(out)[: into(bytes(data), out)])
+        except cramjam.DecompressionError as error:
+            raise ValueError(str(error)) from error
 
-    def snappy(data: Buffer, size: int) -> bytes:
-        block = bytes(data)
-        if cramjam.snappy.decompress_raw_len(block) != size:
-            raise ValueError("the block's own size is another")
-        return bytes(cramjam.snappy.decompress_raw(block))
-
-    table: dict[Compression, Decompressor] = {
-        Compression.LZ4: lz4,
-        Compression.ZSTD: zstd,
-        Compression.SNAPPY: snappy,
-    }
-    return table[compression]
+    return run
 
 
 def _from_pyarrow(compression: Compression) -> Decompressor:
@@ -109,7 +103,18 @@ def _from_pyarrow(compression: Compression) -> Decompressor:
     }
     codec = pyarrow.Codec(names[compression])
 
+    def fits(data: Buffer, size: int) -> bool:
+        try:
+            codec.decompress(pyarrow.py_buffer(data), size)
+        except (ValueError, OSError):
+            return False
+        return True
+
     def run(data: Buffer, size: int) -> bytes:
-        return bytes(codec.decompress(pyarrow.py_buffer(data), size, asbytes=True))
+        found = bytes(codec.decompress(pyarrow.py_buffer(data), size, asbytes=True))
+        # pyarrow pads what turns out shorter than ``size``; such data fits into less as well
+        if size > 0 and compression != Compression.ZSTD and fits(data, size - 1):
+            raise ValueError(f"the data is shorter than {size} bytes")
+        return found
 
     return run
