@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.broker_client import BrokerClient, StoredEntry
-from magnetar.pipeline.places import START, UNBATCHED, Place, after
+from magnetar.pipeline.places import START, Place, after
 from magnetar.pipeline.planner import Range
 from magnetar.pipeline.schema import arrow_schema
-from magnetar.wire.pulsar.batches import BatchMessage, iterate_messages
+from magnetar.wire.pulsar.batches import MessageInfo, iterate_messages
 from magnetar.wire.pulsar.metadata import EntryMetadata, entry_metadata
 
 BATCH_BYTES = 1 << 20
@@ -67,43 +67,43 @@ class Rows:
 class _Row:
     """One message and the entry it came in."""
 
-    __slots__ = ("batch_index", "entry", "message", "metadata", "size")
+    __slots__ = ("entry", "info", "metadata", "size", "value")
 
     def __init__(
-        self, entry: StoredEntry, metadata: EntryMetadata, batch_index: int, message: BatchMessage
+        self, entry: StoredEntry, metadata: EntryMetadata, info: MessageInfo, value: memoryview
     ) -> None:
         self.entry = entry
         self.metadata = metadata
-        self.batch_index = batch_index
-        self.message = message
-        self.size = len(message.payload) + 64
+        self.info = info
+        self.value = value
+        self.size = len(value) + 64
 
 
 def _message_id(row: _Row) -> dict[str, int]:
     return {
         "ledger_id": row.entry.ledger_id,
         "entry_id": row.entry.entry_id,
-        "batch_index": row.batch_index,
+        "batch_index": row.info.batch_index,
     }
 
 
 def _event_time_us(row: _Row) -> int | None:
-    return row.message.event_time_ms * 1000 or None
+    return row.info.event_time_ms * 1000 or None
 
 
 def _value(row: _Row) -> bytes | None:
-    return None if row.message.null_value else bytes(row.message.payload)
+    return None if row.info.null_value else bytes(row.value)
 
 
 _COLUMN_OF: dict[str, Callable[[_Row], Any]] = {
-    "key": lambda row: row.message.partition_key,
+    "key": lambda row: row.info.key,
     "value": _value,
     "topic": lambda row: None,
     "partition": lambda row: None,
     "message_id": _message_id,
     "publish_time": lambda row: row.metadata.publish_time_ms * 1000,
     "event_time": _event_time_us,
-    "properties": lambda row: list(row.message.properties.items()),
+    "properties": lambda row: list(row.info.properties.items()),
 }
 
 
@@ -155,11 +155,10 @@ def _entries_of(
 
 def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: Range) -> Iterator[_Row]:
     """The entry's messages that lie in the range."""
-    for index, message in enumerate(iterate_messages(entry.payload)):
-        batch_index = index if metadata.batched else UNBATCHED
-        place = after(entry.ledger_id, entry.entry_id, batch_index)
-        if part.start < place <= part.end:
-            yield _Row(entry, metadata, batch_index, message)
+    for info, value in iterate_messages(entry.payload, metadata):
+        place = after(entry.ledger_id, entry.entry_id, info.batch_index)
+        if part.start < place <= part.end and not info.compacted_out:
+            yield _Row(entry, metadata, info, value)
 
 
 def check_continuity(topic: str, previous: Place | None, entry: StoredEntry) -> None:
