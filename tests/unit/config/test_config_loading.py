@@ -1,0 +1,164 @@
+"""Where settings come from, which source wins, and what a bad one is told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from magnetar.config import Config
+from magnetar.config_loading import load, settings, unsafe_settings
+from magnetar.model.errors import ConfigError
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_nothing_given_makes_the_defaults() -> None:
+    assert load() == Config()
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "m.toml",
+        "[ledger]\nensemble_size = 4\nwrite_quorum = 4\nack_quorum = 4\nread_timeout_ms = 77\n",
+    )
+    config = load(
+        file,
+        environment={"MAGNETAR_LEDGER_WRITE_QUORUM": "3", "MAGNETAR_LEDGER_ACK_QUORUM": "3"},
+        flags={"ledger.ack_quorum": 2},
+        role_defaults={"ledger.ensemble_size": 9, "ledger.add_timeout_ms": 55},
+    )
+    ledger = config.ledger
+    assert (ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum) == (4, 3, 2)
+    assert (ledger.read_timeout_ms, ledger.add_timeout_ms) == (77, 55)
+
+
+def test_flags_that_were_not_given_change_nothing() -> None:
+    config = load(environment={"MAGNETAR_HTTP_PORT": "81"}, flags={"http.port": None})
+    assert config.http.port == 81
+
+
+def test_values_of_every_kind_from_text() -> None:
+    config = load(
+        environment={
+            "MAGNETAR_DATA_DIR": "/tmp/x",
+            "MAGNETAR_CLUSTER": "blue",
+            "MAGNETAR_BOOKIE_JOURNAL_SYNC": "off",
+            "MAGNETAR_BOOKIE_JOURNAL_DIRECTORIES": "/a:/b",
+            "MAGNETAR_BOOKIE_WRITE_CACHE_BYTES": "16MiB",
+            "MAGNETAR_LEDGER_LEDGER_ENTRIES_MAX": "1_000",
+        }
+    )
+    assert (config.data_dir, config.cluster) == (Path("/tmp/x"), "blue")
+    assert config.bookie.journal.sync is False
+    assert config.bookie.journal.directories == (Path("/a"), Path("/b"))
+    assert config.bookie.write_cache_bytes == 16 << 20
+    assert config.ledger.ledger_entries_max == 1000
+
+
+def test_values_of_every_kind_from_toml(tmp_path: Path) -> None:
+    text = 'cluster = "blue"\n[bookie]\nledger_directories = ["/a", "/b"]\n[bookie.journal]\n'
+    config = load(written(tmp_path / "m.toml", text + "sync = false\nfile_bytes = '128 MiB'\n"))
+    assert config.bookie.ledger_directories == (Path("/a"), Path("/b"))
+    assert config.bookie.journal.sync is False
+    assert config.bookie.journal.file_bytes == 128 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "accepted"),
+    [
+        ("broker.port", "70000", "0 to 65535"),
+        ("broker.port", -1, "0 to 65535"),
+        ("broker.port", "pulsar", "0 to 65535"),
+        ("http.port", True, "0 to 65535"),
+        ("bookie.journal.sync", "maybe", "true or false"),
+        ("bookie.journal.file_bytes", "1KiB", "at least 1048576"),
+        ("bookie.journal.file_bytes", "64 potatoes", "64KiB"),
+        ("ledger.ack_quorum", 0, "at least 1"),
+        ("ledger.ack_quorum", 1.5, "whole number"),
+        ("ledger.add_timeout_ms", "16MiB", "whole number"),
+        ("logging.level", "loud", "debug, info, warning, error"),
+        ("cluster", 7, "text"),
+        ("data_dir", "", "a path"),
+        ("bookie.ledger_directories", [1], "a list of paths"),
+    ],
+)
+def test_a_bad_value_names_setting_value_source_and_what_is_accepted(
+    name: str, value: object, accepted: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(flags={name: value})
+    text = str(caught.value)
+    assert name in text
+    assert repr(value) in text
+    assert "flag" in text
+    assert accepted in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"ledger.write_quorum": 2}, "ledger.write_quorum = 2"),
+        ({"ledger.ensemble_size": 3, "ledger.ack_quorum": 2}, "ledger.ack_quorum = 2"),
+        ({"broker.message_bytes_max": "8MiB"}, "bookie.entry_bytes_max"),
+        ({"bookie.journal.file_bytes": "4MiB"}, "bookie.journal.file_bytes"),
+        ({"metadata.url": "etcd://x"}, "zk://"),
+    ],
+)
+def test_settings_that_contradict_each_other(flags: dict[str, object], named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        load(flags=flags)
+
+
+def test_a_misspelt_setting_is_an_error_with_a_proposal(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean bookie\.journal\.sync"):
+        load(written(tmp_path / "m.toml", "[bookie.journal]\nsink = true\n"))
+    with pytest.raises(ConfigError, match="did you mean MAGNETAR_BROKER_PORT"):
+        load(environment={"MAGNETAR_BROKER_PROT": "1"})
+
+
+def test_variables_that_are_not_settings_are_left_alone() -> None:
+    assert load(environment={"MAGNETAR_URL": "x", "MAGNETAR_DEBUG": "1", "PATH": "x"}) == Config()
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(written(tmp_path / "bad.toml", "[[["))
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(tmp_path / "bytes.toml")
+
+
+def test_unsafe_settings_are_named() -> None:
+    assert unsafe_settings(Config()) == []
+    config = load(
+        flags={
+            "bookie.journal.sync": False,
+            "ledger.ensemble_size": 3,
+            "ledger.write_quorum": 3,
+            "http.host": "0.0.0.0",
+        }
+    )
+    found = " ".join(unsafe_settings(config))
+    assert all(
+        name in found for name in ("bookie.journal.sync", "ledger.ack_quorum", "http.host is")
+    )
+
+
+def test_every_setting_explains_itself() -> None:
+    found = settings()
+    assert len({setting.name for setting in found}) == len(found)
+    for setting in found:
+        assert setting.meaning
+        assert setting.accepted
+        assert setting.variable.startswith("MAGNETAR_")
+    units = {setting.name: setting.unit for setting in found}
+    assert units["bookie.journal.group_wait_us"] == "us"
+    assert units["broker.pending_publish_bytes_per_connection"] == "bytes"
+    assert units["broker.port"] == ""
