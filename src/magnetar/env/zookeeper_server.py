@@ -1,0 +1,208 @@
+"""A real ZooKeeper server as a child process, from the jars that PySpark brings along.
+
+For development and tests: one server, bound to loopback, small heap. Its data directory holds
+``zoo.cfg``, ``zookeeper.log`` and ZooKeeper's own ``version-2``. In production, run an ensemble
+from ZooKeeper's distribution and point ``--metadata`` at it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+
+from magnetar.model.errors import ConfigError, MetadataUnavailableError
+
+HOST = "127.0.0.1"
+
+_MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_JVM_FLAGS = (
+    "-Xms16m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.apache.logging.log4j.level=WARN",
+    "-Dzookeeper.preAllocSize=1024",
+)
+_SETTINGS = {
+    "tickTime": "500",
+    "minSessionTimeout": "500",
+    "maxSessionTimeout": "60000",
+    "clientPortAddress": HOST,
+    "maxClientCnxns": "0",
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "ruok,srvr",
+    "autopurge.snapRetainCount": "3",
+    "autopurge.purgeInterval": "1",
+}
+_STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.02
+
+
+def find_java() -> str:
+    """The ``java`` command. Raises ``ConfigError`` that says what to install."""
+    home = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(home) / "bin" / "java")] if home else []
+    for candidate in [*candidates, "java"]:
+        found = shutil.which(candidate)
+        if found:
+            return found
+    raise ConfigError(
+        "ZooKeeper needs Java 17 or newer, and there is no java on the PATH"
+        + (f" nor in JAVA_HOME ({home})" if home else "")
+        + "; install it (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+    )
+
+
+def find_jars() -> Path:
+    """PySpark's directory of jars. Raises ``ConfigError`` that says what to install."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(
+            "the ZooKeeper server comes with PySpark's jars, and PySpark is not installed; "
+            "install it with: pip install 'magnetar[spark]'"
+        )
+    jars = Path(spec.submodule_search_locations[0]) / "jars"
+    if not any(jars.glob("zookeeper-[0-9]*.jar")):
+        raise ConfigError(
+            f"PySpark's jars in {jars} hold no ZooKeeper server; install a PySpark from PyPI: "
+            f"pip install --force-reinstall 'magnetar[spark]'"
+        )
+    return jars
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.create_server((HOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+class ZooKeeperServer:
+    """One server over ``data_dir`` on ``port`` (0 takes a free one); a context manager."""
+
+    def __init__(self, data_dir: Path, port: int = 0) -> None:
+        self.data_dir = data_dir
+        self.port = port or free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The JVM's process id while it runs."""
+        return self._process.pid if self._process else None
+
+    def start(self, timeout_s: float = 30.0) -> None:
+        """Start the server and wait until it answers on its port. Raises ``ConfigError`` for what
+        is not installed, ``MetadataUnavailableError`` if it does not come up."""
+        command = [find_java(), *_JVM_FLAGS, "-cp", self._class_path(), _MAIN_CLASS]
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with self._log_path.open("ab") as log_file:
+            self._process = subprocess.Popen(
+                [*command, str(self._write_settings())],
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C stops the caller, and the caller stops it
+            )
+        try:
+            self._wait_answer(time.monotonic() + timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the server: first asked to, then made to. Idempotent."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def kill(self) -> None:
+        """End the server as a crash would."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def exit_code(self) -> int | None:
+        """The server's exit code if it has ended by itself, else None."""
+        return self._process.poll() if self._process else None
+
+    def __enter__(self) -> ZooKeeperServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def _log_path(self) -> Path:
+        return self.data_dir / "zookeeper.log"
+
+    def _class_path(self) -> str:
+        jars = find_jars()
+        first = sorted(str(jar) for jar in jars.glob("zookeeper-*.jar"))
+        return ":".join([*first, str(jars / "*")])
+
+    def _write_settings(self) -> Path:
+        settings = {
+            **_SETTINGS,
+            "dataDir": str(self.data_dir.absolute()),
+            "clientPort": str(self.port),
+        }
+        path = self.data_dir / "zoo.cfg"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return path
+
+    def _wait_answer(self, deadline_s: float) -> None:
+        """Poll with ``srvr``: a server that takes connections but does not serve yet says so."""
+        while time.monotonic() < deadline_s:
+            code = self.exit_code()
+            if code is not None:
+                raise MetadataUnavailableError(
+                    f"ZooKeeper ended with code {code} while it started on {self.address}; is the "
+                    f"port taken? Its last lines ({self._log_path}): {self._log_tail()}"
+                )
+            if "Mode:" in four_letter_word(self.port, b"srvr"):
+                return
+            time.sleep(_POLL_S)
+        raise MetadataUnavailableError(
+            f"ZooKeeper does not answer on {self.address} in time; its last lines "
+            f"({self._log_path}): {self._log_tail()}"
+        )
+
+    def _log_tail(self) -> str:
+        lines = self._log_path.read_text(errors="replace").splitlines()
+        return " | ".join(line for line in lines[-8:] if line.strip()) or "(none)"
+
+
+def four_letter_word(port: int, word: bytes, timeout_s: float = 2.0) -> str:
+    """A local server's answer to one of ZooKeeper's four-letter words; empty without one."""
+    try:
+        with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
+            connection.sendall(word)
+            answer = b""
+            while chunk := connection.recv(4096):
+                answer += chunk
+    except OSError:
+        return ""
+    return answer.decode("utf-8", "replace")
