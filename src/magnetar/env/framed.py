@@ -94,6 +94,11 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._out_bytes += byte_count
 
     @property
+    def partial_frame_bytes(self) -> int:
+        """Bytes received of a frame that is not whole yet."""
+        return self._end - self._start
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes queued here and in the transport."""
         transport = self.transport

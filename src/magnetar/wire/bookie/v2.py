@@ -32,7 +32,6 @@ from google.protobuf.message import DecodeError
 from magnetar.model.entry import ENTRY_HEADER_BYTES
 from magnetar.model.errors import (
     BadRequestError,
-    BookieError,
     BookieVersionError,
     MagnetarError,
     ProtocolError,
@@ -284,7 +283,7 @@ def encode_batch_read_answer(request: BatchRead, entries: Sequence[bytes]) -> li
 
 
 def encode_error_answer(
-    operation: int, ledger_id: int, entry_id: int, error: BookieError, request_id: int = 0
+    operation: int, ledger_id: int, entry_id: int, error: MagnetarError, request_id: int = 0
 ) -> bytes:
     """The answer to a request that failed."""
     head, code = _header(operation), v2_code(error)

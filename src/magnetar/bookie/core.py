@@ -1,0 +1,75 @@
+"""The storage core as those above it see it: the TCP server and the client of the same process.
+
+``bookie.bookie.Bookie`` implements it. Method for method it is what the ledger client calls
+``BookieClient`` (this room may not import that one), with flags as plain ints, and a few methods
+more that only a server needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
+
+from magnetar.model.entry import LacReply
+from magnetar.model.errors import MagnetarError
+from magnetar.model.ids import BookieId
+
+AddDone: TypeAlias = Callable[[MagnetarError | None, Sequence[int]], None]
+"""``done(error, entry_ids)``: durable (``error`` None) or refused. On the loop, never from inside
+``add_entries``; over all calls each entry id of the request comes exactly once."""
+
+
+class DiskSpace(Protocol):
+    """Of the disks that ledgers lie on."""
+
+    @property
+    def total_bytes(self) -> int: ...
+
+    @property
+    def free_bytes(self) -> int: ...
+
+
+class BookieCore(Protocol):
+    """Errors raised and passed are ``BookieError``. ``add`` flags: 1 recovery; ``read`` flags:
+    1 fence; both: 2 high priority."""
+
+    @property
+    def bookie_id(self) -> BookieId: ...
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: int,
+        done: AddDone,
+    ) -> None: ...
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The whole entry if it can be had without waiting, else None."""
+        ...
+
+    async def read_entry(
+        self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
+    ) -> bytes: ...
+
+    async def read_batch(
+        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+    ) -> list[bytes]: ...
+
+    async def read_lac(
+        self, ledger_id: int, flags: int = 0, master_key: bytes = b""
+    ) -> LacReply: ...
+
+    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None: ...
+
+    async def force(self, ledger_id: int) -> None:
+        """Returns when every add answered so far is durable."""
+        ...
+
+    def list_entries(self, ledger_id: int) -> Iterable[int]:
+        """The ids held, ascending. Raises ``NoLedgerError``."""
+        ...
+
+    def info(self) -> DiskSpace: ...

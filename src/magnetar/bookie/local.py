@@ -1,0 +1,68 @@
+"""A bookie of the same process, as the ledger client sees it: calls instead of a connection.
+
+Same contract as the client over TCP (structurally ``ledger.bookies.BookieClient``), with one
+thing that a connection would do: once closed it answers nothing but ``BookieUnavailableError``,
+so that whoever keeps a client of a bookie that has stopped finds out the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from magnetar.bookie.core import AddDone, BookieCore
+from magnetar.model.entry import LacReply
+from magnetar.model.errors import BookieUnavailableError
+from magnetar.model.ids import BookieId
+
+
+class LocalBookie:
+    """Client of ``core``; several may share one core, and closing one closes only itself."""
+
+    def __init__(self, core: BookieCore) -> None:
+        self._core = core
+        self._closed = False
+        self.bookie_id: BookieId = core.bookie_id
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: int,
+        done: AddDone,
+    ) -> None:
+        if self._closed:
+            asyncio.get_running_loop().call_soon(done, self._unavailable(), tuple(entry_ids))
+            return
+        self._core.add_entries(ledger_id, master_key, entry_ids, entries, flags, done)
+
+    async def read_entry(
+        self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
+    ) -> bytes:
+        return await self._open().read_entry(ledger_id, entry_id, flags, master_key)
+
+    async def read_batch(
+        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+    ) -> list[bytes]:
+        return await self._open().read_batch(ledger_id, first_entry_id, max_entries, max_bytes)
+
+    async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
+        return await self._open().read_lac(ledger_id, flags, master_key)
+
+    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
+        await self._open().write_lac(ledger_id, master_key, lac, body)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _open(self) -> BookieCore:
+        if self._closed:
+            raise self._unavailable()
+        return self._core
+
+    def _unavailable(self) -> BookieUnavailableError:
+        return BookieUnavailableError(
+            f"bookie {self.bookie_id}: this client of it is closed; take another from the pool"
+        )
