@@ -1,0 +1,142 @@
+"""Streaming reads and writes: offsets that survive, limits, available-now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pulsar
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from tests.integration.spark.test_batch import publish
+from tests.standalone import Standalone
+
+pytestmark = pytest.mark.spark
+
+
+def stream(spark: SparkSession, platform: Standalone, topic: str, **options: str) -> DataFrame:
+    reader = spark.readStream.format("magnetar").option("service.url", platform.service_url)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.option("topic", topic).load()
+
+
+class Collected:
+    """A sink that remembers every micro-batch it was given (last attempt wins)."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[int]] = {}
+        self.fail_at: int | None = None
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        values = [int(row.value) for row in frame.select("value").collect()]
+        if self.fail_at == number:
+            self.fail_at = None
+            raise RuntimeError("planted failure")
+        self.batches[number] = values
+
+    @property
+    def values(self) -> list[int]:
+        return [value for number in sorted(self.batches) for value in self.batches[number]]
+
+
+def run_available(frame: DataFrame, sink: Collected, checkpoint: Path) -> StreamingQuery:
+    query = (
+        frame.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    return query
+
+
+def test_available_now_in_limited_batches_then_only_what_is_new(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, 100, batching=True)
+    sink = Collected()
+    frame = stream(spark, platform, topic, maxOffsetsPerTrigger="30")
+    run_available(frame, sink, tmp_path / "checkpoint")
+    assert sink.values == list(range(100))
+    assert [len(v) for v in sink.batches.values() if v] == [30, 30, 30, 10]
+    publish(client, topic, 25, batching=False, first=100)
+    run_available(frame, sink, tmp_path / "checkpoint")
+    assert sink.values == list(range(125))
+    run_available(frame, sink, tmp_path / "checkpoint")
+    assert sink.values == list(range(125))
+
+
+def test_a_failed_batch_is_read_again_the_same(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, 50, batching=True)
+    sink = Collected()
+    sink.fail_at = 1
+    frame = stream(spark, platform, topic)
+    with pytest.raises(StreamingQueryException, match="planted failure"):
+        run_available(frame, sink, tmp_path / "checkpoint")
+    publish(client, topic, 50, batching=True, first=50)
+    run_available(frame, sink, tmp_path / "checkpoint")
+    assert sink.batches[1] == list(range(50))
+    assert sink.values == list(range(100))
+
+
+def test_latest_is_pinned_before_the_first_batch(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """Messages that arrive while the first micro-batch fails are not skipped at the restart."""
+    publish(client, topic, 10, batching=False)
+    sink = Collected()
+    sink.fail_at = 0
+    frame = stream(spark, platform, topic, startingOffsets="latest")
+    with pytest.raises(StreamingQueryException, match="planted failure"):
+        run_available(frame, sink, tmp_path / "checkpoint")
+    publish(client, topic, 10, batching=False, first=10)
+    run_available(frame, sink, tmp_path / "checkpoint")
+    assert sink.values == list(range(10, 20))
+
+
+def test_a_topic_streams_into_another(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, 200, batching=True)
+    copy = topic + "-copy"
+    query = (
+        stream(spark, platform, topic)
+        .select("key", "value", "event_time", "properties")
+        .writeStream.format("magnetar")
+        .option("service.url", platform.service_url)
+        .option("topic", copy)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    query.processAllAvailable()
+    publish(client, topic, 100, batching=False, first=200)
+    query.processAllAvailable()
+    query.stop()
+    reader = client.create_reader(copy, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        message = reader.read_next(5000)
+        found.append(int(message.data()))
+        assert message.event_timestamp() == 1_700_000_000_000 + found[-1]
+        assert message.properties() == {"parity": str(found[-1] % 2)}
+    reader.close()
+    assert sorted(found) == list(range(300))
+
+
+def test_progress_tells_the_lag(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, 40, batching=False)
+    sink = Collected()
+    frame = stream(spark, platform, topic, maxOffsetsPerTrigger="10")
+    query = run_available(frame, sink, tmp_path / "checkpoint")
+    rows = [progress.numInputRows for progress in query.recentProgress]
+    assert sum(rows) == 40
+    source = query.recentProgress[-1].sources[0]
+    assert source.endOffset
+    assert topic in str(source.latestOffset)
