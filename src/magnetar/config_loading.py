@@ -122,6 +122,8 @@ def load(
     )
     for source, layer in layers:
         for name, raw in layer.items():
+            if name not in known:
+                raise ConfigError(f"{source}: there is no setting {name!r}{_similar(name, known)}")
             values[name] = _parsed(known[name], raw, source)
     config = _build(Config, (), values)
     _check_together(config)
@@ -135,11 +137,7 @@ def _file_values(file: Path, known: Mapping[str, Setting]) -> dict[str, object]:
         raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
-    values = dict(_flattened(table, "", known))
-    for name in values:
-        if name not in known:
-            raise ConfigError(f"{file}: there is no setting {name!r}{_similar(name, known)}")
-    return values
+    return dict(_flattened(table, "", known))
 
 
 def _flattened(

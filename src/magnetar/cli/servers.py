@@ -1,0 +1,237 @@
+"""The commands that run until they are told to end: ``standalone`` and the separate roles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from magnetar.cli import process
+from magnetar.config import Config
+from magnetar.config_loading import load
+from magnetar.model.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BOOKIES_MAX = 16
+ENSEMBLE_MAX = 3
+PORT = click.IntRange(0, 65_535)
+
+COMMON = (
+    click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
+    click.option(
+        "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any setting; repeatable."
+    ),
+    click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"])),
+    click.option("--log-json/--log-text", default=None, help="Logs as JSON objects."),
+)
+
+
+def common_options(command: F) -> F:
+    """``--config``, ``--set`` and the log options, which every server takes."""
+    for option in reversed(COMMON):
+        command = option(command)
+    return command
+
+
+def configured(
+    file: Path | None,
+    pairs: Sequence[str],
+    flags: dict[str, object],
+    role_defaults: dict[str, object] | None = None,
+) -> Config:
+    """The configuration of a server: file, environment, ``--set`` pairs, then its own flags."""
+    given: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set {pair!r}: give it as NAME=VALUE")
+        given[name] = value
+    given |= {name: value for name, value in flags.items() if value is not None}
+    return load(file, os.environ, given, role_defaults)
+
+
+@click.command()
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where everything lies.")
+@click.option("--broker-port", type=PORT, help="Pulsar's protocol; 0: a free one.  [6650]")
+@click.option("--http-port", type=PORT, help="REST and metrics; 0: a free one.  [8080]")
+@click.option(
+    "--bookies",
+    type=click.IntRange(1, BOOKIES_MAX),
+    default=1,
+    show_default=True,
+    help="Storage servers in this process.",
+)
+@click.option("--metadata", help="zk://HOST:PORT/ROOT instead of a file in the data directory.")
+@common_options
+def standalone(
+    data_dir: Path | None,
+    broker_port: int | None,
+    http_port: int | None,
+    bookies: int,
+    metadata: str | None,
+    file: Path | None,
+    pairs: tuple[str, ...],
+    log_level: str | None,
+    log_json: bool | None,
+) -> None:
+    """Run the whole platform in one process: metadata, bookies, broker, REST.
+
+    Prints one line when it is ready and ends cleanly on SIGTERM or Ctrl-C. Everything lies in the
+    data directory, which one process at a time may use.
+
+    \b
+    With several bookies every message is stored on up to three of them:
+      --bookies 1    E=1 Qw=1 Qa=1
+      --bookies 2    E=2 Qw=2 Qa=2
+      --bookies 3+   E=3 Qw=3 Qa=2   (goes on while one of three is gone)
+    ledger.ensemble_size, .write_quorum and .ack_quorum change that.
+
+    \b
+    Examples:
+      magnetar standalone --data-dir /var/lib/magnetar
+      magnetar standalone --data-dir /tmp/m --broker-port 0 --http-port 0 --bookies 3
+      magnetar standalone --config magnetar.toml --set logging.level=debug
+    """
+    flags: dict[str, object] = {
+        "data_dir": data_dir,
+        "broker.port": broker_port,
+        "http.port": http_port,
+        "metadata.url": metadata,
+        "logging.level": log_level,
+        "logging.json": log_json,
+    }
+    config = configured(file, pairs, flags, quorums(bookies) | {"bookie.port": 0})
+    if config.ledger.ensemble_size > bookies:
+        raise ConfigError(
+            f"ledger.ensemble_size = {config.ledger.ensemble_size} needs as many bookies; "
+            f"accepted: at most {bookies} (--bookies)"
+        )
+    from magnetar.app import standalone
+
+    process.serve(config, partial(standalone.run, config, bookies))
+
+
+def quorums(bookies: int) -> dict[str, object]:
+    """Sensible quorums for a platform of so many bookies; see the help of ``standalone``."""
+    ensemble = min(bookies, ENSEMBLE_MAX)
+    return {
+        "ledger.ensemble_size": ensemble,
+        "ledger.write_quorum": ensemble,
+        "ledger.ack_quorum": min(ensemble, 2),
+    }
+
+
+@click.command()
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Journal and ledgers.")
+@click.option("--port", type=PORT, help="BookKeeper's protocol; 0: a free one.  [3181]")
+@click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
+@common_options
+def bookie(
+    data_dir: Path | None,
+    port: int | None,
+    metadata: str | None,
+    file: Path | None,
+    pairs: tuple[str, ...],
+    log_level: str | None,
+    log_json: bool | None,
+) -> None:
+    """Run a storage server of a cluster.
+
+    \b
+    Example, a bookie that joins the cluster whose metadata is in ZooKeeper:
+      magnetar bookie --data-dir /var/lib/bookie --port 3181 \\
+          --metadata zk://127.0.0.1:2181/magnetar
+    """
+    flags: dict[str, object] = {
+        "data_dir": data_dir,
+        "bookie.port": port,
+        "metadata.url": metadata,
+        "logging.level": log_level,
+        "logging.json": log_json,
+    }
+    config = clustered(configured(file, pairs, flags))
+    from magnetar.app import roles
+
+    process.serve(config, partial(roles.run_bookie, config))
+
+
+@click.command()
+@click.option("--port", type=PORT, help="Pulsar's protocol; 0: a free one.  [6650]")
+@click.option("--http-port", type=PORT, help="REST and metrics; 0: a free one.  [8080]")
+@click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
+@common_options
+def broker(
+    port: int | None,
+    http_port: int | None,
+    metadata: str | None,
+    file: Path | None,
+    pairs: tuple[str, ...],
+    log_level: str | None,
+    log_json: bool | None,
+) -> None:
+    """Run the broker of a cluster, with its REST.
+
+    A cluster name has one broker at a time: a second one waits for a session timeout (the first
+    may have crashed just now), then refuses to start.
+
+    \b
+    Example, with every message on three bookies and confirmed by two:
+      MAGNETAR_LEDGER_ENSEMBLE_SIZE=3 MAGNETAR_LEDGER_WRITE_QUORUM=3 \\
+      MAGNETAR_LEDGER_ACK_QUORUM=2 \\
+          magnetar broker --metadata zk://127.0.0.1:2181/magnetar
+    """
+    flags: dict[str, object] = {
+        "broker.port": port,
+        "http.port": http_port,
+        "metadata.url": metadata,
+        "logging.level": log_level,
+        "logging.json": log_json,
+    }
+    config = clustered(configured(file, pairs, flags))
+    from magnetar.app import roles
+
+    process.serve(config, partial(roles.run_broker, config))
+
+
+def clustered(config: Config) -> Config:
+    """Separate roles meet in ZooKeeper; a file cannot be shared."""
+    if not config.metadata.url.startswith("zk://"):
+        raise ConfigError(
+            f"--metadata (metadata.url) = {config.metadata.url!r} cannot be used by a separate "
+            "role; accepted: zk://HOST:PORT[,HOST:PORT]/ROOT"
+        )
+    return config
+
+
+@click.command()
+@click.option("--data-dir", type=click.Path(path_type=Path), required=True)
+@click.option("--port", type=PORT, default=2181, show_default=True, help="0: a free one.")
+@common_options
+def zookeeper(
+    data_dir: Path,
+    port: int,
+    file: Path | None,
+    pairs: tuple[str, ...],
+    log_level: str | None,
+    log_json: bool | None,
+) -> None:
+    """Run a real ZooKeeper server, for development (it needs Java and magnetar[spark]).
+
+    \b
+    Example:
+      magnetar zookeeper --data-dir /tmp/zk --port 2181
+    """
+    flags: dict[str, object] = {
+        "data_dir": data_dir,
+        "logging.level": log_level,
+        "logging.json": log_json,
+    }
+    config = configured(file, pairs, flags)
+    from magnetar.app import roles
+
+    process.serve(config, partial(roles.run_zookeeper, config, port))

@@ -1,0 +1,69 @@
+"""The data directory of a process: made, locked, and laid out.
+
+``LOCK`` is held (flock) while a process uses the directory, so a crash releases it; its text says
+who holds it. Layout::
+
+    DIR/LOCK
+    DIR/metadata.sqlite                  the embedded metadata store
+    DIR/bookie-0/journal, .../ledgers    bookie 0, unless its directories are configured
+    DIR/bookie-1/...
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from magnetar.model.errors import StartError
+
+LOCK_NAME = "LOCK"
+OWNER_BYTES_MAX = 200
+
+
+class DataDir:
+    """A directory that this process alone uses, from ``open`` to ``close``."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """Use ``open``."""
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, path: Path, role: str) -> DataDir:
+        """Make ``path`` if need be and lock it for ``role``.
+
+        Raises ``StartError`` when it cannot be made or another process uses it.
+        """
+        lock = path / LOCK_NAME
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StartError(f"cannot use the data directory {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(descriptor, OWNER_BYTES_MAX).decode("utf-8", "replace").strip()
+            os.close(descriptor)
+            raise StartError(
+                f"the data directory {path} is in use by {owner or 'another process'}; "
+                "stop it first, or choose another with --data-dir"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"magnetar {role}, process {os.getpid()}\n".encode(), 0)
+        return cls(path, descriptor)
+
+    @property
+    def metadata_file(self) -> Path:
+        return self.path / "metadata.sqlite"
+
+    def journal_directory(self, bookie: int) -> Path:
+        return self.path / f"bookie-{bookie}" / "journal"
+
+    def ledger_directory(self, bookie: int) -> Path:
+        return self.path / f"bookie-{bookie}" / "ledgers"
+
+    def close(self) -> None:
+        """Let go of the directory. The lock file stays: removing it would race with a waiter."""
+        os.close(self._descriptor)

@@ -1,0 +1,118 @@
+"""An exclusive claim on a name in the metadata store: one holder, as long as its session lives.
+
+The claim is an ephemeral node. Rules:
+
+* A claim left by a crash goes with its session; whoever comes waits that long, and no longer.
+* A session out of sight (SUSPENDED) for a whole session timeout must be taken for expired: the
+  store may have given the name to another already. ``lost`` is called then, once, and the holder
+  must stop acting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
+from magnetar.model.errors import MetadataError, NodeExistsError, NoNodeError, StartError
+
+log = structlog.get_logger(__name__)
+
+
+class ExclusiveClaim:
+    """The claim of this process on ``path``; ``about`` tells others who holds it."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        about: str,
+        session_timeout_ms: int,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._about = about
+        self._timeout_s = session_timeout_ms / 1000
+        self._lost = lost
+        self._timer: asyncio.TimerHandle | None = None
+        self._end_watch: Callable[[], None] | None = None
+
+    async def acquire(self, what: str) -> None:
+        """Take the claim, waiting at most a session timeout for one that a crash left.
+
+        ``what`` names it for people. Raises ``StartError`` that says who holds it.
+        """
+        changed = asyncio.Event()
+        end_watch = self._store.watch(self._path, lambda _path: changed.set())
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        try:
+            while not await self._try():
+                await self._wait(changed, deadline, what)
+        finally:
+            end_watch()
+        self._end_watch = self._store.watch_session(self._session_changed)
+
+    async def _try(self) -> bool:
+        try:
+            await self._store.create(self._path, self._about.encode(), CreateMode.EPHEMERAL)
+        except NodeExistsError:
+            return False
+        return True
+
+    async def _wait(self, changed: asyncio.Event, deadline: float, what: str) -> None:
+        left_s = deadline - asyncio.get_running_loop().time()
+        holder = await self._holder()
+        if left_s <= 0:
+            raise StartError(
+                f"{what} is held by {holder}; stop that one first, or use another cluster name "
+                "or metadata root"
+            )
+        log.info(
+            "waiting for the holder to go", claim=what, holder=holder, seconds=round(left_s, 1)
+        )
+        try:
+            await asyncio.wait_for(changed.wait(), left_s)
+        except TimeoutError:
+            return  # one more look decides
+        changed.clear()
+
+    async def _holder(self) -> str:
+        try:
+            return (await self._store.get(self._path)).value.decode("utf-8", "replace")
+        except NoNodeError:
+            return "nobody any more"
+
+    def _session_changed(self, state: SessionState) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if state is SessionState.EXPIRED:
+            self._tell("the metadata session expired")
+        elif state is SessionState.SUSPENDED:
+            loop = asyncio.get_running_loop()
+            why = f"the metadata store was out of reach for {self._timeout_s:g} s"
+            self._timer = loop.call_later(self._timeout_s, self._tell, why)
+
+    def _tell(self, why: str) -> None:
+        self._stop_watching()
+        self._lost(why)
+
+    def _stop_watching(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._end_watch is not None:
+            self._end_watch()
+            self._end_watch = None
+
+    async def release(self) -> None:
+        """Give the claim up, if it is still ours. Idempotent."""
+        if self._end_watch is None:
+            return
+        self._stop_watching()
+        try:
+            await self._store.delete(self._path)
+        except MetadataError as error:  # then it goes with the session
+            log.warning("the claim could not be given up", path=self._path, error=str(error))

@@ -1,0 +1,189 @@
+"""The command line against REST of a platform of dictionaries: output, errors, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from magnetar.admin import api
+from magnetar.admin.server import HttpServer, bind
+from magnetar.cli.main import COMMANDS, run
+from magnetar.cli.rest import topic_path
+from magnetar.model.errors import ConfigError
+from tests.unit.admin.fakes import FakeLedgers, FakeTopics
+
+
+class Served:
+    """A fake platform behind real HTTP, on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.topics = FakeTopics()
+        self.url = ""
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+        self._thread.start()
+        assert self._started.wait(10)
+
+    async def _run(self) -> None:
+        app = api.create(CollectorRegistry(), self.topics, FakeLedgers())
+        server = HttpServer(app, bind("127.0.0.1", 0))
+        await server.start()
+        self.url = f"http://127.0.0.1:{server.port}"
+        self._end = asyncio.Event()
+        self._started.set()
+        await self._end.wait()
+        await server.stop()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def out(capsys: pytest.CaptureFixture[str]) -> pytest.CaptureFixture[str]:
+    return capsys
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_every_command_explains_itself_by_example(
+    command: str, out: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--help"]) == 0
+    text = out.readouterr().out
+    assert "Usage: magnetar" in text
+    assert command in ("bookies",) or "Example" in text
+
+
+def test_topics_list_and_stats(platform: Served, out: pytest.CaptureFixture[str]) -> None:
+    assert run(["topics", "list", "--url", platform.url]) == 0
+    assert "persistent://public/default/a\n" in out.readouterr().out
+    assert run(["topics", "stats", "a", "--url", platform.url]) == 0
+    text = out.readouterr().out
+    assert "Shared" in text
+    assert "1:4" in text
+    assert run(["topics", "stats", "a", "--json", "--url", platform.url]) == 0
+    assert json.loads(out.readouterr().out)["msgInCounter"] == 8
+
+
+def test_topics_create_and_delete(platform: Served, out: pytest.CaptureFixture[str]) -> None:
+    assert run(["topics", "create-partitioned", "p", "3", "--url", platform.url]) == 0
+    assert platform.topics.partitioned == {"persistent://public/default/p": 3}
+    assert run(["topics", "create-partitioned", "p", "3", "--url", platform.url]) == 1
+    assert "persistent://public/default/p exists already" in out.readouterr().err
+    assert run(["topics", "delete", "public/default/p", "--url", platform.url]) == 0
+    assert platform.topics.partitioned == {}
+    assert run(["topics", "delete", "busy", "--url", platform.url]) == 1
+    assert run(["topics", "delete", "busy", "--force", "--url", platform.url]) == 0
+
+
+def test_ledger_list_show_read(platform: Served, out: pytest.CaptureFixture[str]) -> None:
+    assert run(["ledger", "list", "--url", platform.url]) == 0
+    assert "CLOSED" in out.readouterr().out
+    assert run(["ledger", "show", "2", "--url", platform.url]) == 0
+    assert "b:1" in out.readouterr().out
+    assert run(["ledger", "read", "2", "--first", "8", "--url", platform.url]) == 0
+    text = out.readouterr().out
+    assert "2:8  5 bytes" in text
+    assert "68 65 6c 6c 6f" in text
+    assert run(["ledger", "read", "2", "--json", "--url", platform.url]) == 0
+    assert len(json.loads(out.readouterr().out)) == 10
+    assert run(["bookies", "--url", platform.url]) == 0
+    assert "b:1" in out.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["fly"], 2, "No such command 'fly'"),
+        (["topics", "stats"], 2, "Missing argument 'TOPIC'"),
+        (["topics", "stats", "none"], 1, "there is no topic persistent://public/default/none"),
+        (["topics", "stats", "kafka://a/b/c"], 2, "persistent topics only"),
+        (["topics", "create-partitioned", "p", "0"], 2, "0 is not in the range"),
+        (["ledger", "show", "x"], 2, "'x' is not a valid integer"),
+        (["ledger", "show", "9"], 1, "there is no ledger 9"),
+        (["ledger", "read", "1", "--count", "5000"], 2, "is not in the range"),
+        (["produce", "t"], 2, "say what to publish"),
+        (["produce", "t", "-m", "x", "--count", "3"], 2, "in one way"),
+        (["produce", "t", "-m", "x", "--property", "p"], 2, "NAME=VALUE"),
+        (["produce", "t", "-m", "x", "--service-url", "kafka:1"], 2, "pulsar://HOST:PORT"),
+        (["consume", "t"], 2, "Missing option '--subscription'"),
+        (["topics", "list", "--url", "ftp://x"], 2, "http://HOST:PORT"),
+        (["config", "--config", "/nowhere.toml"], 2, "cannot read"),
+        (["standalone", "--set", "broker.prot=1"], 2, "did you mean broker.port"),
+        (["standalone", "--set", "broker.port"], 2, "NAME=VALUE"),
+        (["standalone", "--broker-port", "99999"], 2, "99999"),
+        (["standalone", "--bookies", "0"], 2, "0 is not in the range"),
+        (["standalone", "--metadata", "etcd://x"], 2, "zk://"),
+        (["bookie", "--metadata", "sqlite:x"], 2, "zk://"),
+        (["broker"], 2, "--metadata"),
+    ],
+)
+def test_errors_are_one_clear_line_and_an_exit_code(
+    platform: Served,
+    out: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.setenv("MAGNETAR_URL", platform.url)
+    assert run(arguments) == code
+    text = out.readouterr().err
+    assert words in text
+    assert "Traceback" not in text
+
+
+def test_nobody_answers(out: pytest.CaptureFixture[str]) -> None:
+    assert run(["topics", "list", "--url", "http://127.0.0.1:9"]) == 1
+    assert "no platform answers at http://127.0.0.1:9" in out.readouterr().err
+
+
+def test_config_lists_checks_and_writes_settings(
+    out: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGNETAR_LEDGER_ADD_TIMEOUT_MS", "1234")
+    assert run(["config"]) == 0
+    assert "bookie.journal.sync" in out.readouterr().out
+    assert run(["config", "--toml"]) == 0
+    file = tmp_path / "m.toml"
+    file.write_text(out.readouterr().out)
+    monkeypatch.delenv("MAGNETAR_LEDGER_ADD_TIMEOUT_MS")
+    assert run(["config", "--config", str(file), "--json"]) == 0
+    found = {each["name"]: each for each in json.loads(out.readouterr().out)}
+    assert found["ledger.add_timeout_ms"]["value"] == 1234
+    assert found["ledger.add_timeout_ms"]["unit"] == "ms"
+    assert found["bookie.journal.sync"]["value"] is True
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("a", "public/default/a"),
+        ("t/n/a", "t/n/a"),
+        ("persistent://t/n/a/b", "t/n/a%2Fb"),
+        ("a b", "public/default/a%20b"),
+    ],
+)
+def test_topics_may_be_named_in_short(given: str, path: str) -> None:
+    assert topic_path(given) == f"/admin/v2/persistent/{path}"
+
+
+@pytest.mark.parametrize("given", ["", "t//a", "non-persistent://t/n/a"])
+def test_topic_names_that_cannot_be(given: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        topic_path(given)
