@@ -1,0 +1,149 @@
+"""The ledger client: create, open, delete ledgers. The way into this room.
+
+    client = LedgerClient(manager, pool, config)
+    writer = await client.create()
+    writer.append([b"one", b"two"], done)      # done(error, ledger_id, first_entry_id, count)
+    await writer.close()
+    reader = await client.open(writer.ledger_id)
+    entries = await reader.read(0, max_entries=100, max_bytes=1 << 20)
+
+Rules: a ledger has one writer, the one that created it. ``open`` takes a ledger away from its
+writer: it is fenced, recovered and closed first. ``open_no_recovery`` only looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+import time
+from collections.abc import Callable, Mapping
+
+from magnetar.config import LedgerConfig
+from magnetar.ledger.bookies import BookiePool, ReadFlag
+from magnetar.ledger.last_confirmed import read_last_confirmed
+from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.placement import RandomSource, choose_ensemble
+from magnetar.ledger.quarantine import Quarantine
+from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.recovery import recover_ledger
+from magnetar.ledger.replies import listing
+from magnetar.ledger.stored_ledger import StoredLedger
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.model.errors import LedgerError, LedgerExistsError, NotEnoughBookiesError
+from magnetar.model.ids import BookieId, LedgerId
+from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
+
+CREATE_ATTEMPTS = 3
+
+
+class LedgerClient:
+    """Ledgers of one cluster.
+
+    ``manager`` holds their metadata, ``pool`` reaches the bookies; both belong to the caller, who
+    closes them. ``clock`` gives seconds since the epoch (for the ledgers' creation time),
+    ``random`` chooses bookies. Use on one event loop only.
+    """
+
+    def __init__(
+        self,
+        manager: LedgerManager,
+        pool: BookiePool,
+        config: LedgerConfig,
+        clock: Callable[[], float] = time.time,
+        random: RandomSource | None = None,
+    ) -> None:
+        self._manager = manager
+        self._pool = pool
+        self._config = config
+        self._clock = clock
+        self._random: RandomSource = random or random_module.Random()
+        self._quarantine = Quarantine()
+
+    async def create(
+        self,
+        custom: Mapping[str, bytes] | None = None,
+        *,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+    ) -> LedgerWriter:
+        """A new ledger with the configured quorums, open for appending.
+
+        ``custom`` is kept with its metadata, for people and tools. Raises
+        ``NotEnoughBookiesError`` (naming the bookies and why not), ``MetadataError``.
+        """
+        bookies = await self._choose_ensemble()
+        for _ in range(CREATE_ATTEMPTS):
+            ledger_id = LedgerId(await self._manager.new_ledger_id())
+            metadata = LedgerMetadata(
+                ledger_id=ledger_id,
+                ensemble_size=self._config.ensemble_size,
+                write_quorum=self._config.write_quorum,
+                ack_quorum=self._config.ack_quorum,
+                digest_type=digest_type,
+                password=password,
+                fragments=(Fragment(0, bookies),),
+                ctime_ms=int(self._clock() * 1000),
+                custom=tuple(sorted((custom or {}).items())),
+            )
+            try:
+                version = await self._manager.create(metadata)
+            except LedgerExistsError:
+                continue  # somebody created it by hand; take the next id
+            return self._writer(StoredLedger(self._manager, metadata, version))
+        raise LedgerError(
+            f"{CREATE_ATTEMPTS} new ledger ids in a row were taken; does another program give ids "
+            "in the same metadata root?"
+        )
+
+    def _writer(self, stored: StoredLedger) -> LedgerWriter:
+        return LedgerWriter(stored, self._pool, self._config, self._quarantine, self._random)
+
+    async def _choose_ensemble(self) -> tuple[BookieId, ...]:
+        """Bookies that did not fail lately if there are enough of them, else any."""
+        available = await self._pool.available()
+        size = self._config.ensemble_size
+        failed_lately = self._quarantine.reasons(asyncio.get_running_loop().time())
+        try:
+            return choose_ensemble(available, size, failed_lately, self._random)
+        except NotEnoughBookiesError:
+            return choose_ensemble(available, size, {}, self._random)
+
+    async def open(self, ledger_id: int) -> LedgerReader:
+        """A reader of the whole ledger. If it is not closed, its writer is fenced off and the
+        ledger recovered and closed first, keeping every acknowledged entry.
+
+        Raises ``NoSuchLedgerError``, ``LedgerRecoveryError`` (too few bookies answer; try again
+        when they do), ``MetadataError``.
+        """
+        metadata = await recover_ledger(
+            self._manager, self._pool, self._config, self._quarantine, self._random, ledger_id
+        )
+        return LedgerReader(metadata, metadata.last_entry_id, self._pool, self._config)
+
+    async def open_no_recovery(self, ledger_id: int) -> LedgerReader:
+        """A reader of what is confirmed now, leaving the writer alone. The end it sees trails the
+        writer's by the entries not yet followed by another.
+
+        Raises ``NoSuchLedgerError``, ``LedgerError`` (too few bookies answer), ``MetadataError``.
+        """
+        metadata, _ = await self._manager.read(ledger_id)
+        if metadata.closed:
+            return LedgerReader(metadata, metadata.last_entry_id, self._pool, self._config)
+        timeout_s = self._config.read_timeout_ms / 1000
+        told = await read_last_confirmed(metadata, self._pool, timeout_s, ReadFlag.NONE)
+        if not told.covered:
+            raise LedgerError(
+                f"ledger {ledger_id}: too few of its bookies tell how far it is confirmed "
+                f"({listing(told.refusals)}); bring them back and try again"
+            )
+        return LedgerReader(metadata, told.start_after, self._pool, self._config)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Forget the ledger; bookies drop its entries when they collect garbage.
+        Raises ``NoSuchLedgerError``, ``MetadataError``."""
+        await self._manager.delete(ledger_id)
+
+    async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What the store says of the ledger. Raises ``NoSuchLedgerError``."""
+        metadata, _ = await self._manager.read(ledger_id)
+        return metadata

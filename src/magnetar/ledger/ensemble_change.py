@@ -1,0 +1,172 @@
+"""Replaces the failed bookies of a writer's ensemble, or waits for them.
+
+One task per writer, running only while a slot is down. For each round:
+
+1. ask who is available, choose replacements (``ledger.placement``);
+2. if there are any: stop confirming, compare-and-set the new fragment at LAC + 1, and only when
+   that has succeeded use the new bookies and send to them what is not confirmed;
+3. if there are none: wait a little (doubling, at most ``BACKOFF_S_MAX``), then try the same
+   bookies again. Adds are idempotent, so sending twice is harmless. The writer gives up when
+   nothing was confirmed for its add timeout; with enough other bookies to confirm, it never has
+   to.
+
+``lock`` is held while metadata changes; the writer takes it to close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from magnetar.env.tasks import TaskScope
+from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.placement import RandomSource, choose_replacements, no_replacement
+from magnetar.ledger.quarantine import Quarantine
+from magnetar.ledger.quorum_write import QuorumWrite, Resend, WriteState
+from magnetar.ledger.stored_ledger import StoredLedger
+from magnetar.model.errors import LedgerError, MagnetarError, MetadataError, NotEnoughBookiesError
+from magnetar.model.ids import BookieId
+
+log = structlog.get_logger(__name__)
+
+BACKOFF_S = 0.05
+BACKOFF_S_MAX = 1.0
+CALM_S = 5.0
+"""After this long without a failure the backoff begins anew."""
+
+
+class EnsembleOwner(Protocol):
+    """What the writer does for an ensemble change."""
+
+    def send_again(self, resend: Resend) -> None:
+        """Send entries to a slot, whose bookie may have changed."""
+        ...
+
+    def confirm(self) -> None:
+        """The LAC may have moved."""
+        ...
+
+    def fail(self, error: MagnetarError) -> None:
+        """The ledger is lost or the metadata's state is unknown."""
+        ...
+
+
+class EnsembleChange:
+    """The healing of one writer's ensemble; see the module's text."""
+
+    def __init__(
+        self,
+        owner: EnsembleOwner,
+        machine: QuorumWrite,
+        stored: StoredLedger,
+        pool: BookiePool,
+        quarantine: Quarantine,
+        random: RandomSource,
+        scope: TaskScope,
+    ) -> None:
+        self._owner = owner
+        self._machine = machine
+        self._stored = stored
+        self._pool = pool
+        self._quarantine = quarantine
+        self._random = random
+        self._scope = scope
+        self._running = False
+        self._available: Sequence[BookieId] = ()
+        self._backoff_s = BACKOFF_S
+        self._failed_at_s = 0.0
+        self.lock = asyncio.Lock()
+
+    @property
+    def bookies(self) -> tuple[BookieId, ...]:
+        """The current ensemble."""
+        return self._stored.metadata.fragments[-1].bookies
+
+    def bookie_failed(self, slot: int, error: MagnetarError, now_s: float) -> None:
+        """The machine has put ``slot`` down because of ``error``."""
+        bookie_id = self.bookies[slot]
+        self._quarantine.failed(bookie_id, str(error), now_s)
+        if now_s - self._failed_at_s > CALM_S:
+            self._backoff_s = BACKOFF_S
+        self._failed_at_s = now_s
+        log.warning(
+            "bookie failed an add",
+            ledger=self._stored.metadata.ledger_id,
+            bookie=bookie_id,
+            error=str(error),
+        )
+        if not self._running:
+            self._running = True
+            self._scope.spawn(self._run(), "ensemble-change")
+
+    def no_replacement_error(self) -> NotEnoughBookiesError:
+        """Why nothing gets confirmed, by bookie."""
+        return no_replacement(
+            self._stored.metadata.ledger_id,
+            self.bookies,
+            self._machine.down_slots(),
+            self._available,
+            self._excluded(),
+        )
+
+    async def _run(self) -> None:
+        try:
+            while self._pending():
+                if not await self._replace():
+                    await asyncio.sleep(self._backoff_s)
+                    self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
+                    self._try_again()
+        finally:
+            self._running = False
+
+    def _pending(self) -> bool:
+        return self._machine.state is not WriteState.STOPPED and bool(self._machine.down_slots())
+
+    def _excluded(self) -> dict[BookieId, str]:
+        return self._quarantine.reasons(asyncio.get_running_loop().time())
+
+    def _try_again(self) -> None:
+        if not self._pending():
+            return
+        for slot in self._machine.down_slots():
+            self._owner.send_again(self._machine.retry(slot))
+
+    async def _replace(self) -> bool:
+        """Replace as many failed bookies as can be; False if none could."""
+        try:
+            self._available = await self._pool.available()
+        except MetadataError as error:
+            log.warning("cannot list the bookies", error=str(error))
+            return False
+        async with self.lock:
+            if not self._pending():
+                return True
+            down = self._machine.down_slots()
+            replacements = choose_replacements(
+                self.bookies, down, self._available, self._excluded(), self._random
+            )
+            if replacements:
+                await self._change(replacements)
+            return bool(replacements)
+
+    async def _change(self, replacements: dict[int, BookieId]) -> None:
+        first_entry_id = self._machine.begin_change(replacements)
+        before = self.bookies
+        try:
+            await self._stored.replace_bookies(first_entry_id, replacements)
+        except (LedgerError, MetadataError) as error:
+            self._owner.fail(error)
+            return
+        log.info(
+            "ensemble changed",
+            ledger=self._stored.metadata.ledger_id,
+            first_entry=first_entry_id,
+            replaced={before[slot]: bookie for slot, bookie in replacements.items()},
+        )
+        self._backoff_s = BACKOFF_S
+        for resend in self._machine.change_succeeded(replacements):
+            self._owner.send_again(resend)
+        self._owner.confirm()

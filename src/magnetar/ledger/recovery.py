@@ -1,0 +1,325 @@
+"""Recovers a ledger whose writer is gone: fences it, completes its last entries, closes it.
+
+Steps (what they may conclude is decided in ``ledger.recovery_plan``):
+
+1. Compare-and-set to IN_RECOVERY: the old writer can change the ensemble no more.
+2. Fencing LAC reads to the last fragment's bookies, until every write set is covered.
+3. Read forward from there, fencing with every read, from the bookies that the metadata named when
+   recovery began. Each entry found is written again to its full write set, marked as recovery,
+   with a digest of its own. Bookies that fail meanwhile are replaced in memory only.
+4. At the first entry proven absent, wait for the rewrites and compare-and-set to CLOSED, replaced
+   bookies included. Another recovery may be first; then its end counts, and it was as safe.
+
+Nothing is truncated on doubt: without enough answers the recovery raises ``LedgerRecoveryError``,
+leaves the ledger IN_RECOVERY, and can be repeated.
+
+Reads go in rounds of a window that doubles, bounded in entries and bytes; rewrites overlap with
+the next round and are bounded in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import structlog
+
+from magnetar.config import LedgerConfig
+from magnetar.env.tasks import TaskScope
+from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag
+from magnetar.ledger.last_confirmed import read_last_confirmed
+from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.placement import RandomSource
+from magnetar.ledger.quarantine import Quarantine
+from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.recovery_plan import Decision, EntryVote, RecoveryScan
+from magnetar.ledger.replies import Refusal, listing, reply
+from magnetar.ledger.stored_ledger import RecoveringLedger
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.model.errors import (
+    BadVersionError,
+    DigestError,
+    LedgerFencedError,
+    LedgerRecoveryError,
+    MagnetarError,
+    NoEntryError,
+    NoLedgerError,
+)
+from magnetar.model.ids import BookieId, EntryId
+from magnetar.model.ledger import LedgerMetadata, LedgerState
+from magnetar.wire.bookie.digest import EntryDigest
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS = 10
+"""Tries while other clients change the ledger's metadata meanwhile."""
+WINDOW_ENTRIES_MIN = 8
+WINDOW_ENTRIES_MAX = 256
+WINDOW_BYTES = 8 << 20
+REWRITE_BYTES_MAX = 16 << 20
+
+FENCING = ReadFlag.FENCE | ReadFlag.HIGH_PRIORITY
+
+
+class Copy(NamedTuple):
+    """A sound copy of an entry: its payload, and the ledger's length up to and with it."""
+
+    payload: memoryview
+    length: int
+
+
+async def recover_ledger(
+    manager: LedgerManager,
+    pool: BookiePool,
+    config: LedgerConfig,
+    quarantine: Quarantine,
+    random: RandomSource,
+    ledger_id: int,
+) -> LedgerMetadata:
+    """Close the ledger safely, whoever wrote it; returns its closed metadata at once if it is
+    closed already.
+
+    Raises ``LedgerRecoveryError`` (too few bookies answer; nothing is lost), ``NoSuchLedgerError``,
+    ``MetadataError``.
+    """
+    for _ in range(ATTEMPTS):
+        metadata, version = await _claim(manager, ledger_id)
+        if metadata.closed:
+            return metadata
+        stored = RecoveringLedger(manager, metadata, version)
+        try:
+            return await _Recovery(stored, pool, config, quarantine, random).run()
+        except LedgerFencedError:
+            log.info("ledger metadata changed during recovery; again", ledger=ledger_id)
+    raise LedgerRecoveryError(
+        f"ledger {ledger_id}: its metadata changed {ATTEMPTS} times during recovery; who else "
+        "recovers or re-replicates it? Try again later"
+    )
+
+
+async def _claim(manager: LedgerManager, ledger_id: int) -> tuple[LedgerMetadata, int]:
+    """Put the ledger IN_RECOVERY unless it is, or is closed."""
+    for _ in range(ATTEMPTS):
+        metadata, version = await manager.read(ledger_id)
+        if metadata.state is not LedgerState.OPEN:
+            return metadata, version
+        claimed = replace(metadata, state=LedgerState.IN_RECOVERY)
+        try:
+            return claimed, await manager.write(claimed, version)
+        except BadVersionError:
+            continue  # its writer changed the ensemble or closed it: look again
+    raise LedgerRecoveryError(
+        f"ledger {ledger_id}: its metadata changed {ATTEMPTS} times while recovery began; try again"
+    )
+
+
+class _Recovery:
+    """One recovery of one ledger, as its metadata was when it began."""
+
+    def __init__(
+        self,
+        stored: RecoveringLedger,
+        pool: BookiePool,
+        config: LedgerConfig,
+        quarantine: Quarantine,
+        random: RandomSource,
+    ) -> None:
+        self._stored = stored
+        self._metadata = metadata = stored.metadata  # reads go here, whatever is replaced later
+        self._pool = pool
+        self._config = config
+        self._timeout_s = config.read_timeout_ms / 1000
+        self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
+        self._rewrites = _Rewrites(stored, pool, config, quarantine, random)
+        self._refusals: dict[EntryId, list[Refusal]] = {}
+        self._scope = TaskScope(f"recovery-of-{metadata.ledger_id}")
+
+    async def run(self) -> LedgerMetadata:
+        try:
+            start_after = await self._fence()
+            last = await self._scan(start_after)
+            closed = await self._close(start_after, last)
+        finally:
+            await self._rewrites.abandon()
+            await self._scope.close()
+        log.info(
+            "ledger recovered",
+            ledger=closed.ledger_id,
+            last_entry=closed.last_entry_id,
+            rewritten=last - start_after,
+        )
+        return closed
+
+    async def _fence(self) -> EntryId:
+        """Fence the last fragment; returns the entry after which to read."""
+        told = await read_last_confirmed(self._metadata, self._pool, self._timeout_s, FENCING)
+        if not told.covered:
+            raise LedgerRecoveryError(
+                f"ledger {self._metadata.ledger_id} cannot be fenced: too few of its bookies "
+                f"answer ({listing(told.refusals)}); bring them back and open it again"
+            )
+        return told.start_after
+
+    async def _scan(self, start_after: EntryId) -> EntryId:
+        """Read forward and write again what is found; returns the ledger's last entry."""
+        scan: RecoveryScan[Copy] = RecoveryScan(start_after)
+        window = WINDOW_ENTRIES_MIN
+        while not scan.finished:
+            first = scan.next_entry_id
+            copies = await self._read_window(scan, range(first, first + window))
+            if copies:
+                await self._rewrites.append(first - 1, copies)
+                largest = max(1, *(len(copy.payload) for copy in copies))
+                room = max(1, WINDOW_BYTES // largest)
+                window = min(2 * window, WINDOW_ENTRIES_MAX, room)
+        if scan.end is None:
+            assert scan.blocked_at is not None
+            raise self._blocked(scan.blocked_at)
+        return scan.end
+
+    async def _read_window(self, scan: RecoveryScan[Copy], entry_ids: range) -> list[Copy]:
+        votes = [self._scope.spawn(self._vote(e), f"entry-{e}") for e in entry_ids]
+        copies: list[Copy] = []
+        for entry_id, task in zip(entry_ids, votes, strict=True):
+            if scan.finished:
+                task.cancel()
+            else:
+                copies += scan.decided(entry_id, await task)
+        return copies
+
+    async def _vote(self, entry_id: EntryId) -> EntryVote[Copy]:
+        """Ask the entry's whole write set at once, until its fate is decided."""
+        metadata = self._metadata
+        vote: EntryVote[Copy] = EntryVote(metadata.write_quorum, metadata.ack_quorum)
+        waiting = [
+            self._scope.spawn(self._ask(bookie_id, entry_id), f"entry-{entry_id}-{bookie_id}")
+            for bookie_id in metadata.write_set(entry_id)
+        ]
+        try:
+            while vote.decision is Decision.PENDING:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in waiting if task.done()]:
+                    waiting.remove(task)
+                    self._count(vote, entry_id, task.result())
+        finally:
+            for task in waiting:
+                task.cancel()
+        return vote
+
+    def _count(self, vote: EntryVote[Copy], entry_id: EntryId, told: Copy | Refusal) -> None:
+        if isinstance(told, Copy):
+            vote.found(told)
+            return
+        if isinstance(told.error, NoEntryError | NoLedgerError):
+            vote.negative()
+        else:
+            vote.unknown()
+        if vote.decision is not Decision.ABSENT:
+            self._refusals.setdefault(entry_id, []).append(told)
+
+    async def _ask(self, bookie_id: BookieId, entry_id: EntryId) -> Copy | Refusal:
+        answer = self._pool.client(bookie_id).read_entry(
+            self._metadata.ledger_id, entry_id, FENCING, self._digest.master_key
+        )
+        data = await reply(bookie_id, answer, self._timeout_s)
+        if isinstance(data, Refusal):
+            return data
+        try:
+            _, length = self._digest.verify(data, entry_id)
+        except DigestError as error:
+            return Refusal(bookie_id, error)
+        return Copy(memoryview(data)[self._digest.payload_offset :], length)
+
+    def _blocked(self, entry_id: EntryId) -> LedgerRecoveryError:
+        told = listing(self._refusals.get(entry_id, ()))
+        return LedgerRecoveryError(
+            f"ledger {self._metadata.ledger_id}: nobody can say whether entry {entry_id} was "
+            f"acknowledged ({told}); bring these bookies back and open it again"
+        )
+
+    async def _close(self, start_after: EntryId, last: EntryId) -> LedgerMetadata:
+        if last > start_after:
+            return await self._rewrites.close()
+        return await self._stored.close(last, await self._length_at(last))
+
+    async def _length_at(self, entry_id: EntryId) -> int:
+        """The ledger's length up to and with a confirmed entry."""
+        if entry_id < 0:
+            return 0
+        reader = LedgerReader(self._metadata, entry_id, self._pool, self._config)
+        try:
+            (entry,) = await reader.read(entry_id, 1, 1)
+        except MagnetarError as error:
+            raise LedgerRecoveryError(
+                f"ledger {self._metadata.ledger_id} cannot be closed: its last entry cannot be "
+                f"read: {error}"
+            ) from error
+        return self._digest.verify(entry.data, entry_id)[1]
+
+
+class _Rewrites:
+    """Writes entries again in order, through a writer that marks them as recovery."""
+
+    def __init__(
+        self,
+        stored: RecoveringLedger,
+        pool: BookiePool,
+        config: LedgerConfig,
+        quarantine: Quarantine,
+        random: RandomSource,
+    ) -> None:
+        self._stored = stored
+        self._pool = pool
+        self._config = config
+        self._quarantine = quarantine
+        self._random = random
+        self._writer: LedgerWriter | None = None
+        self._error: MagnetarError | None = None
+        self._moved = asyncio.Event()
+
+    async def append(self, after: EntryId, copies: Sequence[Copy]) -> None:
+        """Write ``copies``, the entries after ``after``; waits while too much is under way."""
+        if self._writer is None:
+            first = copies[0]
+            self._writer = self._open(after, first.length - len(first.payload))
+        self._writer.append([copy.payload for copy in copies], self._done)
+        while self._writer.pending_bytes > REWRITE_BYTES_MAX:
+            self._moved.clear()
+            await self._moved.wait()
+        self._check()
+
+    def _open(self, first_lac: EntryId, length: int) -> LedgerWriter:
+        return LedgerWriter(
+            self._stored,
+            self._pool,
+            self._config,
+            self._quarantine,
+            self._random,
+            flags=AddFlag.RECOVERY | AddFlag.HIGH_PRIORITY,
+            first_lac=first_lac,
+            length=length,
+        )
+
+    def _done(self, error: MagnetarError | None, _ledger: int, _first: int, _count: int) -> None:
+        self._error = self._error or error
+        self._moved.set()
+
+    async def close(self) -> LedgerMetadata:
+        """Wait for all of it and close the ledger at its end."""
+        assert self._writer is not None
+        await self._writer.wait_confirmed()
+        self._check()
+        return await self._writer.close()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise LedgerRecoveryError(
+                f"ledger {self._stored.metadata.ledger_id}: its last entries cannot be written "
+                f"again: {self._error}"
+            ) from self._error
+
+    async def abandon(self) -> None:
+        if self._writer is not None:
+            await self._writer.abandon()

@@ -1,0 +1,394 @@
+"""The one writer of a ledger: gives ids, builds entries, sends them, confirms in order.
+
+The append path is plain calls: ``append`` goes down to ``BookieClient.add_entries`` of each slot,
+and the bookies' ``done`` comes back through the quorum write machine to the append's own
+``done``. No task, future or coroutine per entry or per append.
+
+Invariants:
+
+* Appends are answered in the order they came, each payload once.
+* An append is confirmed when it and all before it are durable on ``Qa`` bookies that the metadata
+  names for it (``ledger.quorum_write``).
+* A failed append ends the writer: later appends fail with the same error, so nothing is ever
+  confirmed after a hole. ``close`` still closes the ledger at the LAC, unless it was lost.
+* The bytes of an entry are built once and kept until it is confirmed, to be sent again.
+* A bookie has ``add_timeout_ms`` to answer; it is then taken for failed (``ensemble_change``).
+  When nothing is confirmed for ``add_timeout_ms`` after a failure, the writer gives up.
+
+The caller bounds what is pending by ``pending_bytes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import structlog
+
+from magnetar.config import LedgerConfig
+from magnetar.env.tasks import TaskScope
+from magnetar.ledger.add_deadlines import AddDeadlines
+from magnetar.ledger.bookies import AddDone, AddFlag, BookieClient, BookiePool
+from magnetar.ledger.ensemble_change import EnsembleChange
+from magnetar.ledger.placement import RandomSource
+from magnetar.ledger.quarantine import Quarantine
+from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict
+from magnetar.ledger.stored_ledger import StoredLedger
+from magnetar.model.errors import (
+    BadRequestError,
+    BookieUnavailableError,
+    BookieVersionError,
+    FencedError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    MagnetarError,
+    UnauthorizedError,
+)
+from magnetar.model.ids import NO_ENTRY, LedgerId
+from magnetar.model.ledger import LedgerMetadata
+from magnetar.wire.bookie.digest import EntryDigest
+
+log = structlog.get_logger(__name__)
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+AppendDone: TypeAlias = Callable[[MagnetarError | None, int, int, int], None]
+"""``done(error, ledger_id, first_entry_id, count)``, as in ``log.seam``: these payloads of the
+append are confirmed under consecutive ids; with ``error`` set the rest of it failed and the ids
+are -1."""
+
+_Channel: TypeAlias = tuple[BookieClient, AddDone]
+
+
+class _Batch:
+    """One append under way: ``entries[0]`` has the id ``base``; ids before ``first_open`` are
+    confirmed."""
+
+    __slots__ = ("base", "done", "entries", "first_open")
+
+    def __init__(self, base: int, entries: list[bytes], done: AppendDone) -> None:
+        self.base = base
+        self.entries = entries
+        self.done = done
+        self.first_open = base
+
+
+class LedgerWriter:
+    """Appends to one open ledger. Made by ``LedgerClient.create``; use on one event loop only.
+
+    ``flags`` RECOVERY writes again what a recovery has found; ``first_lac`` and ``length`` are
+    then where it begins.
+    """
+
+    def __init__(
+        self,
+        stored: StoredLedger,
+        pool: BookiePool,
+        config: LedgerConfig,
+        quarantine: Quarantine,
+        random: RandomSource,
+        *,
+        flags: AddFlag = AddFlag.NONE,
+        first_lac: int = NO_ENTRY,
+        length: int = 0,
+    ) -> None:
+        metadata = stored.metadata
+        self.ledger_id: LedgerId = metadata.ledger_id
+        self._stored = stored
+        self._pool = pool
+        self._flags = flags
+        self._timeout_s = config.add_timeout_ms / 1000
+        self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
+        self._length = length
+        self._confirmed_length = length
+        self._pending: deque[_Batch] = deque()
+        self._pending_bytes = 0
+        self._error: MagnetarError | None = None  # why the writer failed
+        self._ended: MagnetarError | None = None  # what later appends are told
+        self._closed: LedgerMetadata | None = None
+        self._drained: asyncio.Event | None = None
+        self._trouble_since_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._scope = TaskScope(f"ledger-{metadata.ledger_id}", self._task_failed)
+        size = metadata.ensemble_size
+        self._machine = QuorumWrite(size, metadata.write_quorum, metadata.ack_quorum, first_lac)
+        self._uniform = size == metadata.write_quorum
+        self._deadlines = AddDeadlines(self._machine, size, self._timeout_s)
+        self._change = EnsembleChange(
+            self, self._machine, stored, pool, quarantine, random, self._scope
+        )
+        self._channels: list[_Channel | None] = [self._channel(slot) for slot in range(size)]
+
+    # -- what an owner asks -------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The metadata as last written by this writer."""
+        return self._stored.metadata
+
+    @property
+    def digest(self) -> EntryDigest:
+        return self._digest
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The id of the last entry appended, -1 for none."""
+        return self._machine.last_add_pushed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The id of the last entry confirmed, -1 for none."""
+        return self._machine.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all entries up to ``last_add_pushed``."""
+        return self._length
+
+    @property
+    def pending_bytes(self) -> int:
+        """Payload bytes appended and not yet confirmed."""
+        return self._pending_bytes
+
+    @property
+    def error(self) -> MagnetarError | None:
+        """Why the writer failed; None while it works, and after a close in peace."""
+        return self._error
+
+    # -- append -------------------------------------------------------------------------------
+
+    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
+        """Append in order, at least one payload; see ``AppendDone``.
+
+        ``payloads`` (views of bytes) are copied before this returns. Never blocks; ``done`` is
+        never called from inside.
+        """
+        assert payloads
+        if self._ended is not None:
+            self._loop.call_soon(done, self._ended, -1, -1, len(payloads))
+            return
+        machine, build = self._machine, self._digest.build
+        lac, length = machine.last_add_confirmed, self._length
+        entry_id = first = machine.last_add_pushed + 1
+        entries = []
+        for payload in payloads:
+            length += len(payload)
+            entries.append(build(entry_id, lac, length, payload))
+            entry_id += 1
+        machine.pushed(len(entries))
+        self._pending_bytes += length - self._length
+        self._length = length
+        self._pending.append(_Batch(first, entries, done))
+        if self._timer is None:
+            self._watch()
+        self._send(range(first, entry_id), entries)
+
+    def _send(self, entry_ids: range, entries: list[bytes]) -> None:
+        """Send to every slot that is up, one call each."""
+        ledger_id, key, flags = self.ledger_id, self._digest.master_key, self._flags
+        for slot, channel in enumerate(self._channels):
+            if channel is None:
+                continue
+            client, done = channel
+            if self._uniform:
+                client.add_entries(ledger_id, key, entry_ids, entries, flags, done)
+                continue
+            own = self._machine.stripe(slot, entry_ids)
+            if own:
+                first = entry_ids[0]
+                picked = [entries[entry_id - first] for entry_id in own]
+                client.add_entries(ledger_id, key, own, picked, flags, done)
+
+    def _channel(self, slot: int) -> _Channel:
+        """The slot's bookie and the ``done`` that names the slot's epoch."""
+        client = self._pool.client(self._change.bookies[slot])
+        return client, partial(self._answered, slot, self._machine.epoch(slot))
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _answered(
+        self, slot: int, epoch: int, error: MagnetarError | None, entry_ids: Sequence[int]
+    ) -> None:
+        if error is not None:
+            self._bookie_failed(slot, epoch, error)
+            return
+        machine = self._machine
+        before = machine.last_add_confirmed
+        if machine.acknowledged(slot, entry_ids, epoch) != before:
+            self.confirm()
+
+    def confirm(self) -> None:
+        """Answer the appends that the LAC has passed, in order."""
+        lac = self._machine.last_add_confirmed
+        pending, ledger_id = self._pending, self.ledger_id
+        if self._trouble_since_s is not None:
+            self._trouble_since_s = self._loop.time() if self._machine.down_slots() else None
+        while pending and pending[0].first_open <= lac:
+            batch = pending[0]
+            first = batch.first_open
+            end = min(lac + 1, batch.base + len(batch.entries))
+            if end == batch.base + len(batch.entries):
+                pending.popleft()
+            batch.first_open = end
+            self._count_confirmed(batch.entries[first - batch.base : end - batch.base])
+            batch.done(None, ledger_id, first, end - first)
+        if not pending and self._drained is not None:
+            self._drained.set()
+
+    def _count_confirmed(self, entries: Sequence[bytes]) -> None:
+        payload_bytes = sum(map(len, entries)) - len(entries) * self._digest.payload_offset
+        self._confirmed_length += payload_bytes
+        self._pending_bytes -= payload_bytes
+
+    # -- faults -------------------------------------------------------------------------------
+
+    def _bookie_failed(self, slot: int, epoch: int, error: MagnetarError) -> None:
+        verdict = self._machine.failed(slot, epoch, failure_kind(error))
+        if verdict is Verdict.STOP:
+            self.fail(self._refusal(slot, error))
+        elif verdict is Verdict.CHANGE:
+            now_s = self._loop.time()
+            if self._trouble_since_s is None:
+                self._trouble_since_s = now_s
+            self._channels[slot] = None
+            self._change.bookie_failed(slot, error, now_s)
+
+    def _refusal(self, slot: int, error: MagnetarError) -> LedgerError:
+        bookie_id = self._change.bookies[slot]
+        if isinstance(error, FencedError):
+            return LedgerFencedError(
+                f"ledger {self.ledger_id} is fenced on {bookie_id}: another client recovers it; "
+                "write to a new ledger"
+            )
+        return LedgerError(f"ledger {self.ledger_id}: {bookie_id} refused an entry: {error}")
+
+    def send_again(self, resend: Resend) -> None:
+        """Send the unconfirmed entries of a slot that was replaced or is tried again."""
+        slot = resend.slot
+        client, done = channel = self._channel(slot)
+        self._channels[slot] = channel
+        self._deadlines.sent_again(slot, self._loop.time())
+        wanted = resend.entry_ids
+        if not wanted:
+            return
+        entries = self._entries(wanted)
+        key = self._digest.master_key
+        client.add_entries(self.ledger_id, key, wanted, entries, self._flags, done)
+        if self._timer is None:
+            self._watch()
+
+    def _entries(self, entry_ids: Sequence[int]) -> list[bytes]:
+        """The pending entries of these ids, which ascend."""
+        wanted, found = iter(entry_ids), []
+        entry_id = next(wanted, None)
+        for batch in self._pending:
+            end = batch.base + len(batch.entries)
+            while entry_id is not None and entry_id < end:
+                found.append(batch.entries[entry_id - batch.base])
+                entry_id = next(wanted, None)
+        assert entry_id is None
+        return found
+
+    def fail(self, error: MagnetarError) -> None:
+        """End the writer: every pending append fails, later ones fail at once. Idempotent."""
+        if self._error is not None:
+            return
+        self._error = self._ended = error
+        self._stop()
+        log.warning("ledger writer ended", ledger=self.ledger_id, error=str(error))
+        pending, self._pending = self._pending, deque()
+        self._pending_bytes = 0
+        for batch in pending:
+            count = batch.base + len(batch.entries) - batch.first_open
+            batch.done(error, -1, -1, count)
+        if self._drained is not None:
+            self._drained.set()
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        self.fail(LedgerError(f"ledger {self.ledger_id}: {name} failed: {error!r}"))
+
+    def _stop(self) -> None:
+        self._machine.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- deadlines ----------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Look for late bookies from now on, until nothing is owed."""
+        self._deadlines.begin(self._loop.time())
+        self._timer = self._loop.call_later(self._timeout_s / 4, self._tick)
+
+    def _tick(self) -> None:
+        now_s = self._loop.time()
+        self._timer = self._loop.call_later(self._timeout_s / 4, self._tick)
+        for slot in self._deadlines.late_slots(now_s):
+            error = BookieUnavailableError(
+                f"{self._change.bookies[slot]} did not answer an add of ledger {self.ledger_id} "
+                f"within {self._timeout_s:g} s"
+            )
+            self._bookie_failed(slot, self._machine.epoch(slot), error)
+        if not self._pending:
+            self._trouble_since_s = None
+        elif self._trouble_since_s is not None and now_s - self._trouble_since_s >= self._timeout_s:
+            self.fail(self._change.no_replacement_error())
+        if self._timer is not None and not self._owed():
+            self._timer.cancel()
+            self._timer = None
+
+    def _owed(self) -> bool:
+        machine, slots = self._machine, range(len(self._channels))
+        return bool(self._pending) or any(machine.up(s) and machine.owes(s) for s in slots)
+
+    # -- close --------------------------------------------------------------------------------
+
+    async def close(self) -> LedgerMetadata:
+        """Wait for what is pending, then close the ledger at the LAC; returns its metadata.
+
+        Appends fail with ``LedgerClosedError`` from now on. After a failed append the ledger is
+        closed before it. Idempotent. Raises ``LedgerFencedError`` or ``LedgerClosedError`` when
+        another client has taken the ledger and closed it elsewhere, ``MetadataError``.
+        """
+        if self._ended is None:
+            self._ended = LedgerClosedError(
+                f"ledger {self.ledger_id} was closed here; append to a new ledger"
+            )
+        await self.wait_confirmed()
+        async with self._change.lock:
+            self._stop()
+            if self._closed is None:
+                self._closed = await self._stored.close(
+                    self._machine.last_add_confirmed, self._confirmed_length
+                )
+        await self._scope.close()
+        return self._closed
+
+    async def abandon(self) -> None:
+        """Stop without closing the ledger: pending appends fail, metadata stays as it is. For an
+        owner that has lost the ledger, or gives it up to a recovery. Idempotent."""
+        self.fail(LedgerClosedError(f"ledger {self.ledger_id} was given up by its writer"))
+        self._stop()
+        await self._scope.close()
+
+    async def wait_confirmed(self) -> None:
+        """Wait until nothing is pending: all is confirmed, or has failed."""
+        while self._pending:
+            if self._drained is None:
+                self._drained = asyncio.Event()
+            self._drained.clear()
+            await self._drained.wait()
+
+
+def failure_kind(error: MagnetarError) -> FailureKind:
+    """What a bookie's error means to a writer."""
+    if isinstance(error, FencedError):
+        return FailureKind.FENCED
+    if isinstance(error, UnauthorizedError | BadRequestError | BookieVersionError):
+        return FailureKind.REFUSED
+    return FailureKind.UNAVAILABLE

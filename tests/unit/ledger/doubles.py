@@ -1,0 +1,307 @@
+"""Bookies, a pool and ledger metadata in memory, with faults to order.
+
+The bookies keep a real bookie's promises: fencing is remembered, a fence creates the ledger, a
+negative answer is certain, answers of adds come later and in order. What a test breaks, it breaks
+by name (``down``, ``silent``, ``refuse``...).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from magnetar.config import LedgerConfig
+from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
+from magnetar.ledger.client import LedgerClient
+from magnetar.model.errors import (
+    BadVersionError,
+    BookieUnavailableError,
+    FencedError,
+    LedgerExistsError,
+    MagnetarError,
+    NoEntryError,
+    NoLedgerError,
+    NoSuchLedgerError,
+)
+from magnetar.model.ids import BookieId
+from magnetar.model.ledger import LedgerMetadata
+
+
+class MemoryBookie:
+    """One bookie. ``entries[ledger][entry]`` is the data; ``adds`` logs what came in."""
+
+    def __init__(self, name: str) -> None:
+        self.bookie_id = BookieId(name)
+        self.entries: dict[int, dict[int, bytes]] = {}
+        self.fenced: set[int] = set()
+        self.down = False  # every request fails at once
+        self.silent = False  # no request is ever answered
+        self.held_back: list[Callable[[], None]] | None = None  # add answers wait here
+        self.refuse: MagnetarError | None = None  # what adds are told instead
+        self.read_error: MagnetarError | None = None
+        self.corrupt: set[int] = set()
+        self.adds: list[tuple[Sequence[int], AddFlag]] = []
+        self.fencing_reads = 0
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: AddFlag,
+        done: AddDone,
+    ) -> None:
+        assert len(master_key) == 20
+        assert len(entry_ids) == len(entries)
+        self.adds.append((entry_ids, flags))
+        if self.silent:
+            return
+        error = self._add_error(ledger_id, flags)
+        if error is None:
+            self.entries.setdefault(ledger_id, {}).update(zip(entry_ids, entries, strict=True))
+        if self.held_back is not None:
+            self.held_back.append(lambda: done(error, entry_ids))
+        else:
+            asyncio.get_running_loop().call_soon(done, error, entry_ids)
+
+    def _add_error(self, ledger_id: int, flags: AddFlag) -> MagnetarError | None:
+        if self.down:
+            return BookieUnavailableError(f"{self.bookie_id} is down")
+        if self.refuse is not None:
+            return self.refuse
+        if ledger_id in self.fenced and not flags & AddFlag.RECOVERY:
+            return FencedError(f"ledger {ledger_id} is fenced")
+        return None
+
+    def answer_held_back(self) -> None:
+        """Let the add answers that were held back go, in order."""
+        answers, self.held_back = self.held_back or [], None
+        for answer in answers:
+            answer()
+
+    async def _reached(self, ledger_id: int, flags: ReadFlag) -> None:
+        if self.silent:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        if self.down:
+            raise BookieUnavailableError(f"{self.bookie_id} is down")
+        if flags & ReadFlag.FENCE:
+            self.fencing_reads += 1
+            self.fenced.add(ledger_id)
+            self.entries.setdefault(ledger_id, {})
+        if self.read_error is not None:
+            raise self.read_error
+
+    def _ledger(self, ledger_id: int) -> dict[int, bytes]:
+        if ledger_id not in self.entries:
+            raise NoLedgerError(f"{self.bookie_id} has no ledger {ledger_id}")
+        return self.entries[ledger_id]
+
+    def _data(self, ledger_id: int, entry_id: int) -> bytes:
+        data = self._ledger(ledger_id).get(entry_id)
+        if data is None:
+            raise NoEntryError(f"{self.bookie_id} has no entry {ledger_id}:{entry_id}")
+        if entry_id in self.corrupt:
+            return data[:-1] + bytes([data[-1] ^ 1])
+        return data
+
+    async def read_entry(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        flags: ReadFlag = ReadFlag.NONE,
+        master_key: bytes = b"",
+    ) -> bytes:
+        await self._reached(ledger_id, flags)
+        if entry_id == -1:
+            entry_id = max(self._ledger(ledger_id), default=-1)
+        return self._data(ledger_id, entry_id)
+
+    async def read_batch(
+        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+    ) -> list[bytes]:
+        await self._reached(ledger_id, ReadFlag.NONE)
+        found = [self._data(ledger_id, first_entry_id)]
+        for entry_id in range(first_entry_id + 1, first_entry_id + max_entries):
+            data = self._ledger(ledger_id).get(entry_id)
+            if data is None or sum(map(len, found)) + len(data) > max_bytes:
+                break
+            found.append(self._data(ledger_id, entry_id))
+        return found
+
+    async def read_lac(
+        self, ledger_id: int, flags: ReadFlag = ReadFlag.NONE, master_key: bytes = b""
+    ) -> LacReply:
+        await self._reached(ledger_id, flags)
+        held = self._ledger(ledger_id)
+        if not held:
+            return LacReply(-1, None)
+        data = self._data(ledger_id, max(held))
+        return LacReply(int.from_bytes(data[16:24], "big", signed=True), data)
+
+    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
+        raise AssertionError("nobody writes an explicit LAC yet")
+
+    async def close(self) -> None:
+        pass
+
+
+class MemoryPool:
+    """Bookies ``b1``, ``b2``, ... ``gone`` are not offered for new ensembles."""
+
+    def __init__(self, count: int) -> None:
+        self.bookies = {f"b{i}": MemoryBookie(f"b{i}") for i in range(1, count + 1)}
+        self.gone: set[str] = set()
+
+    def client(self, bookie_id: BookieId) -> MemoryBookie:
+        return self.bookies[bookie_id]
+
+    async def available(self) -> list[BookieId]:
+        return sorted(BookieId(name) for name in self.bookies if name not in self.gone)
+
+    async def close(self) -> None:
+        pass
+
+
+Hook = Callable[[LedgerMetadata], Awaitable[None]]
+
+
+class MemoryManager:
+    """Ledger metadata by compare-and-set. ``before_write`` runs ahead of each write, and
+    ``after_write`` once it has landed; either may raise what the writer then sees."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, tuple[LedgerMetadata, int]] = {}
+        self.writes: list[LedgerMetadata] = []
+        self.before_write: Hook | None = None
+        self.after_write: Hook | None = None
+        self.next_id = 0
+
+    async def new_ledger_id(self) -> int:
+        self.next_id += 1
+        return self.next_id
+
+    async def create(self, metadata: LedgerMetadata) -> int:
+        if metadata.ledger_id in self.ledgers:
+            raise LedgerExistsError(f"ledger {metadata.ledger_id} exists")
+        self.ledgers[metadata.ledger_id] = (metadata, 0)
+        return 0
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        await asyncio.sleep(0)
+        if ledger_id not in self.ledgers:
+            raise NoSuchLedgerError(f"no ledger {ledger_id}")
+        return self.ledgers[ledger_id]
+
+    async def write(self, metadata: LedgerMetadata, version: int) -> int:
+        await asyncio.sleep(0)
+        if self.before_write is not None:
+            await self.before_write(metadata)
+        _, current = await self.read(metadata.ledger_id)
+        if current != version:
+            raise BadVersionError(f"version {current}, not {version}")
+        self.writes.append(metadata)
+        self.ledgers[metadata.ledger_id] = (metadata, version + 1)
+        if self.after_write is not None:
+            await self.after_write(metadata)
+        return version + 1
+
+    async def delete(self, ledger_id: int, version: int = -1) -> None:
+        await self.read(ledger_id)
+        del self.ledgers[ledger_id]
+
+    async def ledger_ids(self) -> list[int]:
+        return sorted(self.ledgers)
+
+
+class Cluster:
+    """Bookies, metadata and clients of one test."""
+
+    def __init__(
+        self,
+        bookies: int = 3,
+        quorums: tuple[int, int, int] = (3, 3, 2),
+        timeout_ms: int = 200,
+        seed: int = 1,
+    ) -> None:
+        size, write_quorum, ack_quorum = quorums
+        self.config = LedgerConfig(
+            ensemble_size=size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            add_timeout_ms=timeout_ms,
+            read_timeout_ms=timeout_ms,
+        )
+        self.pool = MemoryPool(bookies)
+        self.manager = MemoryManager()
+        self.seed = seed
+        self.client = self.new_client()
+
+    def new_client(self) -> LedgerClient:
+        """Another process's client on the same cluster."""
+        return LedgerClient(
+            self.manager, self.pool, self.config, lambda: 1.5, random.Random(self.seed)
+        )
+
+    def bookie(self, name: str) -> MemoryBookie:
+        return self.pool.bookies[name]
+
+    def ensemble(self, ledger_id: int) -> list[MemoryBookie]:
+        """The bookies of the ledger's last fragment."""
+        metadata, _ = self.manager.ledgers[ledger_id]
+        return [self.pool.bookies[name] for name in metadata.fragments[-1].bookies]
+
+    def metadata(self, ledger_id: int) -> LedgerMetadata:
+        return self.manager.ledgers[ledger_id][0]
+
+
+class Outcomes:
+    """Collects what appends are told. ``log`` holds (error, ledger, first entry, count)."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[MagnetarError | None, int, int, int]] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, error: MagnetarError | None, ledger: int, first: int, count: int) -> None:
+        self.log.append((error, ledger, first, count))
+        self._changed.set()
+
+    @property
+    def confirmed(self) -> list[int]:
+        """The ids confirmed, in the order they were told."""
+        return [
+            first + i for error, _, first, count in self.log if error is None for i in range(count)
+        ]
+
+    @property
+    def errors(self) -> list[MagnetarError]:
+        return [error for error, *_ in self.log if error is not None]
+
+    @property
+    def total(self) -> int:
+        """Payloads told of, one way or the other."""
+        return sum(count for *_, count in self.log)
+
+    async def wait(self, total: int) -> None:
+        """Wait until ``total`` payloads have been told of."""
+        async with asyncio.timeout(10):
+            while self.total < total:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def payloads(first: int, count: int) -> list[bytes]:
+    return [b"payload %d" % i for i in range(first, first + count)]
+
+
+@asynccontextmanager
+async def opened(cluster: Cluster):  # type: ignore[no-untyped-def]
+    """A writer, abandoned at the end if the test did not close it."""
+    writer = await cluster.client.create()
+    try:
+        yield writer
+    finally:
+        await writer.abandon()
