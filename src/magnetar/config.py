@@ -123,6 +123,31 @@ class LedgerConfig:
         default=100,
         metadata={"meaning": "longest time until an acknowledgement is stored", "least": 1},
     )
+    retention_ms: int = field(
+        default=-1,
+        metadata={
+            "meaning": "how long acknowledged ledgers are kept; -1: no limit in time",
+            "least": -1,
+        },
+    )
+    retention_bytes: int = field(
+        default=-1,
+        metadata={
+            "meaning": "bytes of a log above which acknowledged ledgers go; -1: no limit in size",
+            "least": -1,
+        },
+    )
+    roll_queue_bytes_max: int = field(
+        default=64 << 20,
+        metadata={
+            "meaning": "bytes appended to a log that wait while it changes ledgers",
+            "least": 1024,
+        },
+    )
+    read_ahead_bytes_max: int = field(
+        default=32 << 20,
+        metadata={"meaning": "entries read ahead for catch-up, all logs together", "least": 0},
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,353 @@
+"""What is acknowledged of a log: the pure state of one cursor.
+
+State: a *mark-delete* position up to which (inclusive) everything is acknowledged; per ledger a
+Roaring bitmap of the entries acknowledged after it; per partly acknowledged batch entry its *ack
+set* (bit 1 = the message is not acknowledged), held as one ``int``.
+
+Rules and invariants:
+
+* Bits only grow between resets, so deltas may be merged twice and in any order after the snapshot
+  that they follow.
+* No bitmap holds an entry at or below mark-delete, nor one that the chain does not hold; no ack
+  set belongs to a wholly acknowledged entry; an ack set is never 0.
+* The entry after mark-delete (across ledgers) is not acknowledged: mark-delete is always as far
+  as it can be. At the end of a ledger it stays there until an entry of a later one is
+  acknowledged.
+* Everything takes batches: the cost per acknowledgement is that of setting a bit.
+
+This module decides; it does no I/O and reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyroaring import BitMap
+
+from magnetar.model.entry import Entry
+from magnetar.model.ids import Position
+
+ENTRY_ID_LIMIT = 2**32
+"""Bitmaps hold entry ids below this; a ledger is rolled long before."""
+
+_WORD_MASK = 2**64 - 1
+
+
+class LedgerChain(Protocol):
+    """What the state must know of the log's ledgers."""
+
+    @property
+    def confirmed(self) -> Position:
+        """The log's last confirmed position."""
+        ...
+
+    def last_entry(self, ledger_id: int) -> int:
+        """The id of the ledger's last confirmed entry; -1 if it has none or is not there."""
+        ...
+
+    def is_final(self, ledger_id: int) -> bool:
+        """True when the ledger takes no more entries (closed, or gone)."""
+        ...
+
+    def following(self, ledger_id: int) -> int | None:
+        """The next ledger of the log after that id, which itself may be gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AckImage:
+    """A state, or what was added to one: the value that is stored.
+
+    ``holes`` are acknowledged entries after ``mark_delete``; ``ack_sets`` are those of partly
+    acknowledged entries. Nobody changes the bitmaps of an image.
+    """
+
+    mark_delete: Position
+    holes: Mapping[int, BitMap] = field(default_factory=dict)
+    ack_sets: Mapping[Position, int] = field(default_factory=dict)
+
+
+def ack_set_bits(words: Iterable[int]) -> int:
+    """Pulsar's ack set (64-bit words, lowest first, signed or not) as one integer."""
+    bits = 0
+    for index, word in enumerate(words):
+        bits |= (word & _WORD_MASK) << (64 * index)
+    return bits
+
+
+def ack_set_words(bits: int) -> list[int]:
+    """The inverse of ``ack_set_bits``; signed 64-bit words, as the wire has them."""
+    words = []
+    while bits:
+        word = bits & _WORD_MASK
+        words.append(word - 2**64 if word >= 2**63 else word)
+        bits >>= 64
+    return words
+
+
+def contiguous_end(bitmap: BitMap, first: int) -> int:
+    """The last entry of the run of set bits that starts at ``first``; ``first`` - 1 if there is
+    none. Gallops, so it takes a few range tests however long the run is."""
+    if first not in bitmap:
+        return first - 1
+    step = 1
+    low = first  # known to end a full run
+    while bitmap.contains_range(first, low + step + 1):
+        low += step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if bitmap.contains_range(low + 1, low + step + 1):
+            low += step
+    return low
+
+
+class AckState:
+    """The acknowledgements of one cursor over ``chain``."""
+
+    __slots__ = (
+        "_ack_sets",
+        "_chain",
+        "_changed",
+        "_changed_sets",
+        "_holes",
+        "_reset",
+        "mark_delete",
+        "version",
+    )
+
+    def __init__(self, chain: LedgerChain, mark_delete: Position) -> None:
+        self.mark_delete = mark_delete
+        self.version = 0  # grows with every change
+        self._chain = chain
+        self._holes: dict[int, BitMap] = {}
+        self._ack_sets: dict[Position, int] = {}
+        self._changed: dict[int, BitMap] = {}
+        self._changed_sets: dict[Position, None] = {}
+        self._reset = False
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool:
+        if (ledger_id, entry_id) <= self.mark_delete:
+            return True
+        holes = self._holes.get(ledger_id)
+        return holes is not None and entry_id in holes
+
+    def ack_set(self, position: Position) -> list[int] | None:
+        bits = self._ack_sets.get(position)
+        return None if bits is None else ack_set_words(bits)
+
+    @property
+    def hole_entries(self) -> int:
+        """Entries acknowledged after mark-delete."""
+        return sum(len(bitmap) for bitmap in self._holes.values())
+
+    @property
+    def simple(self) -> bool:
+        """True when mark-delete says everything."""
+        return not self._holes and not self._ack_sets
+
+    def unacknowledged(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Those of ``entries`` (in log order) that are not wholly acknowledged."""
+        if not entries:
+            return []
+        first, last = entries[0], entries[-1]
+        if (first.ledger_id, first.entry_id) <= self.mark_delete:
+            mark = self.mark_delete
+            entries = [e for e in entries if (e.ledger_id, e.entry_id) > mark]
+        if not self._holes:
+            return list(entries)
+        if first.ledger_id == last.ledger_id:
+            return self._unacknowledged_of(first.ledger_id, entries)
+        kept: list[Entry] = []
+        for ledger_id in dict.fromkeys(e.ledger_id for e in entries):
+            part = [e for e in entries if e.ledger_id == ledger_id]
+            kept += self._unacknowledged_of(ledger_id, part)
+        return kept
+
+    def _unacknowledged_of(self, ledger_id: int, entries: Sequence[Entry]) -> list[Entry]:
+        holes = self._holes.get(ledger_id)
+        if holes is None or not entries:
+            return list(entries)
+        if holes.range_cardinality(entries[0].entry_id, entries[-1].entry_id + 1) == 0:
+            return list(entries)
+        return [e for e in entries if e.entry_id not in holes]
+
+    # -- acknowledging ------------------------------------------------------------------------
+
+    def acknowledge(self, positions: Sequence[Position]) -> bool:
+        """Acknowledge whole entries, in any order; those that are acknowledged already or that
+        the log does not hold are passed over. True if anything may have changed."""
+        if not positions:
+            return False
+        ledger_id = positions[0][0]
+        if all(position[0] == ledger_id for position in positions):
+            changed = self._set(ledger_id, [position[1] for position in positions])
+        else:
+            by_ledger: dict[int, list[int]] = {}
+            for ledger_id, entry_id in positions:
+                by_ledger.setdefault(ledger_id, []).append(entry_id)
+            results = [self._set(ledger, ids) for ledger, ids in by_ledger.items()]
+            changed = any(results)
+        if changed:
+            self.version += 1
+            self._advance()
+        return changed
+
+    def _set(self, ledger_id: int, entry_ids: list[int]) -> bool:
+        if ledger_id < self.mark_delete.ledger_id:
+            return False
+        low, high = min(entry_ids), max(entry_ids)
+        floor = self.mark_delete.entry_id if ledger_id == self.mark_delete.ledger_id else -1
+        last = self._chain.last_entry(ledger_id)
+        if low <= floor or high > last:
+            entry_ids = [e for e in entry_ids if floor < e <= last]
+            if not entry_ids:
+                return False
+        added = BitMap(entry_ids)
+        self._union(self._holes, ledger_id, added)
+        self._union(self._changed, ledger_id, added)
+        if self._ack_sets:
+            for entry_id in entry_ids:
+                self._ack_sets.pop(Position(ledger_id, entry_id), None)
+        return True
+
+    @staticmethod
+    def _union(bitmaps: dict[int, BitMap], ledger_id: int, added: BitMap) -> None:
+        bitmap = bitmaps.get(ledger_id)
+        if bitmap is None:
+            bitmaps[ledger_id] = added.copy()
+        else:
+            bitmap |= added  # in place
+
+    def acknowledge_batch(
+        self, position: Position, batch_size: int, ack_set: Sequence[int]
+    ) -> bool:
+        """Intersect the entry's ack set with ``ack_set``; True when the whole entry is
+        acknowledged (now or before). ``batch_size`` says how many of the bits count."""
+        if self.is_acknowledged(*position):
+            return True
+        if position.entry_id > self._chain.last_entry(position.ledger_id):
+            return False
+        count = min(batch_size, 64 * len(ack_set))
+        bits = ack_set_bits(ack_set) & ((1 << count) - 1)
+        stored = self._ack_sets.get(position)
+        if stored is not None:
+            bits &= stored
+        if bits == 0:
+            self.acknowledge([position])
+            return True
+        if bits != stored:
+            self._ack_sets[position] = bits
+            self._changed_sets[position] = None
+            self.version += 1
+        return False
+
+    def acknowledge_cumulative(self, position: Position) -> bool:
+        """Acknowledge everything up to ``position``, or to the log's last entry before it."""
+        position = self._clip(position)
+        if position <= self.mark_delete:
+            return False
+        self.version += 1
+        self._mark(position)
+        self._advance()
+        return True
+
+    def _clip(self, position: Position) -> Position:
+        position = min(position, self._chain.confirmed)
+        last = self._chain.last_entry(position.ledger_id)
+        return Position(position.ledger_id, min(position.entry_id, last))
+
+    def reset(self, mark_delete: Position) -> None:
+        """Start again: everything up to ``mark_delete`` is acknowledged and nothing after it."""
+        self.mark_delete = mark_delete
+        self.version += 1
+        self._holes.clear()
+        self._ack_sets.clear()
+        self._changed.clear()
+        self._changed_sets.clear()
+        self._reset = True
+
+    # -- mark-delete --------------------------------------------------------------------------
+
+    def _mark(self, position: Position) -> None:
+        """Move mark-delete forward to ``position`` and forget what lies before it."""
+        self.mark_delete = position
+        for bitmaps in (self._holes, self._changed):
+            _drop_through(bitmaps, position)
+        if self._ack_sets:
+            done = [p for p in self._ack_sets if p <= position]
+            for p in done:
+                del self._ack_sets[p]
+
+    def _advance(self) -> None:
+        """Move mark-delete over the acknowledged entries that follow it."""
+        chain = self._chain
+        ledger_id, entry_id = self.mark_delete
+        reached = self.mark_delete
+        while True:
+            bitmap = self._holes.get(ledger_id)
+            if bitmap is not None:
+                end = contiguous_end(bitmap, entry_id + 1)
+                if end > entry_id:
+                    entry_id = end
+                    reached = Position(ledger_id, end)
+            if not chain.is_final(ledger_id) or entry_id < chain.last_entry(ledger_id):
+                break
+            following = chain.following(ledger_id)
+            if following is None:
+                break
+            ledger_id, entry_id = following, -1
+        if reached > self.mark_delete:
+            self._mark(reached)
+
+    # -- storing ------------------------------------------------------------------------------
+
+    def snapshot(self) -> AckImage:
+        """The whole state, as a value of its own."""
+        holes = {ledger: bitmap.copy() for ledger, bitmap in self._holes.items()}
+        return AckImage(self.mark_delete, holes, dict(self._ack_sets))
+
+    def take_changes(self) -> AckImage | None:
+        """What was added since the last call, to be merged into what was stored then; None when
+        only a snapshot can say it (after a reset)."""
+        changes = None if self._reset else self._changes()
+        self._changed = {}
+        self._changed_sets = {}
+        self._reset = False
+        return changes
+
+    def _changes(self) -> AckImage:
+        sets = self._ack_sets
+        changed = {p: sets[p] for p in self._changed_sets if p in sets}
+        return AckImage(self.mark_delete, self._changed, changed)
+
+    def merge(self, image: AckImage) -> None:
+        """Add what ``image`` says is acknowledged: a snapshot or changes, when recovering."""
+        for ledger_id, bitmap in image.holes.items():
+            self._union(self._holes, ledger_id, bitmap)
+        for position, bits in image.ack_sets.items():
+            self._ack_sets[position] = self._ack_sets.get(position, bits) & bits
+        self._mark(max(self.mark_delete, image.mark_delete))
+        self._ack_sets = {
+            p: bits for p, bits in self._ack_sets.items() if not self.is_acknowledged(*p)
+        }
+        self._advance()
+
+
+def _drop_through(bitmaps: dict[int, BitMap], position: Position) -> None:
+    """Take everything up to ``position`` out of ``bitmaps``."""
+    if not bitmaps:
+        return
+    ledger_id, entry_id = position
+    for other in [ledger for ledger in bitmaps if ledger < ledger_id]:
+        del bitmaps[other]
+    bitmap = bitmaps.get(ledger_id)
+    if bitmap is None:
+        return
+    bitmap.remove_range(0, min(entry_id + 1, ENTRY_ID_LIMIT))
+    if not bitmap:
+        del bitmaps[ledger_id]

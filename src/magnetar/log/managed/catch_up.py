@@ -1,0 +1,169 @@
+"""Reading a log: out of memory where possible, else from the bookies, with read-ahead.
+
+A reader that goes on where a read ended is sequential: it gets windows of ``WINDOW_BYTES``, the
+next one loaded while it works through the last. Any other read fetches what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+import structlog
+
+from magnetar.env.tasks import TaskScope
+from magnetar.log.managed.chain import Chain
+from magnetar.log.managed.ledgers import LedgerReader, Ledgers, LedgerWriter
+from magnetar.log.managed.read_ahead import (
+    WINDOW_BYTES,
+    WINDOW_ENTRIES,
+    ReadAheadCache,
+    Window,
+)
+from magnetar.log.managed.tail_cache import LogTail
+from magnetar.model.entry import Entry
+from magnetar.model.errors import MagnetarError, NoEntryError, NoSuchLedgerError
+from magnetar.model.ids import Position
+
+log = structlog.get_logger(__name__)
+
+READERS_MAX = 8
+SEQUENTIAL_READS_MAX = 16
+
+
+class CatchUp:
+    """Reads one log's confirmed entries."""
+
+    def __init__(
+        self,
+        name: str,
+        chain: Chain,
+        ledgers: Ledgers,
+        tail: LogTail,
+        ahead: ReadAheadCache,
+        scope: TaskScope,
+        writer: Callable[[], LedgerWriter | None],
+    ) -> None:
+        self._name = name
+        self._chain = chain
+        self._ledgers = ledgers
+        self._tail = tail
+        self._ahead = ahead
+        self._scope = scope
+        self._writer = writer
+        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._ends: deque[Position] = deque(maxlen=SEQUENTIAL_READS_MAX)
+
+    def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        """See ``log.seam.Log``."""
+        chain = self._chain
+        position = chain.settle(start)
+        if position > chain.confirmed or max_entries <= 0:
+            return []
+        ledger_id, first = position
+        last = chain.last_entry(ledger_id)
+        found = self._tail.read(ledger_id, first, last, max_entries, max_bytes)
+        if found is None:
+            found = self._read_window(position, max_entries, max_bytes)
+        return found
+
+    def _read_window(
+        self, position: Position, max_entries: int, max_bytes: int
+    ) -> list[Entry] | None:
+        window = self._ahead.find(*position)
+        if window is None:
+            return None
+        found = window.read(position.entry_id, max_entries, max_bytes)
+        if window.wants_more:
+            self._load_more(window)
+        if window.served == len(window.entries):
+            self._read_until(found[-1])
+        return found
+
+    async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """See ``log.seam.Log``. Raises ``LedgerError``, ``NoEntryError``."""
+        while True:
+            found = self.read_cached(start, max_entries, max_bytes)
+            if found is not None:
+                return found
+            position = self._chain.settle(start)
+            try:
+                return await self._read_stored(position, max_entries, max_bytes)
+            except (NoSuchLedgerError, NoEntryError):
+                if self._chain.settle(start) == position:
+                    raise  # not because it was trimmed meanwhile
+
+    async def _read_stored(
+        self, position: Position, max_entries: int, max_bytes: int
+    ) -> list[Entry]:
+        sequential = position in self._ends
+        if not sequential:
+            found = await self._fetch(position, max_entries, max_bytes)
+            self._read_until(found[-1])
+            return found
+        self._ends.remove(position)
+        found = await self._fetch(position, WINDOW_ENTRIES, max(max_bytes, WINDOW_BYTES))
+        window = Window(position.ledger_id, found)
+        served = window.read(position.entry_id, max_entries, max_bytes)
+        if len(served) < len(found):
+            self._ahead.account(window)
+        self._read_until(served[-1])
+        return served
+
+    def _read_until(self, entry: Entry) -> None:
+        """A read ended with ``entry``: whoever goes on after it is sequential."""
+        self._ends.append(self._chain.next_position(Position(entry.ledger_id, entry.entry_id)))
+
+    def _load_more(self, window: Window) -> None:
+        if window.end > self._chain.last_entry(window.ledger_id):
+            if window.served == len(window.entries):
+                self._ahead.drop(window)
+            return
+        window.loading = True
+        self._scope.spawn(self._extend(window), f"read-ahead/{self._name}")
+
+    async def _extend(self, window: Window) -> None:
+        position = Position(window.ledger_id, window.end)
+        try:
+            found = await self._fetch(position, WINDOW_ENTRIES, WINDOW_BYTES)
+        except MagnetarError as error:
+            # The reader will come to the place itself and be told.
+            log.info("read-ahead failed", log=self._name, at=str(position), error=str(error))
+            self._ahead.drop(window)
+            return
+        window.loading = False
+        if self._ahead.holds(window):
+            window.extend(found)
+            self._ahead.account(window)
+
+    async def _fetch(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """From the bookies; never past what is confirmed."""
+        ledger_id, first = position
+        last = self._chain.last_entry(ledger_id)
+        reader = await self._reader(ledger_id, last)
+        found = await reader.read(first, min(max_entries, last - first + 1), max_bytes)
+        if not found:
+            raise NoEntryError(f"log {self._name}: nothing was read at {position}")
+        return found
+
+    async def _reader(self, ledger_id: int, last: int) -> LedgerReader:
+        reader = self._readers.get(ledger_id)
+        if reader is not None and reader.last_add_confirmed >= last:
+            self._readers.move_to_end(ledger_id)
+            return reader
+        writer = self._writer()
+        if writer is not None and writer.ledger_id == ledger_id:
+            reader = writer.reader()
+        else:
+            reader = await self._ledgers.open_no_recovery(ledger_id)
+        self._readers[ledger_id] = reader
+        self._readers.move_to_end(ledger_id)
+        while len(self._readers) > READERS_MAX:
+            self._readers.popitem(last=False)
+        return reader
+
+    def forget(self, ledger_ids: list[int]) -> None:
+        """These ledgers left the log."""
+        for ledger_id in ledger_ids:
+            self._readers.pop(ledger_id, None)
+        self._ahead.drop_ledgers(ledger_ids)

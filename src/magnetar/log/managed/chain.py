@@ -1,0 +1,198 @@
+"""The arithmetic of a chain of ledgers: which positions a log holds and how they follow.
+
+Pure: no I/O, no clock. Every entry has a *rank*, its number among all entries that the chain
+holds; ranks are prefix sums, rebuilt when a ledger comes or goes, so every question is one
+bisection.
+
+Invariants: ledger ids grow strictly; only the last ledger may be open; ``confirmed`` never moves
+back, not even when everything is trimmed (``trimmed`` keeps the place).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from magnetar.model.ids import EARLIEST, NO_ENTRY, Position
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInfo:
+    """One ledger of a chain. ``entries`` and ``stored_bytes`` count only when closed."""
+
+    ledger_id: int
+    entries: int = 0
+    stored_bytes: int = 0
+    created_ms: int = 0
+    closed_ms: int = 0  # 0 while open
+
+    @property
+    def closed(self) -> bool:
+        return self.closed_ms > 0
+
+
+class Chain:
+    """The ledgers of one log, in order, and its last confirmed position."""
+
+    __slots__ = ("_ids", "_ranks", "confirmed", "last_confirmed_entry", "ledgers", "trimmed")
+
+    def __init__(self, ledgers: Sequence[LedgerInfo] = (), trimmed: Position = EARLIEST) -> None:
+        self.ledgers: list[LedgerInfo] = []
+        self.trimmed = trimmed
+        self.last_confirmed_entry = NO_ENTRY  # of the open ledger
+        self.confirmed = trimmed
+        self.replace_ledgers(ledgers)
+
+    # -- changing -----------------------------------------------------------------------------
+
+    def replace_ledgers(self, ledgers: Sequence[LedgerInfo]) -> None:
+        """The chain is ``ledgers`` now."""
+        self.ledgers = list(ledgers)
+        self._ids = [info.ledger_id for info in ledgers]
+        assert self._ids == sorted(set(self._ids)), f"ledger ids out of order: {self._ids}"
+        self._ranks = [0]
+        for info in ledgers:
+            self._ranks.append(self._ranks[-1] + (info.entries if info.closed else 0))
+        if not self.ledgers or self.ledgers[-1].closed:
+            self.last_confirmed_entry = NO_ENTRY
+        self.confirmed = max(self.confirmed, self._end())
+
+    def _end(self) -> Position:
+        """The last entry that the chain holds; (last ledger, -1) if it holds none."""
+        for info in reversed(self.ledgers):
+            last = self.last_entry(info.ledger_id)
+            if last >= 0:
+                return Position(info.ledger_id, last)
+        return Position(self._ids[-1], NO_ENTRY) if self._ids else self.trimmed
+
+    def open_ledger(self, info: LedgerInfo) -> None:
+        """A new, empty, open ledger is the last one now."""
+        assert not info.closed
+        self.replace_ledgers([*self.ledgers, info])
+
+    def close_last(self, entries: int, stored_bytes: int, closed_ms: int) -> LedgerInfo:
+        """The open ledger is closed with that many entries; an empty one leaves the chain."""
+        info = replace(
+            self.ledgers[-1], entries=entries, stored_bytes=stored_bytes, closed_ms=closed_ms
+        )
+        self.replace_ledgers([*self.ledgers[:-1], info] if entries else self.ledgers[:-1])
+        return info
+
+    def trim(self, count: int) -> list[LedgerInfo]:
+        """Take the first ``count`` ledgers out; they must be closed."""
+        gone = self.ledgers[:count]
+        assert all(info.closed for info in gone)
+        if gone:
+            last = gone[-1]
+            self.trimmed = Position(last.ledger_id, last.entries - 1)
+            self.replace_ledgers(self.ledgers[count:])
+        return gone
+
+    def confirm(self, entry_id: int) -> None:
+        """Entries of the open ledger up to ``entry_id`` are confirmed."""
+        if entry_id > self.last_confirmed_entry:
+            self.last_confirmed_entry = entry_id
+            self.confirmed = Position(self._ids[-1], entry_id)
+
+    # -- asking for ledgers -------------------------------------------------------------------
+
+    def _index(self, ledger_id: int) -> int | None:
+        index = bisect_left(self._ids, ledger_id)
+        found = index < len(self._ids) and self._ids[index] == ledger_id
+        return index if found else None
+
+    def last_entry(self, ledger_id: int) -> int:
+        """The id of the ledger's last confirmed entry; -1 if it has none or is not there."""
+        index = self._index(ledger_id)
+        if index is None:
+            return NO_ENTRY
+        info = self.ledgers[index]
+        return info.entries - 1 if info.closed else self.last_confirmed_entry
+
+    def is_final(self, ledger_id: int) -> bool:
+        """True when the ledger takes no more entries (closed, or gone)."""
+        index = self._index(ledger_id)
+        return index is None or self.ledgers[index].closed
+
+    def following(self, ledger_id: int) -> int | None:
+        """The next ledger after that id, which itself may be gone."""
+        index = bisect_right(self._ids, ledger_id)
+        return self._ids[index] if index < len(self._ids) else None
+
+    # -- asking for positions -----------------------------------------------------------------
+
+    @property
+    def first(self) -> Position:
+        """The first entry held, or the place of the next one when there is none."""
+        if self._ids:
+            return Position(self._ids[0], 0)
+        return Position(self.trimmed.ledger_id, self.trimmed.entry_id + 1)
+
+    def settle(self, position: Position) -> Position:
+        """``position`` if an entry is there or will be next in its ledger; else the first
+        position after it where that is so."""
+        position = max(position, self.first)
+        if position > self.confirmed:
+            return self._beyond()
+        ledger_id, entry_id = position
+        if entry_id < 0:
+            position = Position(ledger_id, 0)
+        if entry_id <= self.last_entry(ledger_id):
+            return position
+        following = self.following(ledger_id)
+        while following is not None and self.last_entry(following) < 0:
+            following = self.following(following)
+        return self._beyond() if following is None else Position(following, 0)
+
+    def _beyond(self) -> Position:
+        """The place of the next append, as far as known."""
+        if self._ids and self._ids[-1] > self.confirmed.ledger_id:
+            return Position(self._ids[-1], 0)
+        return Position(self.confirmed.ledger_id, self.confirmed.entry_id + 1)
+
+    def next_position(self, position: Position) -> Position:
+        """The position after ``position``."""
+        if position < self.first:
+            return self.first
+        if position >= self.confirmed:
+            return self._beyond()
+        return self.settle(Position(position.ledger_id, position.entry_id + 1))
+
+    def previous_position(self, position: Position) -> Position:
+        """The position before ``position``: that of the entry before it, or (first ledger, -1)
+        (what was trimmed, if there is no ledger) from the first on back."""
+        rank = self.rank(Position(position.ledger_id, position.entry_id - 1))
+        if rank > 0:
+            return self.at_rank(rank)
+        return self.before_first()
+
+    def before_first(self) -> Position:
+        return Position(self._ids[0], NO_ENTRY) if self._ids else self.trimmed
+
+    # -- ranks --------------------------------------------------------------------------------
+
+    def rank(self, position: Position) -> int:
+        """How many entries are at or before ``position``."""
+        index = bisect_left(self._ids, position.ledger_id)
+        if index == len(self._ids):
+            return self.entries
+        if self._ids[index] != position.ledger_id:
+            return self._ranks[index]
+        last = self.last_entry(position.ledger_id)
+        return self._ranks[index] + max(NO_ENTRY, min(position.entry_id, last)) + 1
+
+    def at_rank(self, rank: int) -> Position:
+        """The position of the ``rank``-th entry, counted from 1."""
+        assert 1 <= rank <= self.entries
+        index = min(bisect_left(self._ranks, rank) - 1, len(self._ids) - 1)
+        return Position(self._ids[index], rank - self._ranks[index] - 1)
+
+    @property
+    def entries(self) -> int:
+        """All confirmed entries that the chain holds."""
+        return self._ranks[-1] + self.last_confirmed_entry + 1
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        """How many entries lie in (after, last]."""
+        return max(0, self.rank(last) - self.rank(after))

@@ -1,0 +1,92 @@
+"""The chain of ledgers kept durable: one compare-and-set record per log, and the ledgers that
+left the chain deleted after it.
+
+Rules: the record is written before the chain grows and before a ledger is deleted. A ledger that
+leaves is named in the record (``deleting``) until it is gone, so a crash in between is finished
+at the next opening. A write that loses means that another broker owns the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from magnetar.log.managed.chain import Chain, LedgerInfo
+from magnetar.log.managed.ledgers import Ledgers
+from magnetar.log.managed.node import RecordNode
+from magnetar.log.managed.records import LogRecord
+from magnetar.model.errors import MagnetarError, NoSuchLedgerError
+
+log = structlog.get_logger(__name__)
+
+
+class ChainStore:
+    """Saves ``chain`` in ``node``."""
+
+    def __init__(
+        self, name: str, chain: Chain, node: RecordNode[LogRecord], ledgers: Ledgers
+    ) -> None:
+        self.name = name
+        self.chain = chain
+        self._node = node
+        self._ledgers = ledgers
+        self._leaving: dict[int, None] = dict.fromkeys(node.record.deleting)
+
+    async def take_over(self) -> None:
+        """Write a new epoch, so that a former owner's next write loses."""
+        await self._node.update(lambda record: self._now(replace(record, epoch=record.epoch + 1)))
+
+    async def save(self, opened: LedgerInfo | None = None) -> None:
+        """Write what the chain is now, with ``opened`` as its new last ledger. Raises
+        ``LogFencedError`` when the log has another owner."""
+        await self._node.update(lambda record: self._now(record, opened))
+        if opened is not None:
+            self.chain.open_ledger(opened)
+
+    def _now(self, record: LogRecord, opened: LedgerInfo | None = None) -> LogRecord:
+        ledgers = (*self.chain.ledgers, *(() if opened is None else (opened,)))
+        return replace(
+            record, ledgers=ledgers, trimmed=self.chain.trimmed, deleting=tuple(self._leaving)
+        )
+
+    def leave(self, ledger_id: int) -> None:
+        """The ledger is not, or no longer, part of the chain: the next ``save`` says so."""
+        self._leaving[ledger_id] = None
+
+    async def delete_left(self) -> None:
+        """Delete the ledgers that the record says have left. What fails stays named there."""
+        for ledger_id in self._node.record.deleting:
+            if ledger_id not in self._leaving:
+                continue
+            try:
+                await self._ledgers.delete(ledger_id)
+            except NoSuchLedgerError:
+                pass  # gone already
+            except MagnetarError as error:
+                log.warning(
+                    "ledger not deleted yet", log=self.name, ledger=ledger_id, error=str(error)
+                )
+                continue
+            self._leaving.pop(ledger_id, None)
+
+    def close_last(self, now_ms: int, entries: int, stored_bytes: int) -> None:
+        """The chain's open ledger is closed with that many entries; the next ``save`` says so."""
+        info = self.chain.close_last(entries, stored_bytes, now_ms)
+        if entries == 0:
+            self.leave(info.ledger_id)
+
+    async def mark_deleted(self) -> None:
+        """From here on the log is to be deleted, whoever opens it next."""
+        await self._node.update(lambda record: replace(record, deleted=True))
+
+    async def delete_log(self) -> None:
+        """Delete the ledgers of a log that is marked so, then its node."""
+        record = self._node.record
+        assert record.deleted
+        for ledger_id in (*record.deleting, *(info.ledger_id for info in record.ledgers)):
+            try:
+                await self._ledgers.delete(ledger_id)
+            except NoSuchLedgerError:
+                continue
+        await self._node.delete()

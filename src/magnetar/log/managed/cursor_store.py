@@ -1,0 +1,366 @@
+"""Keeps one cursor's acknowledgements durable, in a ledger of its own.
+
+Owns the cursor's ledger and its metadata node. What is stored, in order of size: nothing (the
+mark-delete position in the node says it all), DELTA records (what changed since the last store),
+SNAPSHOT records (everything).
+
+Rules:
+
+* One store is under way at a time; what changes meanwhile goes with the next one.
+* The first record of a cursor ledger is a whole snapshot, confirmed *before* the node points at
+  the ledger; the former ledger is deleted *after* that. A crash between any two steps leaves a
+  node that points at a ledger holding everything that was ever reported as stored.
+* After a failed store the ledger is given up: the next attempt writes a snapshot to a new one.
+* A ledger that may be left over is named in the node (``deleting``) before it can be forgotten.
+* No task per acknowledgement: a task runs only while a ledger is being changed.
+
+    IDLE --flush, ledger usable--> STORING --confirmed--> IDLE
+    IDLE --flush, no ledger or full--> ROLLING --node written--> IDLE
+    STORING, ROLLING --error--> IDLE without a ledger, retried after a growing number of ticks
+    any --fenced--> LOST
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from magnetar.env.tasks import TaskScope
+from magnetar.log.acknowledgements import AckImage, AckState
+from magnetar.log.managed.cursor_format import encode_delta, encode_snapshot
+from magnetar.log.managed.ledgers import Ledgers, LedgerWriter
+from magnetar.log.managed.node import RecordNode
+from magnetar.log.managed.records import CursorRecord
+from magnetar.model.errors import (
+    LedgerFencedError,
+    LogClosedError,
+    LogFencedError,
+    MagnetarError,
+    NoSuchLedgerError,
+)
+from magnetar.model.ids import Position
+
+log = structlog.get_logger(__name__)
+
+RETRY_TICKS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CursorLimits:
+    """When a cursor writes a snapshot into its ledger, and when it takes a new ledger."""
+
+    snapshot_deltas: int = 1_000
+    snapshot_delta_bytes_least: int = 1 << 20
+    ledger_records_max: int = 50_000
+    ledger_bytes_max: int = 64 << 20
+
+
+class CursorStore:
+    """Stores ``state`` whenever ``flush_nowait`` is called and it changed."""
+
+    def __init__(
+        self,
+        name: str,
+        state: AckState,
+        node: RecordNode[CursorRecord],
+        ledgers: Ledgers,
+        scope: TaskScope,
+        *,
+        limits: CursorLimits,
+        on_stored: Callable[[], None],
+        on_lost: Callable[[LogFencedError], None],
+    ) -> None:
+        self.name = name
+        self.stored_mark_delete = state.mark_delete
+        self._state = state
+        self._node = node
+        self._ledgers = ledgers
+        self._scope = scope
+        self._limits = limits
+        self._on_stored = on_stored
+        self._on_lost = on_lost
+        self._stored_version = state.version
+        self._writer: LedgerWriter | None = None
+        self._busy = False
+        self._closed = False
+        self._lost: LogFencedError | None = None
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._failures = 0
+        self._ticks_to_skip = 0
+        self._abandoned: list[int] = []  # ledgers that the node may or may not point at
+        self._base = -1  # of the last whole snapshot in the ledger
+        self._snapshot_bytes = 0
+        self._deltas = 0  # since that snapshot
+        self._delta_bytes = 0
+        self._flight: _Flight | None = None
+
+    # -- for the cursor and the timer ---------------------------------------------------------
+
+    @property
+    def dirty(self) -> bool:
+        """True while something is not stored that could be."""
+        return (
+            not self._closed and self._lost is None and self._stored_version < self._state.version
+        )
+
+    def tick(self) -> None:
+        """The flush interval has passed."""
+        if self._ticks_to_skip > 0:
+            self._ticks_to_skip -= 1
+        else:
+            self.flush_nowait()
+
+    def flush_nowait(self) -> None:
+        """Start to store what changed, if nothing is being stored now."""
+        if self._busy or not self.dirty:
+            return
+        self._busy = True
+        writer = self._writer
+        if writer is None or self._ledger_full(writer):
+            self._scope.spawn(self._roll(), f"cursor-roll/{self.name}")
+        else:
+            self._store(writer)
+
+    async def wait_stored(self) -> None:
+        """Wait until all that changed before the call is durable. Raises what the attempt to
+        store it failed with; it will be tried again with the next flush."""
+        if self._lost is not None:
+            raise self._lost
+        if self._stored_version >= self._state.version:
+            return
+        if self._closed:
+            raise LogClosedError(f"cursor {self.name} is closed")
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._waiters.append((self._state.version, waiter))
+        if len(self._waiters) == 1 and self._ticks_to_skip == 0:
+            loop.call_soon(self.flush_nowait)
+        await waiter
+
+    # -- storing in the ledger at hand --------------------------------------------------------
+
+    def _ledger_full(self, writer: LedgerWriter) -> bool:
+        limits = self._limits
+        return (
+            writer.last_add_pushed + 1 >= limits.ledger_records_max
+            or writer.length >= limits.ledger_bytes_max
+        )
+
+    def _snapshot_due(self) -> bool:
+        least = self._limits.snapshot_delta_bytes_least
+        return self._deltas >= self._limits.snapshot_deltas or self._delta_bytes > max(
+            least, 4 * self._snapshot_bytes
+        )
+
+    def _store(self, writer: LedgerWriter) -> None:
+        state = self._state
+        changes = state.take_changes()
+        delta = None
+        if changes is not None and not self._snapshot_due():
+            delta = encode_delta(changes, self._base)
+        records = self._snapshot_records() if delta is None else [delta]
+        first = writer.last_add_pushed + 1
+        self._flight = _Flight(
+            state.version, state.mark_delete, len(records), first, sum(map(len, records)), delta
+        )
+        writer.append(records, self._appended)
+
+    def _snapshot_records(self) -> list[bytes]:
+        return encode_snapshot(self._state.snapshot(), self._base)
+
+    def _appended(
+        self, error: MagnetarError | None, ledger_id: int, first: int, count: int
+    ) -> None:
+        flight = self._flight
+        if flight is None:
+            return
+        if error is not None:
+            self._flight = None
+            self._failed(error)
+            return
+        flight.open_records -= count
+        if flight.open_records > 0:
+            return
+        self._flight = None
+        if flight.delta is None:
+            self._base = flight.first
+            self._snapshot_bytes, self._deltas, self._delta_bytes = flight.record_bytes, 0, 0
+        else:
+            self._deltas += 1
+            self._delta_bytes += flight.record_bytes
+        self._stored(flight.version, flight.mark_delete)
+
+    # -- taking a new ledger ------------------------------------------------------------------
+
+    async def _roll(self) -> None:
+        try:
+            await self._roll_ledger()
+        except MagnetarError as error:
+            self._failed(error)
+
+    async def _roll_ledger(self) -> None:
+        former = self._writer
+        self._writer = None
+        writer = await self._ledgers.create(custom={"magnetar-cursor": self.name.encode()})
+        self._abandoned.append(writer.ledger_id)
+        self._state.take_changes()
+        version, image = self._state.version, self._state.snapshot()
+        records = encode_snapshot(image, -1)
+        await append_all(writer, records)
+        await self._point_at(writer.ledger_id, image)
+        self._writer, self._base = writer, 0
+        self._snapshot_bytes, self._deltas, self._delta_bytes = sum(map(len, records)), 0, 0
+        self._stored(version, image.mark_delete)
+        await self._delete_leftovers(former)
+
+    async def _point_at(self, ledger_id: int, image: AckImage) -> None:
+        def change(record: CursorRecord) -> CursorRecord:
+            left = dict.fromkeys((*record.deleting, *self._abandoned))
+            if record.ledger_id is not None:
+                left[record.ledger_id] = None
+            left.pop(ledger_id, None)
+            return replace(
+                record, ledger_id=ledger_id, mark_delete=image.mark_delete, deleting=tuple(left)
+            )
+
+        await self._node.update(change)
+        self._abandoned.clear()
+
+    async def _delete_leftovers(self, former: LedgerWriter | None) -> None:
+        """Delete the ledgers that the node says are left over. What fails stays named there."""
+        try:
+            if former is not None:
+                await former.close()
+            await delete_ledgers(self._ledgers, self._node.record.deleting)
+        except MagnetarError as error:
+            log.warning("cursor ledger not deleted yet", cursor=self.name, error=str(error))
+
+    # -- outcomes -----------------------------------------------------------------------------
+
+    def _stored(self, version: int, mark_delete: Position) -> None:
+        self._failures = 0
+        self._stored_version = version
+        self.stored_mark_delete = mark_delete
+        self._now_idle()
+        waiters, self._waiters = self._waiters, []
+        for wanted, waiter in waiters:
+            if waiter.done():
+                continue
+            if wanted <= version:
+                waiter.set_result(None)
+            else:
+                self._waiters.append((wanted, waiter))
+        self._on_stored()
+        if self._waiters:
+            self.flush_nowait()
+
+    def _failed(self, error: MagnetarError) -> None:
+        self._writer = None
+        self._failures += 1
+        self._ticks_to_skip = min(2**self._failures, RETRY_TICKS_MAX)
+        log.warning("cursor not stored, will be retried", cursor=self.name, error=str(error))
+        waiters, self._waiters = self._waiters, []
+        if isinstance(error, LedgerFencedError | LogFencedError):
+            error = LogFencedError(f"cursor {self.name} belongs to another broker now: {error}")
+            self._lost = error
+            self._on_lost(error)
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._now_idle()
+
+    def _now_idle(self) -> None:
+        self._busy = False
+        waiters, self._idle_waiters = self._idle_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _wait_idle(self) -> None:
+        while self._busy:
+            waiter = asyncio.get_running_loop().create_future()
+            self._idle_waiters.append(waiter)
+            await waiter
+
+    # -- ending -------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Store what changed and close the ledger. Raises what failed."""
+        try:
+            if self._lost is None:
+                self._ticks_to_skip = 0
+                await self.wait_stored()
+        finally:
+            self._closed = True
+            await self._wait_idle()
+            writer, self._writer = self._writer, None
+            if writer is not None and self._lost is None:
+                await writer.close()
+
+    async def delete(self) -> None:
+        """Delete the cursor: say so in the node, delete its ledgers, then the node."""
+        self._closed = True
+        await self._wait_idle()
+        self._writer = None
+        record = await self._node.update(lambda record: replace(record, deleted=True))
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(LogClosedError(f"cursor {self.name} was deleted"))
+        self._waiters.clear()
+        await finish_deletion(self._ledgers, self._node, record, self._abandoned)
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A store under way."""
+
+    version: int
+    mark_delete: Position
+    open_records: int
+    first: int
+    record_bytes: int
+    delta: bytes | None
+
+
+async def append_all(writer: LedgerWriter, records: Sequence[bytes]) -> None:
+    """Append ``records`` and wait until all are confirmed."""
+    finished = asyncio.get_running_loop().create_future()
+    left = len(records)
+
+    def done(error: MagnetarError | None, ledger_id: int, first: int, count: int) -> None:
+        nonlocal left
+        left -= count
+        if finished.done():
+            return
+        if error is not None:
+            finished.set_exception(error)
+        elif left <= 0:
+            finished.set_result(None)
+
+    writer.append(records, done)
+    await finished
+
+
+async def delete_ledgers(ledgers: Ledgers, ledger_ids: Sequence[int]) -> None:
+    """Delete ledgers that may be gone already."""
+    for ledger_id in ledger_ids:
+        try:
+            await ledgers.delete(ledger_id)
+        except NoSuchLedgerError:
+            continue
+
+
+async def finish_deletion(
+    ledgers: Ledgers,
+    node: RecordNode[CursorRecord],
+    record: CursorRecord,
+    others: Sequence[int] = (),
+) -> None:
+    """Delete a cursor whose node says that it is deleted."""
+    own = () if record.ledger_id is None else (record.ledger_id,)
+    await delete_ledgers(ledgers, (*record.deleting, *own, *others))
+    await node.delete()

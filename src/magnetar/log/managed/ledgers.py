@@ -1,0 +1,86 @@
+"""What the managed log asks of the ledger client. ``ledger.client`` implements it.
+
+All raise ``LedgerError`` (``LedgerFencedError`` once another client recovers the ledger,
+``NoSuchLedgerError``) or ``MetadataError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from magnetar.log.seam import AppendDone, Buffer
+from magnetar.model.entry import Entry
+
+
+class EntryLayout(Protocol):
+    """How the entries of a ledger are laid out."""
+
+    @property
+    def payload_offset(self) -> int:
+        """Where the payload starts in an entry."""
+        ...
+
+
+class LedgerWriter(Protocol):
+    """An open ledger; this process is its only writer."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The id of the last entry given out; -1 before the first."""
+        ...
+
+    @property
+    def last_add_confirmed(self) -> int: ...
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all entries given out."""
+        ...
+
+    @property
+    def digest(self) -> EntryLayout: ...
+
+    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> list[bytes]:
+        """Append in order under consecutive ids from ``last_add_pushed`` + 1; returns the whole
+        entries as built (the objects that the bookies get). Once one fails all later ones do."""
+        ...
+
+    def reader(self) -> LedgerReader:
+        """Reads the ledger up to what is confirmed now."""
+        ...
+
+    async def close(self) -> object:
+        """Close the ledger at its last confirmed entry."""
+        ...
+
+
+class LedgerReader(Protocol):
+    """A ledger open for reading."""
+
+    @property
+    def last_add_confirmed(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Consecutive entries from ``first_entry_id`` on, at least one."""
+        ...
+
+
+class Ledgers(Protocol):
+    """The ledger client."""
+
+    async def create(self, custom: Mapping[str, bytes] | None = None) -> LedgerWriter: ...
+
+    async def open(self, ledger_id: int) -> LedgerReader:
+        """Recover: fence, restore the tail, close; then read."""
+        ...
+
+    async def open_no_recovery(self, ledger_id: int) -> LedgerReader: ...
+
+    async def delete(self, ledger_id: int) -> None: ...

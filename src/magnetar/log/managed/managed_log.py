@@ -1,0 +1,379 @@
+"""A log as a chain of ledgers: the parts put together behind ``log.seam.Log``.
+
+Owns: the chain and its record (``chain_store``), the writing end (``appender``), reading
+(``catch_up``), the cursors, trimming, and the tasks of all of them.
+
+Invariants beside those of the seam:
+
+* The record of the log was written by this process last; a lost write or a fenced ledger closes
+  the log here (``LogFencedError`` to everything that is open).
+* A ledger is deleted only when every durable cursor has *stored* a mark-delete position at or
+  past its end and retention lets it go; the open ledger never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from magnetar.env.metadata import MetadataStore
+from magnetar.env.tasks import TaskScope
+from magnetar.log.acknowledgements import AckState
+from magnetar.log.managed.appender import Appender, AppenderEvents
+from magnetar.log.managed.catch_up import CatchUp
+from magnetar.log.managed.chain_store import ChainStore
+from magnetar.log.managed.cursor import (
+    FlushTimer,
+    ManagedCursor,
+    forget_leftovers,
+    recover_state,
+)
+from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
+from magnetar.log.managed.ledgers import Ledgers
+from magnetar.log.managed.node import RecordNode
+from magnetar.log.managed.read_ahead import ReadAheadCache
+from magnetar.log.managed.records import (
+    CursorRecord,
+    cursor_path,
+    decode_cursor,
+    encode_cursor,
+)
+from magnetar.log.managed.rules import Retention, RollRule, deletable
+from magnetar.log.managed.tail_cache import TailCache
+from magnetar.log.seam import AppendDone, Buffer, Cursor, LogStats
+from magnetar.model.entry import Entry
+from magnetar.model.errors import (
+    CursorNotFoundError,
+    LogClosedError,
+    LogError,
+    LogFencedError,
+    MagnetarError,
+)
+from magnetar.model.ids import EARLIEST, LATEST, Position
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogContext:
+    """What all logs of a process share."""
+
+    metadata: MetadataStore
+    ledgers: Ledgers
+    tail_cache: TailCache
+    read_ahead: ReadAheadCache
+    timer: FlushTimer
+    roll_rule: RollRule
+    retention: Retention
+    cursor_limits: CursorLimits
+    roll_queue_bytes_max: int
+    now_ms: Callable[[], int]
+
+
+class ManagedLog:
+    """Implements ``log.seam.Log``. Made by ``ManagedLogStore.open``."""
+
+    def __init__(self, name: str, context: LogContext, store: ChainStore) -> None:
+        self.name = name
+        self.lost: LogFencedError | None = None
+        self._context = context
+        self._store = store
+        self._chain = store.chain
+        self._scope = TaskScope(f"log/{name}")
+        self._tail = context.tail_cache.tail()
+        events = AppenderEvents(self._on_confirmed, self._on_lost, self._on_rolled)
+        self._appender = Appender(
+            store,
+            context.ledgers,
+            self._tail,
+            self._scope,
+            events,
+            rule=context.roll_rule,
+            queue_bytes_max=context.roll_queue_bytes_max,
+            now_ms=context.now_ms,
+        )
+        self._catch_up = CatchUp(
+            name,
+            self._chain,
+            context.ledgers,
+            self._tail,
+            context.read_ahead,
+            self._scope,
+            lambda: self._appender.writer,
+        )
+        self._cursors: dict[str, ManagedCursor] = {}
+        self._cursor_lock = asyncio.Lock()
+        self._waiters: list[tuple[Position, asyncio.Future[Position]]] = []
+        self._trimming = False
+        self._closed = False
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
+        self._appender.append(payloads, done)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._appender.pending_bytes
+
+    def _on_confirmed(self) -> None:
+        if not self._waiters:
+            return
+        confirmed = self._chain.confirmed
+        waiters, self._waiters = self._waiters, []
+        for position, waiter in waiters:
+            if waiter.done():
+                continue
+            if confirmed > position:
+                waiter.set_result(confirmed)
+            else:
+                self._waiters.append((position, waiter))
+
+    def _on_lost(self, error: LogFencedError) -> None:
+        """Another broker owns the log."""
+        self.lost = error
+        self._appender.lose(error)
+        self._fail_waiters(error)
+
+    def _fail_waiters(self, error: MagnetarError) -> None:
+        waiters, self._waiters = self._waiters, []
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    # -- positions ----------------------------------------------------------------------------
+
+    @property
+    def confirmed(self) -> Position:
+        return self._chain.confirmed
+
+    @property
+    def first(self) -> Position:
+        return self._chain.first
+
+    def next_position(self, position: Position) -> Position:
+        return self._chain.next_position(position)
+
+    def previous_position(self, position: Position) -> Position:
+        return self._chain.previous_position(position)
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        return self._chain.entries_between(after, last)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        return self._catch_up.read_cached(start, max_entries, max_bytes)
+
+    async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        return await self._catch_up.read(start, max_entries, max_bytes)
+
+    async def wait_past(self, position: Position) -> Position:
+        self._require_open()
+        confirmed = self._chain.confirmed
+        if confirmed > position and confirmed.entry_id >= 0:
+            return confirmed
+        waiter: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self._waiters.append((position, waiter))
+        return await waiter
+
+    async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
+        """See the seam; reads about log2(entries) entries. Entries trimmed meanwhile do not
+        matter: ranks are counted from the end."""
+        chain = self._chain
+        low, high = 0, chain.entries  # entries from the end: high ones are searched, low wanted
+        while low < high:
+            middle = (low + high) // 2  # is the entry that ``middle`` others follow wanted?
+            rank = chain.entries - middle
+            if rank < 1:
+                high = middle
+                continue
+            entries = await self.read(chain.at_rank(rank), 1, 1)
+            if entries and wanted(entries[0]):
+                low = middle + 1
+            else:
+                high = middle
+        return self._from_end(low)
+
+    def _from_end(self, count: int) -> Position:
+        if count == 0:
+            return self._chain.next_position(self._chain.confirmed)
+        return self._chain.at_rank(max(1, self._chain.entries - count + 1))
+
+    # -- cursors ------------------------------------------------------------------------------
+
+    async def open_cursor(
+        self, name: str, start: Position, properties: Mapping[str, str] | None = None
+    ) -> Cursor:
+        self._require_open()
+        async with self._cursor_lock:
+            cursor = self._cursors.get(name)
+            if cursor is None:
+                record = CursorRecord(self._mark_before(start), properties=dict(properties or {}))
+                cursor = await self._load_cursor(name, record)
+            return cursor
+
+    def _mark_before(self, start: Position) -> Position:
+        """The mark-delete position of a cursor that reads ``start`` next."""
+        if start == LATEST:
+            return self._chain.confirmed
+        if start == EARLIEST:
+            return self._chain.before_first()
+        return self._chain.previous_position(start)
+
+    async def recover_cursor(self, name: str) -> None:
+        """Load a cursor that the metadata store lists (while opening)."""
+        await self._load_cursor(name, None)
+
+    async def _load_cursor(self, name: str, initial: CursorRecord | None) -> ManagedCursor:
+        context = self._context
+        label = f"{self.name}/{name}"
+        node = await RecordNode.load_or_create(
+            context.metadata,
+            cursor_path(self.name, name),
+            encode_cursor,
+            lambda value: decode_cursor(label, value),
+            initial,
+        )
+        state = await recover_state(label, self._chain, node, context.ledgers)
+        store = CursorStore(
+            label,
+            state,
+            node,
+            context.ledgers,
+            self._scope,
+            limits=context.cursor_limits,
+            on_stored=self._maybe_trim,
+            on_lost=self._on_lost,
+        )
+        cursor = ManagedCursor(
+            name, self._chain, state, node.record.properties, store, context.timer
+        )
+        self._cursors[name] = cursor
+        if node.record.deleting:
+            self._scope.spawn(forget_leftovers(node, context.ledgers), f"cursor-leftovers/{name}")
+        return cursor
+
+    def reader_cursor(self, name: str, start: Position) -> Cursor:
+        state = AckState(self._chain, self._mark_before(start))
+        return ManagedCursor(name, self._chain, state, {})
+
+    async def delete_cursor(self, name: str) -> None:
+        self._require_open()
+        async with self._cursor_lock:
+            cursor = self._cursors.get(name)
+            if cursor is None:
+                raise CursorNotFoundError(f"log {self.name} has no cursor {name!r}")
+            assert cursor.store is not None
+            await cursor.store.delete()
+            del self._cursors[name]
+        self._maybe_trim()
+
+    def cursors(self) -> Mapping[str, Cursor]:
+        return dict(self._cursors)
+
+    # -- trimming -----------------------------------------------------------------------------
+
+    def _on_rolled(self) -> None:
+        self._maybe_trim()
+
+    def tick(self) -> None:
+        """Some time has passed: roll an old ledger, trim what retention no longer keeps."""
+        if not self._closed and self.lost is None:
+            self._appender.tick()
+            self._maybe_trim()
+
+    def _deletable(self) -> int:
+        stores = (cursor.store for cursor in self._cursors.values())
+        marks = [store.stored_mark_delete for store in stores if store is not None]
+        context = self._context
+        return deletable(self._chain.ledgers, marks, context.retention, context.now_ms())
+
+    def _maybe_trim(self) -> None:
+        if self._trimming or self._closed or self.lost is not None or self._deletable() == 0:
+            return
+        self._trimming = True
+        self._scope.spawn(self._trim(), "trim")
+
+    async def _trim(self) -> None:
+        try:
+            gone = self._chain.trim(self._deletable())
+            for info in gone:
+                self._store.leave(info.ledger_id)
+            self._catch_up.forget([info.ledger_id for info in gone])
+            await self._store.save()
+            await self._store.delete_left()
+        except LogFencedError as error:
+            self._on_lost(error)
+        except MagnetarError as error:
+            log.warning("trimming is not finished", log=self.name, error=str(error))
+        finally:
+            self._trimming = False
+
+    def delete_left_nowait(self) -> None:
+        """Finish deletions that a former owner left (after opening)."""
+        self._scope.spawn(self._store.delete_left(), "delete-left")
+
+    # -- stats, ending ------------------------------------------------------------------------
+
+    def stats(self) -> LogStats:
+        writer = self._appender.writer
+        ledgers = []
+        for info in self._chain.ledgers:
+            if info.closed:
+                ledgers.append((info.ledger_id, info.entries, info.stored_bytes, "closed"))
+            else:
+                size = writer.length if writer and writer.ledger_id == info.ledger_id else 0
+                entries = self._chain.last_entry(info.ledger_id) + 1
+                ledgers.append((info.ledger_id, entries, size, "open"))
+        return LogStats(
+            self.name,
+            self._chain.entries,
+            sum(ledger[2] for ledger in ledgers),
+            tuple(ledgers),
+            self._chain.confirmed,
+            {name: cursor.mark_delete for name, cursor in self._cursors.items()},
+        )
+
+    def _require_open(self) -> None:
+        if self.lost is not None:
+            raise self.lost
+        if self._closed:
+            raise LogClosedError(f"log {self.name} is closed")
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def abandon(self) -> None:
+        """End without finishing anything (opening failed)."""
+        self._closed = True
+        await self._scope.close()
+
+    async def close(self) -> None:
+        """See the seam. Raises what could not be finished, after everything was tried."""
+        if self._closed:
+            return
+        self._closed = True
+        errors = []
+        for closing in (self._appender.close, *(self._closing(c) for c in self._cursors.values())):
+            try:
+                await closing()
+            except MagnetarError as error:
+                errors.append(error)
+        await self._scope.close()
+        self._fail_waiters(LogClosedError(f"log {self.name} is closed"))
+        self._tail.clear()
+        if errors and self.lost is None:
+            raise LogError(
+                f"log {self.name} was not closed cleanly; the next opening recovers it: "
+                + "; ".join(str(error) for error in errors)
+            ) from errors[0]
+
+    @staticmethod
+    def _closing(cursor: ManagedCursor) -> Callable[[], Coroutine[None, None, None]]:
+        assert cursor.store is not None
+        return cursor.store.close

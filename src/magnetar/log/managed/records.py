@@ -1,0 +1,147 @@
+"""What the metadata store says of a log and of a cursor: values, codec, paths.
+
+Layout: a log is the node ``/managed-ledgers/<tenant>/<namespace>/<domain>/<topic>``, its durable
+cursors are the children of that node; topic and cursor names are URL-encoded as a form field is,
+so they hold no slash. Formats: docs/formats/managed-ledger.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote_plus, unquote_plus
+
+from google.protobuf.message import DecodeError
+
+from magnetar.log.managed.chain import LedgerInfo
+from magnetar.log.managed.managed_pb2 import CursorRecord as CursorMessage
+from magnetar.log.managed.managed_pb2 import LedgerRecord as LedgerMessage
+from magnetar.log.managed.managed_pb2 import LogRecord as LogMessage
+from magnetar.model.errors import LogError
+from magnetar.model.ids import EARLIEST, Position
+
+ROOT = "/managed-ledgers"
+NAME_PARTS = 4
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A log's metadata. ``deleting`` are ledgers that left the log and may still exist."""
+
+    ledgers: tuple[LedgerInfo, ...] = ()
+    deleting: tuple[int, ...] = ()
+    trimmed: Position = EARLIEST
+    epoch: int = 0
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRecord:
+    """A cursor's metadata. Without a ``ledger_id`` its state is ``mark_delete`` alone."""
+
+    mark_delete: Position
+    ledger_id: int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    deleting: tuple[int, ...] = ()
+    epoch: int = 0
+    deleted: bool = False
+
+
+def encode_name(name: str) -> str:
+    """One path segment for ``name``."""
+    return quote_plus(name, safe="*").replace("~", "%7E").replace(".", "%2E", name in (".", ".."))
+
+
+def log_path(name: str) -> str:
+    """The node of a log. ``name`` is ``tenant/namespace/domain/topic``; the topic may hold
+    slashes. Raises ``LogError`` for any other shape."""
+    parts = name.split("/", NAME_PARTS - 1)
+    if len(parts) != NAME_PARTS or not all(parts):
+        raise LogError(f"log name {name!r} must be tenant/namespace/domain/topic")
+    return "/".join((ROOT, *map(encode_name, parts)))
+
+
+def cursor_path(log_name: str, cursor: str) -> str:
+    return f"{log_path(log_name)}/{encode_name(cursor)}"
+
+
+def decode_name(segment: str) -> str:
+    return unquote_plus(segment)
+
+
+def encode_log(record: LogRecord) -> bytes:
+    message = LogMessage(
+        version=VERSION,
+        ledgers=[
+            LedgerMessage(
+                ledger_id=info.ledger_id,
+                entries=info.entries,
+                stored_bytes=info.stored_bytes,
+                created_ms=info.created_ms,
+                closed_ms=info.closed_ms,
+            )
+            for info in record.ledgers
+        ],
+        deleting=record.deleting,
+        trimmed_ledger_id=record.trimmed.ledger_id,
+        trimmed_entry_id=record.trimmed.entry_id,
+        epoch=record.epoch,
+        deleted=record.deleted,
+    )
+    return message.SerializeToString()
+
+
+def decode_log(name: str, value: bytes) -> LogRecord:
+    """Raises ``LogError`` for bytes that are no log record, or of a later version."""
+    message = LogMessage()
+    _parse(message, f"log {name}", value)
+    return LogRecord(
+        ledgers=tuple(
+            LedgerInfo(m.ledger_id, m.entries, m.stored_bytes, m.created_ms, m.closed_ms)
+            for m in message.ledgers
+        ),
+        deleting=tuple(message.deleting),
+        trimmed=Position(message.trimmed_ledger_id, message.trimmed_entry_id),
+        epoch=message.epoch,
+        deleted=message.deleted,
+    )
+
+
+def encode_cursor(record: CursorRecord) -> bytes:
+    message = CursorMessage(
+        version=VERSION,
+        cursor_ledger_id=record.ledger_id,
+        mark_ledger_id=record.mark_delete.ledger_id,
+        mark_entry_id=record.mark_delete.entry_id,
+        properties=dict(record.properties),
+        deleting=record.deleting,
+        epoch=record.epoch,
+        deleted=record.deleted,
+    )
+    return message.SerializeToString()
+
+
+def decode_cursor(name: str, value: bytes) -> CursorRecord:
+    """Raises ``LogError`` for bytes that are no cursor record, or of a later version."""
+    message = CursorMessage()
+    _parse(message, f"cursor {name}", value)
+    return CursorRecord(
+        mark_delete=Position(message.mark_ledger_id, message.mark_entry_id),
+        ledger_id=message.cursor_ledger_id if message.HasField("cursor_ledger_id") else None,
+        properties=dict(message.properties),
+        deleting=tuple(message.deleting),
+        epoch=message.epoch,
+        deleted=message.deleted,
+    )
+
+
+def _parse(message: LogMessage | CursorMessage, what: str, value: bytes) -> None:
+    try:
+        message.ParseFromString(value)
+    except DecodeError as error:
+        raise LogError(f"metadata of {what} cannot be read: {error}") from error
+    if message.version != VERSION:
+        raise LogError(
+            f"metadata of {what} has version {message.version}, this release reads {VERSION}"
+        )

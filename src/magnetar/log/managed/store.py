@@ -1,0 +1,240 @@
+"""The logs of a process: opening, listing and deleting them. Implements ``log.seam.LogStore``.
+
+Opening takes a log over from whoever had it: the last ledger is recovered (fenced, closed), the
+record is written (so that a former owner's next write loses), then the same for every cursor.
+The ledger to append to is created by the first append, so opening many idle logs is cheap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from magnetar.config import LedgerConfig
+from magnetar.env.metadata import MetadataStore
+from magnetar.log.managed.chain import Chain
+from magnetar.log.managed.chain_store import ChainStore
+from magnetar.log.managed.cursor import FlushTimer
+from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
+from magnetar.log.managed.ledgers import Ledgers
+from magnetar.log.managed.managed_log import LogContext, ManagedLog
+from magnetar.log.managed.node import RecordNode
+from magnetar.log.managed.read_ahead import ReadAheadCache
+from magnetar.log.managed.records import (
+    NAME_PARTS,
+    ROOT,
+    CursorRecord,
+    LogRecord,
+    cursor_path,
+    decode_cursor,
+    decode_log,
+    decode_name,
+    encode_cursor,
+    encode_log,
+    encode_name,
+    log_path,
+)
+from magnetar.log.managed.rules import Retention, RollRule
+from magnetar.log.managed.tail_cache import TailCache
+from magnetar.model.errors import LogError, LogFencedError, MagnetarError, NoNodeError
+
+log = structlog.get_logger(__name__)
+
+OPEN_ATTEMPTS = 5
+HOUSEKEEPING_S = 10.0
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class ManagedLogStore:
+    """All managed logs of one process.
+
+    ``now_ms``: wall clock in milliseconds, for ledger ages and retention.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        ledgers: Ledgers,
+        config: LedgerConfig,
+        *,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        cursor_limits: CursorLimits | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._ledgers = ledgers
+        self._context = LogContext(
+            metadata=metadata,
+            ledgers=ledgers,
+            tail_cache=TailCache(config.tail_cache_bytes),
+            read_ahead=ReadAheadCache(config.read_ahead_bytes_max),
+            timer=FlushTimer(config.cursor_flush_interval_ms),
+            roll_rule=RollRule(
+                config.ledger_entries_max, config.ledger_bytes_max, config.ledger_age_ms_max
+            ),
+            retention=Retention(config.retention_ms, config.retention_bytes),
+            cursor_limits=cursor_limits or CursorLimits(),
+            roll_queue_bytes_max=config.roll_queue_bytes_max,
+            now_ms=now_ms,
+        )
+        self._open: dict[str, ManagedLog] = {}
+        self._housekeeping: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # -- opening ------------------------------------------------------------------------------
+
+    async def open(self, name: str) -> ManagedLog:
+        """See the seam. Raises ``LogError``, ``LedgerError``, ``MetadataError``."""
+        assert not self._closed
+        former = self._open.get(name)
+        if former is not None and former.lost is None and not former.closed:
+            raise LogError(f"log {name} is open here already")
+        for attempt in range(1, OPEN_ATTEMPTS + 1):
+            try:
+                opened = await self._open_once(name)
+            except LogFencedError:
+                if attempt == OPEN_ATTEMPTS:
+                    raise
+                continue  # the former owner wrote meanwhile; what it wrote is read again
+            self._open[name] = opened
+            self._keep_house()
+            return opened
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _open_once(self, name: str) -> ManagedLog:
+        store = await self._take_over(name)
+        opened = ManagedLog(name, self._context, store)
+        try:
+            for segment in await self._children(log_path(name)):
+                cursor = decode_name(segment)
+                if not await self._finish_cursor_deletion(name, cursor):
+                    await opened.recover_cursor(cursor)
+        except MagnetarError:
+            await opened.abandon()
+            raise
+        opened.delete_left_nowait()
+        return opened
+
+    async def _take_over(self, name: str) -> ChainStore:
+        """Recover the last ledger and write the record."""
+        node = await self._log_node(name, LogRecord())
+        if node.record.deleted:
+            await self._delete(name, node)
+            node = await self._log_node(name, LogRecord())
+        record = node.record
+        store = ChainStore(name, Chain(record.ledgers, record.trimmed), node, self._ledgers)
+        if record.ledgers and not record.ledgers[-1].closed:
+            reader = await self._ledgers.open(record.ledgers[-1].ledger_id)
+            store.close_last(self._context.now_ms(), reader.last_add_confirmed + 1, reader.length)
+        await store.take_over()
+        return store
+
+    async def _log_node(self, name: str, initial: LogRecord | None) -> RecordNode[LogRecord]:
+        return await RecordNode.load_or_create(
+            self._metadata,
+            log_path(name),
+            encode_log,
+            lambda value: decode_log(name, value),
+            initial,
+        )
+
+    async def _cursor_node(self, name: str, cursor: str) -> RecordNode[CursorRecord]:
+        return await RecordNode.load_or_create(
+            self._metadata,
+            cursor_path(name, cursor),
+            encode_cursor,
+            lambda value: decode_cursor(f"{name}/{cursor}", value),
+            None,
+        )
+
+    async def _finish_cursor_deletion(self, name: str, cursor: str) -> bool:
+        """True if the cursor was being deleted; it is gone now."""
+        node = await self._cursor_node(name, cursor)
+        if node.record.deleted:
+            await finish_deletion(self._ledgers, node, node.record)
+        return node.record.deleted
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return await self._metadata.children(path)
+        except NoNodeError:
+            return []
+
+    # -- housekeeping -------------------------------------------------------------------------
+
+    def _keep_house(self) -> None:
+        """One timer for all logs: roll old ledgers, trim what retention no longer keeps."""
+        if self._housekeeping is None and self._open and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._housekeeping = loop.call_later(HOUSEKEEPING_S, self._tick)
+
+    def _tick(self) -> None:
+        self._housekeeping = None
+        self._open = {name: opened for name, opened in self._open.items() if not opened.closed}
+        for opened in self._open.values():
+            opened.tick()
+        self._keep_house()
+
+    # -- asking, deleting ---------------------------------------------------------------------
+
+    async def exists(self, name: str) -> bool:
+        try:
+            node = await self._log_node(name, None)
+        except NoNodeError:
+            return False
+        return not node.record.deleted
+
+    async def delete(self, name: str) -> None:
+        opened = self._open.get(name)
+        if opened is not None and not opened.closed:
+            raise LogError(f"log {name} is open; close it before deleting it")
+        try:
+            node = await self._log_node(name, None)
+        except NoNodeError:
+            return
+        await self._delete(name, node)
+
+    async def _delete(self, name: str, node: RecordNode[LogRecord]) -> None:
+        """The record says so first, so that whoever opens the log next finishes the work."""
+        store = ChainStore(name, Chain(), node, self._ledgers)
+        await store.mark_deleted()
+        for segment in await self._children(log_path(name)):
+            cursor = await self._cursor_node(name, decode_name(segment))
+            await finish_deletion(self._ledgers, cursor, cursor.record)
+        await store.delete_log()
+
+    async def names(self, prefix: str) -> list[str]:
+        """The names below ``prefix``: whole leading parts (``tenant/namespace``), or empty."""
+        parts = [encode_name(part) for part in prefix.split("/") if part]
+        return sorted(await self._names_below(parts))
+
+    async def _names_below(self, parts: list[str]) -> list[str]:
+        path = "/".join((ROOT, *parts))
+        if len(parts) < NAME_PARTS:
+            names = []
+            for segment in await self._children(path):
+                names += await self._names_below([*parts, segment])
+            return names
+        name = "/".join(decode_name(part) for part in parts)
+        return [name] if await self.exists(name) else []
+
+    async def close(self) -> None:
+        """Close every log. Raises the first that could not be closed cleanly, after all."""
+        self._closed = True
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+        errors = []
+        for opened in list(self._open.values()):
+            try:
+                await opened.close()
+            except MagnetarError as error:
+                errors.append(error)
+        self._open.clear()
+        self._context.timer.close()
+        if errors:
+            raise errors[0]

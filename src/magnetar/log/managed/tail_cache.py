@@ -1,0 +1,130 @@
+"""The tail of every log in memory: the entries as the ledger writer built them, not copied.
+
+One budget in bytes over all logs; what came first goes first. A log's tail is one run of
+consecutive entries per ledger, so reading is slicing a list. Whoever reads bounds the slice by
+what is confirmed: the cache holds unconfirmed entries too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from magnetar.model.entry import Entry
+
+ENTRY_OVERHEAD_BYTES = 80
+"""What an entry costs beside its bytes (object header, list slot, allocator)."""
+
+COMPACT_AT = 512
+"""Dropped slots at a list's front before they are given back."""
+
+
+class _Run:
+    """Consecutive entries of one ledger; ``entries[dropped]`` has the id ``first``."""
+
+    __slots__ = ("dropped", "entries", "first", "ledger_id", "payload_offset")
+
+    def __init__(self, ledger_id: int, first: int, payload_offset: int) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.payload_offset = payload_offset
+        self.entries: list[bytes | None] = []
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self.entries) - self.dropped
+
+    def drop(self, count: int) -> None:
+        end = self.dropped + count
+        self.entries[self.dropped : end] = [None] * count
+        self.first += count
+        self.dropped = end
+        if end >= COMPACT_AT and 2 * end >= len(self.entries):
+            del self.entries[:end]
+            self.dropped = 0
+
+
+class LogTail:
+    """One log's part of the cache."""
+
+    __slots__ = ("_cache", "_runs")
+
+    def __init__(self, cache: TailCache) -> None:
+        self._cache = cache
+        self._runs: deque[_Run] = deque()  # of growing ledger ids
+
+    def add(
+        self, ledger_id: int, first: int, entries: Sequence[bytes], payload_offset: int
+    ) -> None:
+        """``entries`` were appended under ids from ``first`` on."""
+        run = self._runs[-1] if self._runs else None
+        if run is None or run.ledger_id != ledger_id or run.first + len(run) != first:
+            if run is not None and run.ledger_id == ledger_id:
+                self._runs.pop()  # a gap: what lies before it is not worth a second run
+            run = _Run(ledger_id, first, payload_offset)
+            self._runs.append(run)
+        run.entries += entries
+        self._cache.added(self, run, entries)
+
+    def read(
+        self, ledger_id: int, first: int, last: int, max_entries: int, max_bytes: int
+    ) -> list[Entry] | None:
+        """Entries ``first``..``last`` of the ledger, bounded, at least one; None when ``first``
+        is not held. ``max_bytes`` counts whole entries."""
+        for run in self._runs:
+            if run.ledger_id == ledger_id:
+                break
+        else:
+            return None
+        at = first - run.first
+        count = min(max_entries, last - first + 1, len(run) - at)
+        if at < 0 or count <= 0:
+            return None
+        begin = run.dropped + at
+        offset = run.payload_offset
+        found: list[Entry] = []
+        for data in run.entries[begin : begin + count]:
+            assert data is not None
+            max_bytes -= len(data)
+            if max_bytes < 0 and found:
+                break
+            found.append(Entry(ledger_id, first, data, offset))
+            first += 1
+        return found
+
+    def drop_front(self, run: _Run, count: int) -> None:
+        """The cache evicts ``count`` entries of ``run``."""
+        run.drop(count)
+        if not len(run) and self._runs and self._runs[0] is run and len(self._runs) > 1:
+            self._runs.popleft()
+
+    def clear(self) -> None:
+        """The log is closed: give everything back."""
+        self._runs.clear()
+        self._cache.removed(self)
+
+
+class TailCache:
+    """The budget that all tails share."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+        self._batches: deque[tuple[LogTail, _Run, int, int]] = deque()  # oldest first
+
+    def tail(self) -> LogTail:
+        return LogTail(self)
+
+    def added(self, tail: LogTail, run: _Run, entries: Sequence[bytes]) -> None:
+        size = sum(map(len, entries)) + ENTRY_OVERHEAD_BYTES * len(entries)
+        self._batches.append((tail, run, len(entries), size))
+        self.held_bytes += size
+        while self.held_bytes > self.bytes_max and self._batches:
+            oldest, its_run, count, its_size = self._batches.popleft()
+            oldest.drop_front(its_run, count)
+            self.held_bytes -= its_size
+
+    def removed(self, tail: LogTail) -> None:
+        kept = deque(batch for batch in self._batches if batch[0] is not tail)
+        self._batches = kept
+        self.held_bytes = sum(batch[3] for batch in kept)
