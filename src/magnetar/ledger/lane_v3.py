@@ -1,0 +1,128 @@
+"""The version 3 lane: whatever must be matched by transaction id, and what only version 3 has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from magnetar.env.framed import Buffer
+from magnetar.env.tasks import TaskScope
+from magnetar.ledger.bookies import AddDone
+from magnetar.ledger.lane import ConnectionOptions, Lane, Resolve
+from magnetar.ledger.lane_v2 import Call
+from magnetar.ledger.pending_adds import AddBatch
+from magnetar.model.errors import BookieUnavailableError
+from magnetar.model.ids import BookieId
+from magnetar.wire.bookie import v3
+from magnetar.wire.bookie.status import v3_error
+
+
+class V3Lane(Lane):
+    """See the module's text."""
+
+    def __init__(
+        self, bookie_id: BookieId, resolve: Resolve, options: ConnectionOptions, scope: TaskScope
+    ) -> None:
+        super().__init__(bookie_id, resolve, options, scope)
+        self._txn_id = 0
+        self._calls: dict[int, Call[v3.Answer]] = {}
+        self._adds: dict[int, tuple[AddBatch, int]] = {}  # oldest first
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._calls or self._adds)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: int,
+        done: AddDone,
+    ) -> None:
+        """As ``BookieClient.add_entries``."""
+        refusal = self.refusal(sum(map(len, entries)))
+        if refusal is not None:
+            self._loop.call_soon(done, refusal, tuple(entry_ids))
+            return
+        deadline_s = self._loop.time() + self.options.add_timeout_s
+        batch = AddBatch(ledger_id, entry_ids, done, deadline_s)
+        parts: list[Buffer] = []
+        for entry_id, entry in zip(entry_ids, entries, strict=True):
+            self._txn_id += 1
+            self._adds[self._txn_id] = (batch, entry_id)
+            parts += v3.encode_add(self._txn_id, ledger_id, entry_id, master_key, entry, flags)
+        self.send(parts, sum(map(len, parts)))
+
+    async def call(
+        self, encode: Callable[[int], bytes], what: str, timeout_s: float | None = None
+    ) -> v3.Answer:
+        """Send what ``encode`` makes of a transaction id and await the answer.
+
+        ``what`` names the request in errors: the bookie's refusals raise as ``BookieError``, no
+        answer in ``timeout_s`` (default: the read timeout) as ``BookieUnavailableError``.
+        """
+        self._txn_id += 1
+        txn_id = self._txn_id
+        frame = encode(txn_id)
+        refusal = self.refusal(len(frame))
+        if refusal is None and len(self._calls) >= self.options.calls_max:
+            refusal = self.unavailable(f"{len(self._calls)} requests are unanswered already")
+        if refusal is not None:
+            raise refusal
+        now_s = self._loop.time()
+        deadline_s = now_s + (self.options.read_timeout_s if timeout_s is None else timeout_s)
+        call: Call[v3.Answer] = Call(self._loop.create_future(), now_s, deadline_s)
+        self._calls[txn_id] = call
+        self.send((frame,), len(frame))
+        answer = await call.answer
+        error = v3_error(answer.code, f"bookie {self.bookie_id}, {what}")
+        if error is not None:
+            raise error
+        return answer
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+        for start, end in bounds:
+            answer = v3.decode_answer(bytes(view[start:end]))
+            call = self._calls.pop(answer.txn_id, None)
+            if call is not None:
+                call.resolve(answer)
+                continue
+            add = self._adds.pop(answer.txn_id, None)
+            if add is not None:
+                self._added(answer, *add)
+
+    def _added(self, answer: v3.Answer, batch: AddBatch, entry_id: int) -> None:
+        what = f"bookie {self.bookie_id}, add of entry {batch.ledger_id}:{entry_id}"
+        batch.done(v3_error(answer.code, what), (entry_id,))
+
+    # -- failures -----------------------------------------------------------------------------
+
+    def fail_pending(self, error: BookieUnavailableError) -> None:
+        calls, self._calls = self._calls, {}
+        adds, self._adds = self._adds, {}
+        for call in calls.values():
+            call.fail(error)
+        for batch, entry_id in adds.values():
+            batch.done(error, (entry_id,))
+
+    def expire(self, now_s: float) -> float | None:
+        sent_at_s: list[float] = []
+        for txn_id, call in list(self._calls.items()):
+            if call.deadline_s <= now_s:
+                del self._calls[txn_id]
+                sent_at_s.append(call.sent_at_s)
+                waited_ms = (now_s - call.sent_at_s) * 1000
+                call.fail(self.unavailable(f"no answer to a request in {waited_ms:.0f} ms"))
+        timeout_s = self.options.add_timeout_s
+        expired = [txn for txn, (batch, _) in self._adds.items() if batch.deadline_s <= now_s]
+        error = self.unavailable(f"no answer to an add in {timeout_s * 1000:.0f} ms")
+        for txn_id in expired:
+            batch, entry_id = self._adds.pop(txn_id)
+            sent_at_s.append(batch.deadline_s - timeout_s)
+            batch.done(error, (entry_id,))
+        return min(sent_at_s, default=None)
