@@ -1,0 +1,1 @@
+"""Benchmarks. Run from the project's root: ``python -m bench.throughput``, and so on."""

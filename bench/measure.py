@@ -1,0 +1,108 @@
+"""What every benchmark measures with: latency histograms, CPU times, the machine's name."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+_STEPS_PER_E = 100  # a bucket is 1 % wide
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Histogram:
+    """Latencies in buckets of 1 %, from a microsecond up."""
+
+    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
+        self.counts: dict[int, int] = dict(counts or {})
+
+    def record(self, seconds: float, count: int = 1) -> None:
+        """Count ``count`` events that took ``seconds`` each."""
+        bucket = int(math.log(max(seconds * 1e6, 1.0)) * _STEPS_PER_E)
+        self.counts[bucket] = self.counts.get(bucket, 0) + count
+
+    def merge(self, other: Histogram) -> None:
+        for bucket, count in other.counts.items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + count
+
+    def percentile_ms(self, percent: float) -> float:
+        """The latency that ``percent`` of the events did not pass, in milliseconds."""
+        total = sum(self.counts.values())
+        if not total:
+            return 0.0
+        left = math.ceil(total * percent / 100)
+        for bucket in sorted(self.counts):
+            left -= self.counts[bucket]
+            if left <= 0:
+                return math.exp((bucket + 1) / _STEPS_PER_E) / 1e3
+        raise AssertionError("counts do not add up")
+
+    def summary_ms(self) -> dict[str, float]:
+        percents = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99_9": 99.9, "max": 100.0}
+        return {name: round(self.percentile_ms(value), 3) for name, value in percents.items()}
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process (all its threads); 0 if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def process_tree(pids: Iterable[int]) -> list[int]:
+    """The processes and all their descendants."""
+    found: list[int] = []
+    queue = list(pids)
+    while queue:
+        pid = queue.pop()
+        found.append(pid)
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                queue += [int(child) for child in task.read_text().split()]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return sorted(set(found))
+
+
+def resident_mib(pid: int) -> float:
+    """The resident memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def machine() -> dict[str, str]:
+    """What the figures were measured on, and which commit."""
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    return {
+        "cpu": model,
+        "cores": str(os.cpu_count()),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": f"{os.getloadavg()[0]:.2f}",
+        "commit": commit(),
+    }
+
+
+def commit() -> str:
+    """The commit that is measured, ``+`` if the sources differ from it."""
+    root = Path(__file__).parent.parent
+
+    def git(*arguments: str) -> str:
+        run = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
+        )
+        return run.stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--short", "src") else "")
