@@ -1,0 +1,258 @@
+"""The check that keeps a bookie from starting with the wrong disks.
+
+A bookie that comes up under its id without the data it acknowledged would answer "no such entry"
+and lose it for good. So the cookie in the metadata store, the cookies in all of its directories
+and its settings must say the same, or it does not start:
+
+| store | directories                 | then                                             |
+|-------|-----------------------------|--------------------------------------------------|
+| none  | none, empty                 | first start: stamp the directories, then the store |
+| none  | some stamped, no data       | a first start that was cut short: go on with it  |
+| none  | data                        | refuse: the metadata store is another or was lost |
+| there | all agree                   | start                                            |
+| there | one without cookie          | refuse: a disk was wiped, replaced or not mounted |
+| there | one differs                 | refuse, and say how                              |
+
+Runs before anything else touches the directories. Source: BookKeeper's
+``LegacyCookieValidation``; docs/adr/0034-cookies.md says where we differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from magnetar.env.disk import Disk, RealDisk
+from magnetar.env.metadata import MetadataStore
+from magnetar.model.errors import (
+    BookieIOError,
+    CookieError,
+    MetadataFormatError,
+    NodeExistsError,
+    NoNodeError,
+)
+from magnetar.model.ids import BookieId
+from magnetar.wire.bookie.metadata_cookie import Cookie, decode_cookie, encode_cookie
+
+log = structlog.get_logger(__name__)
+
+CURRENT = "current"
+VERSION = "VERSION"
+_NO_DATA = (CURRENT, "lost+found")
+
+_ADVICE = {
+    "bookie id": "restore the bookie's id (or its host and port, if the id comes from them)",
+    "journal directories": "restore the setting, or mount the directories where they were",
+    "ledger directories": "restore the setting, or mount the directories where they were",
+    "instance id": "point the bookie at the metadata store of its own cluster",
+}
+
+
+async def check_cookie(
+    store: MetadataStore,
+    root: str,
+    bookie_id: BookieId,
+    directories: Sequence[Path],
+    instance_id: str,
+    host_port: str = "",
+    *,
+    journal_directories: Sequence[Path] = (),
+    relative_to: Path | None = None,
+    disk: Disk | None = None,
+) -> None:
+    """Let the bookie start, or raise ``CookieError``; on a first start make its cookies.
+
+    ``directories``: the ledger directories; ``journal_directories``: the others (none: the same).
+    ``host_port`` only tells the reader of an error which bookie it is. ``relative_to``: note
+    directories below it by their path from there, so that a data directory that holds everything
+    may be moved as a whole. Raises ``BookieIOError`` if a directory cannot be read or written.
+    """
+    check = _Check(
+        disk or RealDisk(),
+        [*dict.fromkeys([*journal_directories, *directories])],
+        Cookie.of(
+            bookie_id,
+            [_noted(path, relative_to) for path in journal_directories or directories],
+            [_noted(path, relative_to) for path in directories],
+            instance_id,
+        ),
+        f"bookie {bookie_id}" + (f" ({host_port})" if host_port not in ("", bookie_id) else ""),
+        f"{root}/cookies/{bookie_id}",
+    )
+    lane = check.disk.lane("cookie")
+    try:
+        stored = await _stored_cookie(store, check.node)
+        if await lane.run(lambda: check.may_start(stored)):
+            return
+        await lane.run(check.stamp)
+        await _store_cookie(store, check)
+    except OSError as error:
+        raise BookieIOError(
+            f"{check.who} cannot read or write its directories: {error}; check that they are "
+            f"mounted and writable"
+        ) from error
+    finally:
+        await lane.close()
+
+
+async def _stored_cookie(store: MetadataStore, node: str) -> Cookie | None:
+    try:
+        return decode_cookie((await store.get(node)).value, f"{node} in the metadata store")
+    except NoNodeError:
+        return None
+    except MetadataFormatError as error:
+        raise CookieError(str(error)) from error
+
+
+async def _store_cookie(store: MetadataStore, check: _Check) -> None:
+    try:
+        await store.create(check.node, encode_cookie(check.cookie))
+    except NodeExistsError as error:
+        other = await _stored_cookie(store, check.node)
+        if other != check.cookie:  # else our own create, whose answer was lost
+            raise CookieError(
+                f"{check.who} does not start: another bookie took its id while it started for the "
+                f"first time ({check.node}); give each bookie an id of its own"
+            ) from error
+    log.info("new bookie", bookie=check.cookie.bookie_id, directories=len(check.directories))
+
+
+def _noted(path: Path, relative_to: Path | None) -> str:
+    """How a directory is written in the cookie. Links are not followed: a link may stand for a
+    directory that was moved."""
+    absolute = path.absolute()
+    if relative_to is not None and absolute.is_relative_to(relative_to.absolute()):
+        return str(absolute.relative_to(relative_to.absolute()))
+    return str(absolute)
+
+
+class _Check:
+    """The blocking half: runs in a lane."""
+
+    def __init__(
+        self, disk: Disk, directories: Sequence[Path], cookie: Cookie, who: str, node: str
+    ) -> None:
+        self.disk = disk
+        self.directories = directories
+        self.cookie = cookie
+        self.who = who
+        self.node = node
+
+    def may_start(self, stored: Cookie | None) -> bool:
+        """True: all agree. False: a first start. Raises ``CookieError``."""
+        if stored is not None:
+            self._compare(stored, f"the metadata store ({self.node})")
+        stamped = 0
+        for directory in self.directories:
+            cookie = self._read(directory)
+            if cookie is not None:
+                self._compare(cookie, str(_version_file(directory)))
+                stamped += 1
+            elif stored is not None:
+                raise self._missing(directory)
+        if stored is None:
+            self._require_no_data(stamped)
+        return stored is not None
+
+    def stamp(self) -> None:
+        """Write the cookie into every directory, durably."""
+        data = encode_cookie(self.cookie)
+        for directory in self.directories:
+            target = _version_file(directory)
+            temporary = target.with_suffix(".new")
+            self.disk.make_dir(target.parent)
+            if temporary.name in self.disk.list(target.parent):
+                self.disk.remove(temporary)  # a stamp that a crash cut short
+            file = self.disk.open(temporary, create=True)
+            try:
+                file.pwritev([data], 0)
+                file.datasync()
+            finally:
+                file.close()
+            self.disk.rename(temporary, target)
+            self.disk.sync_dir(target.parent)
+
+    def _read(self, directory: Path) -> Cookie | None:
+        path = _version_file(directory)
+        try:
+            file = self.disk.open(path)
+        except FileNotFoundError:
+            return None
+        try:
+            data = file.pread(self.disk.size(path), 0)
+        finally:
+            file.close()
+        try:
+            return decode_cookie(data, str(path))
+        except MetadataFormatError as error:
+            raise CookieError(
+                f"{self.who} does not start: {error}; restore the file from another of its "
+                f"directories, all hold the same"
+            ) from error
+
+    def _compare(self, found: Cookie, where: str) -> None:
+        differing = difference(found, self.cookie)
+        if differing is None:
+            return
+        what, theirs, ours = differing
+        raise CookieError(
+            f"{self.who} does not start: {where} says that its {what} is {theirs!r}, its settings "
+            f"say {ours!r}. To start it, {_ADVICE[what]}"
+        )
+
+    def _missing(self, directory: Path) -> CookieError:
+        state = "is empty" if self._is_empty(directory) else "holds files"
+        return CookieError(
+            f"{self.who} does not start: {directory} {state} and has no {CURRENT}/{VERSION}, but "
+            f"the metadata store knows the bookie ({self.node}): the disk was wiped, replaced or "
+            f"is not mounted, and starting would deny entries that were acknowledged. Mount or "
+            f"restore it; if its data is lost, let the other bookies re-replicate, then start an "
+            f"empty bookie under a new id"
+        )
+
+    def _require_no_data(self, stamped: int) -> None:
+        for directory in self.directories:
+            if self._is_empty(directory):
+                continue
+            if stamped:
+                raise CookieError(
+                    f"{self.who} does not start: {directory} holds its data, but the metadata "
+                    f"store does not know the bookie (no {self.node}); point it at the metadata "
+                    f"store that it was made with"
+                )
+            raise CookieError(
+                f"{self.who} does not start: {directory} is not empty and has no "
+                f"{CURRENT}/{VERSION}, and the bookie is new to the metadata store (no "
+                f"{self.node}); give it empty directories"
+            )
+
+    def _is_empty(self, directory: Path) -> bool:
+        """Whether it holds nothing but a cookie."""
+        try:
+            names = self.disk.list(directory)
+        except FileNotFoundError:
+            return True
+        if any(name not in _NO_DATA for name in names):
+            return False
+        current = self.disk.list(directory / CURRENT) if CURRENT in names else []
+        return all(name.partition(".")[0] == VERSION for name in current)
+
+
+def difference(found: Cookie, expected: Cookie) -> tuple[str, str, str] | None:
+    """``(what, found, expected)`` of the first thing that two cookies disagree on, or None."""
+    pairs = (
+        ("bookie id", found.bookie_id, expected.bookie_id),
+        ("instance id", found.instance_id, expected.instance_id),
+        ("journal directories", found.journal_dir, expected.journal_dir),
+        ("ledger directories", found.ledger_dirs, expected.ledger_dirs),
+    )
+    for what, theirs, ours in pairs:
+        if theirs != ours:
+            return what, theirs.replace("\t", " "), ours.replace("\t", " ")
+    return None
+
+
+def _version_file(directory: Path) -> Path:
+    return directory / CURRENT / VERSION
