@@ -147,7 +147,7 @@ class MemoryBookie:
         lacs = [struct.unpack_from(">q", entry, 16)[0] for entry in ledger.entries.values()]
         if ledger.explicit_lac is not None:
             lacs.append(struct.unpack_from(">q", ledger.explicit_lac, 8)[0])
-        return LacReply(max(lacs, default=-1), last, ledger.explicit_lac)
+        return LacReply(max(lacs, default=-1), last)
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
         ledger = self.ledgers.setdefault(ledger_id, Ledger(master_key))
@@ -155,10 +155,13 @@ class MemoryBookie:
             raise UnauthorizedError(f"ledger {ledger_id}: another master key")
         ledger.explicit_lac = body
 
+    def explicit_lac_body(self, ledger_id: int) -> bytes:
+        return self._ledger(ledger_id).explicit_lac or b""
+
     async def force(self, ledger_id: int) -> None:
         self.forced.append(ledger_id)
 
-    def list_entries(self, ledger_id: int) -> Iterable[int]:
+    async def list_entries(self, ledger_id: int) -> Iterable[int]:
         return sorted(self._ledger(ledger_id).entries)
 
     def info(self) -> Space:

@@ -10,13 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
-from magnetar.model.entry import LacReply
 from magnetar.model.errors import MagnetarError
-from magnetar.model.ids import BookieId
 
 AddDone: TypeAlias = Callable[[MagnetarError | None, Sequence[int]], None]
 """``done(error, entry_ids)``: durable (``error`` None) or refused. On the loop, never from inside
 ``add_entries``; over all calls each entry id of the request comes exactly once."""
+
+
+class KnownLac(Protocol):
+    """Read as ``model.entry.LacReply``."""
+
+    @property
+    def last_add_confirmed(self) -> int: ...
+
+    @property
+    def last_entry(self) -> bytes | None: ...
 
 
 class DiskSpace(Protocol):
@@ -32,9 +40,6 @@ class DiskSpace(Protocol):
 class BookieCore(Protocol):
     """Errors raised and passed are ``BookieError``. ``add`` flags: 1 recovery; ``read`` flags:
     1 fence; both: 2 high priority."""
-
-    @property
-    def bookie_id(self) -> BookieId: ...
 
     def add_entries(
         self,
@@ -60,7 +65,12 @@ class BookieCore(Protocol):
 
     async def read_lac(
         self, ledger_id: int, flags: int = 0, master_key: bytes = b""
-    ) -> LacReply: ...
+    ) -> KnownLac: ...
+
+    def explicit_lac_body(self, ledger_id: int) -> bytes:
+        """The body of the latest ``write_lac``; empty if there was none. Raises
+        ``NoLedgerError``."""
+        ...
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None: ...
 
@@ -68,7 +78,7 @@ class BookieCore(Protocol):
         """Returns when every add answered so far is durable."""
         ...
 
-    def list_entries(self, ledger_id: int) -> Iterable[int]:
+    async def list_entries(self, ledger_id: int) -> Iterable[int]:
         """The ids held, ascending. Raises ``NoLedgerError``."""
         ...
 

@@ -19,10 +19,10 @@ from magnetar.model.ids import BookieId
 class LocalBookie:
     """Client of ``core``; several may share one core, and closing one closes only itself."""
 
-    def __init__(self, core: BookieCore) -> None:
+    def __init__(self, bookie_id: BookieId, core: BookieCore) -> None:
         self._core = core
         self._closed = False
-        self.bookie_id: BookieId = core.bookie_id
+        self.bookie_id = bookie_id
 
     def add_entries(
         self,
@@ -49,7 +49,10 @@ class LocalBookie:
         return await self._open().read_batch(ledger_id, first_entry_id, max_entries, max_bytes)
 
     async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
-        return await self._open().read_lac(ledger_id, flags, master_key)
+        core = self._open()
+        reply = await core.read_lac(ledger_id, flags, master_key)
+        body = core.explicit_lac_body(ledger_id) or None
+        return LacReply(reply.last_add_confirmed, reply.last_entry, body)
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
         await self._open().write_lac(ledger_id, master_key, lac, body)

@@ -39,7 +39,7 @@ class BookieServer:
         self._connections_max = connections_max
         self._watch = LacWatch()
         self._sessions: dict[BookieSession, None] = {}
-        self._scope = TaskScope(f"bookie server {core.bookie_id}")
+        self._scope = TaskScope(f"bookie server {host}:{port}")
         self._server: asyncio.Server | None = None
 
     @property

@@ -259,7 +259,7 @@ class BookieSession(FramedConnection):
             self._scope.spawn(self._work(), f"worker of {self.peer}")
 
     def _refuse(self, request: Queued, reason: str) -> None:
-        error = TooManyRequestsError(f"bookie {self._core.bookie_id}: {reason}; try again later")
+        error = TooManyRequestsError(f"{reason}; try again later")
         self.write(self._answers.failed(request, error))
 
     async def _work(self) -> None:
@@ -301,7 +301,7 @@ class BookieSession(FramedConnection):
                 await self._core.force(ledger_id)
                 return (v3.encode_force_answer(request),)
             case ListEntries(ledger_id=ledger_id):
-                held = availability.encode(self._core.list_entries(ledger_id))
+                held = availability.encode(await self._core.list_entries(ledger_id))
                 return (v3.encode_list_answer(request, held),)
             case GetBookieInfo():
                 info = self._core.info()
@@ -345,9 +345,10 @@ class BookieSession(FramedConnection):
 
     async def _read_lac(self, request: ReadLac) -> bytes:
         reply = await self._core.read_lac(request.ledger_id)
-        if reply.last_entry is None and reply.explicit_lac is None:
+        body = self._core.explicit_lac_body(request.ledger_id) or None
+        if reply.last_entry is None and body is None:
             raise NoEntryError(f"ledger {request.ledger_id} has no entry and no LAC here")
-        return v3.encode_read_lac_answer(request, reply.explicit_lac, reply.last_entry)
+        return v3.encode_read_lac_answer(request, body, reply.last_entry)
 
     # -- long polls ---------------------------------------------------------------------------
 
