@@ -30,6 +30,27 @@ class Metrics:
             "Records committed to journals",
             registry=self.registry,
         )
+        self.bookie_flush_seconds = Histogram(
+            "magnetar_bookie_flush_seconds",
+            "Flushes of a ledger directory's write cache: entry log, index, mark",
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.bookie_flush_failures_total = Counter(
+            "magnetar_bookie_flush_failures_total",
+            "Flushes that failed and are tried again",
+            registry=self.registry,
+        )
+        self.bookie_replayed_entries_total = Counter(
+            "magnetar_bookie_replayed_entries_total",
+            "Entries taken from journals at start",
+            registry=self.registry,
+        )
+        self.bookie_journal_damages_total = Counter(
+            "magnetar_bookie_journal_damages_total",
+            "Damaged places found in journals at start, torn tails left out",
+            registry=self.registry,
+        )
         self.broker_connections = Gauge(
             "magnetar_broker_connections", "Client connections", registry=self.registry
         )

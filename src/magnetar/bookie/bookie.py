@@ -1,0 +1,650 @@
+"""The bookie: the storage server's core, which both the TCP server and the in-process client
+call. Its methods have the signatures of the ledger client's seam; flags are plain ints.
+
+Rules (see ``docs/adr/0010-bookie-storage.md``):
+
+* An entry is acknowledged after the journal's sync, and readable from the moment it is accepted.
+* The first add or fence of a ledger binds its master key; both are in the journal before any
+  entry or answer that depends on them.
+* Fence check and insert happen in one turn of the loop: after a fence, no add without RECOVERY is
+  accepted, and every one accepted before it is found by the fencing reader.
+* A fence is durable before it is answered, by whichever reader.
+* "No entry" and "no ledger" are said only when certain: never in limbo, never for damage.
+* Adding an entry again is fine, in any order.
+
+Bounds: bytes waiting for a journal, both halves of the write cache, adds parked while both are
+full (bytes and time), reads under way. Past them: ``TooManyRequestsError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import structlog
+
+from magnetar.bookie.journal import Done, Journal, Request
+from magnetar.bookie.journal_files import JournalDirectory
+from magnetar.bookie.journal_format import (
+    DELETE,
+    ENTRY,
+    LAC,
+    LEDGER,
+    Damage,
+    encode_delete,
+    encode_lac,
+    encode_ledger,
+)
+from magnetar.bookie.ledger_state import (
+    LAC_BODY_BYTES_MAX,
+    MASTER_KEY_BYTES,
+    LedgerState,
+    inspect_entries,
+)
+from magnetar.bookie.ledger_table import LedgerTable
+from magnetar.bookie.read_cache import ReadCache
+from magnetar.bookie.replay import Replayer, StartReport, replay_journal, sort_damages
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.config import BookieConfig
+from magnetar.env.disk import Disk, RealDisk
+from magnetar.env.tasks import TaskScope
+from magnetar.metrics import Metrics
+from magnetar.model.entry import LacReply
+from magnetar.model.errors import (
+    BadRequestError,
+    BookieError,
+    BookieIOError,
+    ConfigError,
+    FencedError,
+    MagnetarError,
+    NoEntryError,
+    NoLedgerError,
+    ReadOnlyBookieError,
+    TooManyRequestsError,
+    UnauthorizedError,
+    UnknownLedgerStateError,
+)
+from magnetar.model.ids import BookieId
+
+log = structlog.get_logger(__name__)
+
+RECOVERY = 1
+"""Add flag: allowed on a fenced ledger."""
+FENCE = 1
+"""Read flag: fence before reading."""
+
+READS_MAX = 1024
+PARKED_WAIT_MS_MAX = 5_000
+FLUSH_RETRY_S = 1.0
+
+
+class BookieInfo(NamedTuple):
+    """Of the ledger directories' file systems, and what the bookie is up to."""
+
+    total_bytes: int
+    free_bytes: int
+    read_only: bool
+    limbo: bool
+    write_cache_bytes: int
+    read_cache_bytes: int
+    journal_pending_bytes: int
+
+
+class _Parked(NamedTuple):
+    """An add that waits for room in the write cache."""
+
+    arguments: tuple[int, bytes, Sequence[int], Sequence[bytes], int, Done]
+    byte_count: int
+    deadline_s: float
+
+
+class Bookie:
+    """See the module's text. Directories come from ``config``; call ``start`` first."""
+
+    def __init__(self, config: BookieConfig, metrics: Metrics, disk: Disk | None = None) -> None:
+        if not config.ledger_directories or not config.journal.directories:
+            raise ConfigError(
+                "a bookie needs bookie.ledger_directories and bookie.journal.directories; "
+                "name at least one directory each"
+            )
+        self.bookie_id = BookieId(config.bookie_id or f"{config.host}:{config.port}")
+        """Whoever lets the server take a free port sets the name after it has."""
+        self._config = config
+        self._metrics = metrics
+        self._disk: Disk = disk or RealDisk()
+        self._read_cache = ReadCache(config.read_cache_bytes)
+        self._flush_bytes = config.write_cache_bytes // (4 * len(config.ledger_directories))
+        self._parked: deque[_Parked] = deque()
+        self._parked_bytes = 0
+        self._reads: dict[tuple[int, int], asyncio.Future[list[tuple[int, bytes]]]] = {}
+        self._flushing = 0
+        self._closed = True
+        self.read_only = False
+        self.report: StartReport | None = None
+
+    # -- start and end ------------------------------------------------------------------------
+
+    async def start(self) -> StartReport:
+        """Open the directories, replay the journals. Raises ``ConfigError``, ``BookieIOError``."""
+        self._loop = asyncio.get_running_loop()
+        self._tasks = TaskScope("bookie")
+        config, disk = self._config, self._disk
+        if not config.journal.sync:
+            log.warning(
+                "journal sync is OFF: a power loss loses acknowledged entries",
+                setting="bookie.journal.sync",
+            )
+        half = config.write_cache_bytes // (2 * len(config.ledger_directories))
+        self._storages = [
+            LedgerStorage(index, path, disk, config, half)
+            for index, path in enumerate(config.ledger_directories)
+        ]
+        self._directories = [
+            JournalDirectory(
+                disk, path, config.journal.file_bytes, config.journal.recycled_files_max
+            )
+            for path in config.journal.directories
+        ]
+        self._journals = [
+            Journal(index, directory, disk, config.journal, self._metrics)
+            for index, directory in enumerate(self._directories)
+        ]
+        self._table = LedgerTable(self._storages, self._journals)
+        self._wanted = [asyncio.Event() for _ in self._storages]
+        try:
+            self.report = await self._storages[0].flush_lane.run(self._open)
+        except MagnetarError:
+            await self._close_parts()
+            raise
+        self._closed = False
+        self._check_space()
+        for index in range(len(self._storages)):
+            self._tasks.spawn(self._flush_loop(index), f"flush-{index}")
+        if self.report.files > len(self._journals):
+            self._want_flush()
+        return self.report
+
+    def _open(self) -> StartReport:
+        """Blocking, in a lane."""
+        started = time.perf_counter()
+        for storage in self._storages:
+            storage.open(len(self._storages), len(self._journals))
+        entries = byte_count = files = 0
+        found: list[tuple[int, JournalDirectory, Damage]] = []
+        for journal, directory in zip(self._journals, self._directories, strict=True):
+            replayer = Replayer(journal.index, self._table)
+            result = replay_journal(directory, replayer.start, replayer.apply)
+            journal.open(result.files, result.last_id, result.next_id)
+            entries += replayer.entries
+            byte_count += result.byte_count
+            files += len(result.files)
+            found.extend((journal.index, directory, damage) for damage in result.damages)
+        torn, damages = sort_damages(found)
+        if damages:
+            for storage in self._storages:
+                storage.enter_limbo()
+        limbo = any(storage.marks.limbo for storage in self._storages)
+        seconds = time.perf_counter() - started
+        report = StartReport(entries, byte_count, files, torn, damages, limbo, seconds)
+        self._tell(report)
+        return report
+
+    def _tell(self, report: StartReport) -> None:
+        for one in report.torn_tails:
+            log.info(
+                "journal ends in an unfinished write, as after a crash; nothing in it was "
+                "acknowledged",
+                file=one.path,
+                offset=one.damage.start,
+            )
+        for one in report.damages:
+            log.error(
+                "journal damaged: acknowledged entries may be lost; negative answers are "
+                "withheld until the bookie is repaired",
+                file=one.path,
+                start=one.damage.start,
+                end=one.damage.end,
+            )
+        self._metrics.bookie_journal_damages_total.inc(len(report.damages))
+        self._metrics.bookie_replayed_entries_total.inc(report.entries)
+        log.info(
+            "bookie started",
+            replayed_entries=report.entries,
+            replayed_bytes=report.byte_count,
+            seconds=round(report.seconds, 3),
+            limbo=report.limbo,
+        )
+
+    async def close(self) -> None:
+        """Commit and flush everything, then end. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._tasks.close()
+        self._refuse_parked(BookieIOError("the bookie is closing"), all_of_them=True)
+        try:
+            for journal in self._journals:
+                await journal.barrier()
+            for index, storage in enumerate(self._storages):
+                if storage.has_failed_work:
+                    await self._flush(index)
+                await self._flush(index)
+        except BookieIOError as error:
+            log.error("last flush failed; the next start replays the journal", error=str(error))
+        await self._close_parts()
+
+    async def _close_parts(self) -> None:
+        for journal in self._journals:
+            await journal.close()
+        for storage in self._storages:
+            await storage.close()
+
+    # -- adding -------------------------------------------------------------------------------
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: int,
+        done: Done,
+    ) -> None:
+        """Store whole entries, ``entries[i]`` under ``entry_ids[i]``; ``done(error, entry_ids)``
+        is called on the loop, later, once. Never blocks, never raises for the world's faults."""
+        try:
+            self._add(ledger_id, master_key, entry_ids, entries, flags, done, parked=False)
+        except MagnetarError as error:
+            self._loop.call_soon(done, error, entry_ids)
+
+    def _add(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: int,
+        done: Done,
+        parked: bool,
+    ) -> None:
+        size, lac, last = inspect_entries(
+            ledger_id, entry_ids, entries, self._config.entry_bytes_max
+        )
+        ledger = self._table.get_loaded(ledger_id) or self._table.find(ledger_id)
+        self._check_writable(ledger_id, ledger, master_key, flags)
+        storage = self._table.storage_of(ledger_id) if ledger is None else ledger.storage
+        if storage.cache.full or (self._parked and not parked):
+            arguments = (ledger_id, master_key, entry_ids, entries, flags, done)
+            self._park(_Parked(arguments, size, self._loop.time() + PARKED_WAIT_MS_MAX / 1000))
+            return
+        self._check_journal(ledger_id, size)
+        if ledger is None or not ledger.master_key:
+            certain = not flags & RECOVERY and entry_ids[0] == 0
+            ledger = self._bind(ledger_id, ledger, master_key, certain)
+        if min(entry_ids) <= ledger.last_entry_id:  # added again: the newer bytes count
+            self._read_cache.drop_entries(ledger_id, entry_ids)
+        if last > ledger.last_entry_id:
+            ledger.last_entry_id = last
+        if lac > ledger.lac:
+            ledger.lac = lac
+        half = storage.cache.active
+        half.put(ledger_id, entry_ids, entries, size)
+        storage.dirty[ledger_id] = ledger
+        ledger.journal.append(Request(ENTRY, entries, size, done, entry_ids))
+        if half.byte_count >= self._flush_bytes:
+            self._want_flush()
+
+    def _check_writable(
+        self, ledger_id: int, ledger: LedgerState | None, master_key: bytes, flags: int
+    ) -> None:
+        if self._closed:
+            raise BookieIOError("the bookie is closed")
+        if self.read_only and not flags & RECOVERY:
+            raise ReadOnlyBookieError(
+                f"add to ledger {ledger_id}: the bookie's disks are nearly full; "
+                "free space or write elsewhere"
+            )
+        if ledger is None:
+            _check_key_length(ledger_id, master_key)
+            return
+        if ledger.deleted:
+            if flags & RECOVERY:
+                raise NoLedgerError(f"ledger {ledger_id} was deleted here")
+            raise FencedError(f"ledger {ledger_id} was deleted; this writer must stop")
+        _check_key(ledger, master_key)
+        if ledger.fenced and not flags & RECOVERY:
+            raise FencedError(f"ledger {ledger_id} is fenced; this writer must stop")
+
+    def _check_journal(self, ledger_id: int, size: int) -> None:
+        journal = self._journals[ledger_id % len(self._journals)]
+        limit = self._config.journal.pending_bytes_max
+        if journal.pending_bytes + size > limit and journal.pending_bytes:
+            raise TooManyRequestsError(
+                f"add to ledger {ledger_id}: {journal.pending_bytes} bytes wait for the journal "
+                f"(journal.pending_bytes_max is {limit}); try again later"
+            )
+
+    def _bind(
+        self, ledger_id: int, ledger: LedgerState | None, master_key: bytes, certain: bool
+    ) -> LedgerState:
+        """Bind the master key: in the journal before whatever depends on it."""
+        if ledger is None:
+            ledger = self._table.create(ledger_id, master_key)
+            ledger.certain = certain
+        ledger.master_key = master_key
+        ledger.storage.dirty[ledger_id] = ledger
+        record = encode_ledger(ledger_id, master_key, ledger.fenced)
+        ledger.journal.append(Request(LEDGER, (record,), len(record), None, ()))
+        return ledger
+
+    # -- adds that wait for room --------------------------------------------------------------
+
+    def _park(self, parked: _Parked) -> None:
+        if self._parked_bytes + parked.byte_count > self._config.journal.pending_bytes_max:
+            raise TooManyRequestsError(
+                f"add to ledger {parked.arguments[0]}: the write cache is full and its flush is "
+                "behind; try again later"
+            )
+        if not self._parked:
+            self._loop.call_later(PARKED_WAIT_MS_MAX / 1000, self._expire_parked)
+        self._parked.append(parked)
+        self._parked_bytes += parked.byte_count
+        self._want_flush()
+
+    def _unpark(self) -> None:
+        """There may be room again: go on with what waits, in order."""
+        while self._parked:
+            parked = self._parked[0]
+            if self._table.storage_of(parked.arguments[0]).cache.full:
+                return
+            self._parked.popleft()
+            self._parked_bytes -= parked.byte_count
+            try:
+                self._add(*parked.arguments, parked=True)
+            except MagnetarError as error:
+                self._loop.call_soon(parked.arguments[5], error, parked.arguments[2])
+
+    def _expire_parked(self) -> None:
+        error = TooManyRequestsError(
+            f"the write cache has been full for {PARKED_WAIT_MS_MAX} ms and its flush is behind; "
+            "try again later"
+        )
+        self._refuse_parked(error, all_of_them=False)
+        if self._parked:
+            delay = self._parked[0].deadline_s - self._loop.time()
+            self._loop.call_later(max(delay, 0.01), self._expire_parked)
+
+    def _refuse_parked(self, error: BookieError, all_of_them: bool) -> None:
+        now = self._loop.time()
+        while self._parked and (all_of_them or self._parked[0].deadline_s <= now):
+            parked = self._parked.popleft()
+            self._parked_bytes -= parked.byte_count
+            self._loop.call_soon(parked.arguments[5], error, parked.arguments[2])
+
+    # -- fencing, last add confirmed, barriers ------------------------------------------------
+
+    async def _fence(self, ledger_id: int, master_key: bytes) -> LedgerState:
+        """Fence the ledger, durably; it is created if it is unknown."""
+        if self._closed:
+            raise BookieIOError("the bookie is closed")
+        ledger = self._table.find(ledger_id)
+        if ledger is None:
+            _check_key_length(ledger_id, master_key)
+            ledger = self._table.create(ledger_id, master_key)
+        elif ledger.deleted:
+            raise NoLedgerError(f"ledger {ledger_id} was deleted here")
+        else:
+            _check_key(ledger, master_key)
+        if not ledger.fenced:
+            ledger.fenced = True
+            self._bind(ledger_id, ledger, master_key, certain=False)
+        if not ledger.fence_durable:
+            await ledger.journal.barrier()
+            ledger.fence_durable = True
+        return ledger
+
+    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
+        """Remember an explicit LAC, durably. Raises ``BadRequestError`` for a large ``body``."""
+        if len(body) > LAC_BODY_BYTES_MAX:
+            raise BadRequestError(f"LAC of ledger {ledger_id}: body of {len(body)} bytes")
+        ledger = self._table.find(ledger_id)
+        self._check_writable(ledger_id, ledger, master_key, RECOVERY)
+        if ledger is None or not ledger.master_key:
+            ledger = self._bind(ledger_id, ledger, master_key, certain=False)
+        if lac > ledger.explicit_lac:
+            ledger.explicit_lac, ledger.lac_body = lac, bytes(body)
+            ledger.storage.dirty[ledger_id] = ledger
+        await ledger.journal.write(LAC, encode_lac(ledger_id, lac, body))
+
+    async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
+        """The highest LAC heard of and the entry of highest id. Raises ``NoLedgerError`` (not
+        with FENCE)."""
+        if flags & FENCE:
+            ledger = await self._fence(ledger_id, master_key)
+        else:
+            ledger = self._known(ledger_id)
+        last = None
+        if ledger.last_entry_id >= 0:
+            last = await self.read_entry(ledger_id, ledger.last_entry_id)
+        return LacReply(max(ledger.lac, ledger.explicit_lac), last, ledger.lac_body or None)
+
+    async def force(self, ledger_id: int) -> None:
+        """Return when everything added to the ledger before is on the device."""
+        await self._journals[ledger_id % len(self._journals)].barrier()
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _known(self, ledger_id: int) -> LedgerState:
+        """The ledger's state. Raises ``NoLedgerError`` if it is certain that there is none."""
+        if self._closed:
+            raise BookieIOError("the bookie is closed")
+        ledger = self._table.find(ledger_id)
+        if ledger is not None and not ledger.deleted:
+            return ledger
+        if ledger is None and self._table.storage_of(ledger_id).marks.limbo:
+            raise _unknown(f"ledger {ledger_id}")
+        raise NoLedgerError(f"ledger {ledger_id} is not on this bookie")
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry if it is in memory; None says nothing. Entry -1: the one of highest id."""
+        ledger = self._table.get_loaded(ledger_id)
+        if ledger is None:
+            return self._read_cache.get(ledger_id, entry_id)
+        if ledger.deleted:
+            return None
+        if entry_id < 0:
+            entry_id = ledger.last_entry_id
+        entry = ledger.storage.cache.get(ledger_id, entry_id)
+        return entry if entry is not None else self._read_cache.get(ledger_id, entry_id)
+
+    async def read_entry(
+        self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
+    ) -> bytes:
+        """The whole entry; -1 is the one of highest id. Raises ``NoEntryError``,
+        ``NoLedgerError``, ``UnknownLedgerStateError``, ``BookieIOError``."""
+        if flags & FENCE:
+            ledger = await self._fence(ledger_id, master_key)
+        else:
+            ledger = self._known(ledger_id)
+        if entry_id < 0:
+            entry_id = ledger.last_entry_id
+        entry = self.read_cached(ledger_id, entry_id)
+        if entry is not None:
+            return entry
+        if 0 <= entry_id <= ledger.last_entry_id:
+            found = await self._fetch(ledger, entry_id)
+            if found:
+                return found[0][1]
+        if ledger.storage.marks.limbo and not ledger.certain:
+            raise _unknown(f"entry {ledger_id}:{entry_id}")
+        raise NoEntryError(f"entry {ledger_id}:{entry_id} is not on this bookie")
+
+    async def read_batch(
+        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+    ) -> list[bytes]:
+        """Consecutive entries, at least one, at most ``max_entries`` and (but for the first)
+        ``max_bytes``; stops before the first that is missing or damaged."""
+        entries = [await self.read_entry(ledger_id, first_entry_id)]
+        size = len(entries[0])
+        for entry_id in range(first_entry_id + 1, first_entry_id + max_entries):
+            entry = self.read_cached(ledger_id, entry_id)
+            if entry is None:
+                try:
+                    entry = await self.read_entry(ledger_id, entry_id)
+                except BookieError:
+                    break
+            size += len(entry)
+            if size > max_bytes:
+                break
+            entries.append(entry)
+        return entries
+
+    async def _fetch(self, ledger: LedgerState, entry_id: int) -> list[tuple[int, bytes]]:
+        """Read from the entry log, ahead; readers of the same entry share one read."""
+        key = (ledger.ledger_id, entry_id)
+        future = self._reads.get(key)
+        if future is None:
+            if len(self._reads) >= READS_MAX:
+                raise TooManyRequestsError(
+                    f"read of entry {key[0]}:{key[1]}: {READS_MAX} reads are under way; "
+                    "try again later"
+                )
+            config = self._config
+            future = self._reads[key] = ledger.storage.read(
+                *key, config.read_ahead_entries, config.read_ahead_bytes
+            )
+            future.add_done_callback(self._fetched(ledger, entry_id))
+        return await asyncio.shield(future)
+
+    def _fetched(
+        self, ledger: LedgerState, entry_id: int
+    ) -> Callable[[asyncio.Future[list[tuple[int, bytes]]]], None]:
+        def fetched(future: asyncio.Future[list[tuple[int, bytes]]]) -> None:
+            self._reads.pop((ledger.ledger_id, entry_id), None)
+            if not future.cancelled() and future.exception() is None and not ledger.deleted:
+                self._read_cache.put(ledger.ledger_id, future.result())
+
+        return fetched
+
+    async def list_entries(self, ledger_id: int) -> list[int]:
+        """The ids of the ledger's entries here, ascending. Raises ``NoLedgerError``."""
+        return await self._known(ledger_id).storage.entry_ids(ledger_id)
+
+    async def ledgers(self) -> list[int]:
+        """The ids of the ledgers here, ascending; deleted ones left out."""
+        found: dict[int, bool] = {}
+        for storage in self._storages:
+            found.update(await storage.ledgers())
+        found.update({state.ledger_id: state.deleted for state in self._table.loaded()})
+        return sorted(ledger_id for ledger_id, deleted in found.items() if not deleted)
+
+    def info(self) -> BookieInfo:
+        spaces = [self._disk.space(storage.path) for storage in self._storages]
+        return BookieInfo(
+            sum(space.total_bytes for space in spaces),
+            sum(space.free_bytes for space in spaces),
+            self.read_only,
+            any(storage.marks.limbo for storage in self._storages),
+            sum(storage.cache.byte_count for storage in self._storages),
+            self._read_cache.byte_count,
+            sum(journal.pending_bytes for journal in self._journals),
+        )
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Forget the ledger's entries, durably; it refuses writers and readers from now on. The
+        index follows with the next flush. Idempotent."""
+        if self._closed:
+            raise BookieIOError("the bookie is closed")
+        ledger = self._table.find(ledger_id)
+        if ledger is None or ledger.deleted:
+            return
+        ledger.deleted = True
+        ledger.storage.cache.drop_ledger(ledger_id)
+        ledger.storage.dirty[ledger_id] = ledger
+        ledger.storage.deleted[ledger_id] = None
+        self._read_cache.drop_ledger(ledger_id)
+        await ledger.journal.write(DELETE, encode_delete(ledger_id))
+
+    # -- flushing -----------------------------------------------------------------------------
+
+    def _want_flush(self) -> None:
+        """All directories together: the journals are held by whichever is furthest behind."""
+        for event in self._wanted:
+            if not event.is_set():
+                event.set()
+
+    async def _flush_loop(self, index: int) -> None:
+        event = self._wanted[index]
+        interval_s = self._config.flush_interval_ms / 1000
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), interval_s)
+            event.clear()
+            try:
+                await self._flush(index)
+            except BookieIOError as error:
+                self._metrics.bookie_flush_failures_total.inc()
+                log.error("flush failed; trying again", error=str(error))
+                await asyncio.sleep(FLUSH_RETRY_S)
+                event.set()
+
+    async def _flush(self, index: int) -> None:
+        storage = self._storages[index]
+        started = time.perf_counter()
+        self._flushing += 1
+        try:
+            await storage.flush([journal.committed for journal in self._journals])
+        finally:
+            self._flushing -= 1
+        self._metrics.bookie_flush_seconds.observe(time.perf_counter() - started)
+        for journal in self._journals:
+            marks = [storage.marks.positions[journal.index] for storage in self._storages]
+            journal.trim(min(marks))
+        if not self._flushing:
+            self._table.shrink()
+        self._check_space()
+        self._unpark()
+
+    def _check_space(self) -> None:
+        """Take no new entries while a directory lacks room for what memory and journal hold."""
+        config = self._config
+        reserve = 2 * config.write_cache_bytes + 2 * config.journal.file_bytes
+        paths = [*config.ledger_directories, *config.journal.directories]
+        free = min(self._disk.space(path).free_bytes for path in paths)
+        read_only = free < reserve * (1.25 if self.read_only else 1.0)
+        if read_only != self.read_only:
+            log.warning(
+                "bookie is read-only now" if read_only else "bookie is writable again",
+                free_bytes=free,
+                reserve_bytes=reserve,
+            )
+        self.read_only = read_only
+
+
+def _check_key_length(ledger_id: int, master_key: bytes) -> None:
+    if len(master_key) != MASTER_KEY_BYTES or ledger_id < 0:
+        raise UnauthorizedError(
+            f"ledger {ledger_id}: a master key has {MASTER_KEY_BYTES} bytes, not "
+            f"{len(master_key)}, and a ledger id is not negative"
+        )
+
+
+def _check_key(ledger: LedgerState, master_key: bytes) -> None:
+    if ledger.master_key == master_key:
+        return
+    if ledger.master_key:
+        raise UnauthorizedError(
+            f"ledger {ledger.ledger_id}: the master key is not the ledger's; is the password right?"
+        )
+    _check_key_length(ledger.ledger_id, master_key)
+
+
+def _unknown(what: str) -> UnknownLedgerStateError:
+    return UnknownLedgerStateError(
+        f"{what}: this bookie may have lost acknowledged entries and cannot say; ask another "
+        "bookie, and repair this one"
+    )

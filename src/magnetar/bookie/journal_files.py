@@ -1,0 +1,129 @@
+"""The files of one journal directory: names, preparing, recycling.
+
+Names: ``<id>.journal`` (16 hex digits) for a file that is, was or is about to be written, and
+``<id>.spare`` for a spent one kept for reuse. An id is never given twice, not even to a file that
+was prepared and never begun: its blocks may hold records sealed under that id.
+
+A prepared file is pre-zeroed (or recycled) to its full size, so that a commit overwrites blocks
+that exist: no allocation and no metadata write in ``fdatasync``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from magnetar.env.disk import Disk, DiskFile
+
+JOURNAL_SUFFIX = ".journal"
+SPARE_SUFFIX = ".spare"
+ZERO_BYTES = 1 << 20
+ZERO_PAUSE_S = 0.002
+"""Between chunks while zeroing, so that commits of the live file get the device too."""
+
+
+class JournalFile(NamedTuple):
+    """An open journal file; ``prepared``: its blocks exist already."""
+
+    file_id: int
+    file: DiskFile
+    prepared: bool
+
+
+class JournalDirectory:
+    """Used by one thread at a time, except ``create_plain``, which touches no shared state."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        file_bytes: int,
+        recycled_files_max: int,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.path = path
+        self._disk = disk
+        self._file_bytes = file_bytes
+        self._recycled_files_max = recycled_files_max
+        self._sleep = sleep
+        self._spares: list[int] = []
+
+    def scan(self) -> list[int]:
+        """Create the directory if it is missing; the ids of its journal files, ascending."""
+        self._disk.make_dir(self.path)
+        names = self._disk.list(self.path)
+        self._spares = _ids(names, SPARE_SUFFIX)
+        return _ids(names, JOURNAL_SUFFIX)
+
+    @property
+    def highest_spare_id(self) -> int:
+        return max(self._spares, default=0)
+
+    @property
+    def has_spare(self) -> bool:
+        return bool(self._spares)
+
+    def file_path(self, file_id: int) -> Path:
+        return self.path / f"{file_id:016x}{JOURNAL_SUFFIX}"
+
+    def read(self, file_id: int, offset: int, bytes_max: int = 1 << 62) -> bytes:
+        """The file's bytes from ``offset`` to its end, at most ``bytes_max``."""
+        path = self.file_path(file_id)
+        file = self._disk.open(path)
+        try:
+            return file.pread(min(max(self._disk.size(path) - offset, 0), bytes_max), offset)
+        finally:
+            file.close()
+
+    def create_plain(self, file_id: int) -> JournalFile:
+        """A new file with nothing prepared; its name is durable on return."""
+        file = self._disk.open(self.file_path(file_id), create=True)
+        self._disk.sync_dir(self.path)
+        return JournalFile(file_id, file, prepared=False)
+
+    def create_prepared(self, file_id: int) -> JournalFile:
+        """A recycled file, or a new one zeroed to its full size. Slow; not on the commit path."""
+        path = self.file_path(file_id)
+        if self._spares:
+            self._disk.rename(self._spare_path(self._spares.pop()), path)
+            file = self._disk.open(path)
+        else:
+            file = self._disk.open(path, create=True)
+            self._fill_with_zeros(file)
+        self._disk.sync_dir(self.path)
+        return JournalFile(file_id, file, prepared=True)
+
+    def _fill_with_zeros(self, file: DiskFile) -> None:
+        zeros = bytes(ZERO_BYTES)
+        for offset in range(0, self._file_bytes, ZERO_BYTES):
+            file.pwritev([zeros[: self._file_bytes - offset]], offset)
+            file.datasync()
+            self._sleep(ZERO_PAUSE_S)
+
+    def retire(self, file_ids: Sequence[int]) -> None:
+        """Keep spent files for reuse, as many as allowed and only whole ones; remove the rest."""
+        for file_id in file_ids:
+            path = self.file_path(file_id)
+            fits = self._disk.size(path) == self._file_bytes
+            if fits and len(self._spares) < self._recycled_files_max:
+                self._disk.rename(path, self._spare_path(file_id))
+                self._spares.append(file_id)
+            else:
+                self._disk.remove(path)
+        if file_ids:
+            self._disk.sync_dir(self.path)
+
+    def _spare_path(self, file_id: int) -> Path:
+        return self.path / f"{file_id:016x}{SPARE_SUFFIX}"
+
+
+def _ids(names: Sequence[str], suffix: str) -> list[int]:
+    """Ids out of file names; names that are not ours are left alone."""
+    found = []
+    for name in names:
+        stem = name.removesuffix(suffix)
+        if name.endswith(suffix) and len(stem) == 16 and not set(stem) - set("0123456789abcdef"):
+            found.append(int(stem, 16))
+    return sorted(found)

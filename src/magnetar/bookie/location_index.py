@@ -1,0 +1,159 @@
+"""The location index: where each entry lies, and what is known of each ledger. RocksDB.
+
+Keys and values are described in ``docs/formats/index.md``: family ``locations`` maps
+ledger|entry (16 bytes, big-endian) to (entry log << 32) | offset (8 bytes); family ``ledgers``
+maps the ledger id (8 bytes) to a ledger record.
+
+Rules: writes go through RocksDB's own log without a sync each; ``sync`` makes all of them durable
+and is called before a mark moves. A write holds the interpreter, so a batch has at most
+``BATCH_MAX`` keys. Reads may come from any thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+)
+
+from magnetar.model.errors import BookieIOError
+
+BATCH_MAX = 500
+BLOCK_CACHE_BYTES = 8 << 20
+WRITE_BUFFER_BYTES = 4 << 20
+WAL_BYTES_MAX = 16 << 20
+
+_KEY = struct.Struct(">qq")
+_LEDGER_KEY = struct.Struct(">q")
+_LOCATION = struct.Struct(">Q")
+
+
+class LocationIndex:
+    """One RocksDB database. Blocking; raises ``BookieIOError`` where RocksDB fails."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        families = {"locations": _options(), "ledgers": _options()}
+        self._db = self._checked(
+            lambda: Rdict(str(path), options=_options(), column_families=families)
+        )
+        self._locations = self._db.get_column_family("locations")
+        self._ledgers = self._db.get_column_family("ledgers")
+        self._locations_handle = self._db.get_column_family_handle("locations")
+        self._ledgers_handle = self._db.get_column_family_handle("ledgers")
+
+    def _checked(self, call: Callable[[], Rdict]) -> Rdict:
+        """RocksDB's binding raises bare ``Exception``: give it our name and the path."""
+        try:
+            return call()
+        except Exception as error:  # the binding has no narrower type
+            raise BookieIOError(f"location index {self.path}: {error}") from error
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def location(self, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
+        """(entry log id, offset), or None: the index has no such entry."""
+        value = self._locations.get(_KEY.pack(ledger_id, entry_id))
+        if value is None:
+            return None
+        number: int = _LOCATION.unpack(value)[0]
+        return number >> 32, number & 0xFFFFFFFF
+
+    def entry_ids(self, ledger_id: int) -> list[int]:
+        """Every entry of the ledger, ascending."""
+        found = []
+        prefix = _LEDGER_KEY.pack(ledger_id)
+        rows = self._locations.iter()
+        rows.seek(prefix)
+        while rows.valid():
+            key: bytes = rows.key()
+            if not key.startswith(prefix):
+                break
+            found.append(_KEY.unpack(key)[1])
+            rows.next()
+        return found
+
+    def ledger(self, ledger_id: int) -> bytes | None:
+        """The ledger's record."""
+        value: bytes | None = self._ledgers.get(_LEDGER_KEY.pack(ledger_id))
+        return value
+
+    def ledgers(self) -> Iterator[tuple[int, bytes]]:
+        """(ledger id, record), ascending."""
+        rows = self._ledgers.iter()
+        rows.seek_to_first()
+        while rows.valid():
+            yield _LEDGER_KEY.unpack(rows.key())[0], rows.value()
+            rows.next()
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
+        """At most ``BATCH_MAX`` of (ledger id, entry id, entry log id, offset)."""
+        assert len(rows) <= BATCH_MAX
+        batch = WriteBatch(raw_mode=True)
+        family = self._locations_handle
+        for ledger_id, entry_id, log_id, offset in rows:
+            key = _KEY.pack(ledger_id, entry_id)
+            batch.put(key, _LOCATION.pack(log_id << 32 | offset), family)
+        self._write(batch)
+
+    def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        """At most ``BATCH_MAX`` of (ledger id, record)."""
+        assert len(rows) <= BATCH_MAX
+        batch = WriteBatch(raw_mode=True)
+        for ledger_id, record in rows:
+            batch.put(_LEDGER_KEY.pack(ledger_id), record, self._ledgers_handle)
+        self._write(batch)
+
+    def delete_locations(self, ledger_id: int) -> None:
+        """Forget where the ledger's entries lie."""
+        batch = WriteBatch(raw_mode=True)
+        first, behind = _KEY.pack(ledger_id, 0), _KEY.pack(ledger_id, (1 << 63) - 1)
+        batch.delete_range(first, behind, self._locations_handle)
+        self._write(batch)
+
+    def _write(self, batch: WriteBatch) -> None:
+        try:
+            self._db.write(batch)
+        except Exception as error:  # the binding has no narrower type
+            raise BookieIOError(f"location index {self.path}: {error}") from error
+
+    def sync(self) -> None:
+        """Everything written so far is durable on return."""
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:  # the binding has no narrower type
+            raise BookieIOError(f"location index {self.path}: {error}") from error
+
+    def close(self) -> None:
+        self._locations.close()
+        self._ledgers.close()
+        self._db.close()
+
+
+def _options() -> Options:
+    """Small: a bookie's working set of locations lies in a few recent blocks."""
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    table.set_bloom_filter(10, False)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_max_total_wal_size(WAL_BYTES_MAX)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_open_files(256)
+    return options

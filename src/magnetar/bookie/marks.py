@@ -1,0 +1,132 @@
+"""The mark: up to where each journal is no longer needed by a ledger directory.
+
+One small file, ``lastmark``, in each ledger directory. Rules:
+
+* A mark is moved only after everything before it that concerns its ledger directory (entries,
+  fences, master keys, LACs, deletions) is durable in the entry logs and the index.
+* A mark only moves forward.
+* Replay of a journal starts at the least of the directories' marks for it; a journal file is
+  spent when it lies wholly before all of them. So no directory's flush can drop what another has
+  not flushed yet.
+
+The file also keeps the layout (which directory of how many, how many journals), because ledgers
+are placed by ledger id modulo these numbers; a changed layout is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crc32c import crc32c
+
+from magnetar.bookie.journal_format import JournalPosition
+from magnetar.env.disk import Disk
+from magnetar.model.errors import BookieIOError, ConfigError
+
+MARK_NAME = "lastmark"
+_MAGIC = b"MGMK"
+_HEAD = struct.Struct(">4sIHHHH")
+_MARK = struct.Struct(">QQ")
+_CRC = struct.Struct(">I")
+_VERSION = 1
+_LIMBO = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What ``lastmark`` says. ``limbo``: acknowledged entries may have been lost (a damaged or
+    missing journal), so "no" is not certain any more."""
+
+    directory_index: int
+    directory_count: int
+    positions: tuple[JournalPosition, ...]
+    limbo: bool = False
+
+    def moved(self, positions: Sequence[JournalPosition]) -> Marks:
+        """With each position at least as far as in ``positions``."""
+        merged = tuple(max(pair) for pair in zip(self.positions, positions, strict=True))
+        return Marks(self.directory_index, self.directory_count, merged, self.limbo)
+
+    def in_limbo(self) -> Marks:
+        return Marks(self.directory_index, self.directory_count, self.positions, limbo=True)
+
+
+def encode_marks(marks: Marks) -> bytes:
+    flags = _LIMBO if marks.limbo else 0
+    body = _HEAD.pack(
+        _MAGIC,
+        _VERSION,
+        marks.directory_index,
+        marks.directory_count,
+        len(marks.positions),
+        flags,
+    ) + b"".join(_MARK.pack(*position) for position in marks.positions)
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_marks(data: bytes) -> Marks | None:
+    """None if ``data`` is not a whole ``lastmark``."""
+    if len(data) < _HEAD.size + _CRC.size or not data.startswith(_MAGIC):
+        return None
+    body = data[: -_CRC.size]
+    if crc32c(body) != _CRC.unpack(data[-_CRC.size :])[0]:
+        return None
+    _, version, index, count, journals, flags = _HEAD.unpack_from(body)
+    if version != _VERSION or len(body) != _HEAD.size + journals * _MARK.size:
+        return None
+    positions = tuple(JournalPosition(*pair) for pair in _MARK.iter_unpack(body[_HEAD.size :]))
+    return Marks(index, count, positions, bool(flags & _LIMBO))
+
+
+class MarkFile:
+    """``lastmark`` of one ledger directory. Blocking."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.path = directory / MARK_NAME
+
+    def load(self, index: int, count: int, journals: int) -> Marks:
+        """The marks, or new ones at the journals' beginnings if the directory is new.
+
+        Raises ``ConfigError`` if the layout differs from the one the data was written with,
+        ``BookieIOError`` if the file is damaged.
+        """
+        if MARK_NAME not in self._disk.list(self._directory):
+            return Marks(index, count, (JournalPosition(0, 0),) * journals)
+        marks = decode_marks(self._read())
+        if marks is None:
+            raise BookieIOError(
+                f"{self.path} is damaged; remove it to replay the journals from their beginning "
+                "(entries flushed long ago stay readable)"
+            )
+        found = (marks.directory_index, marks.directory_count, len(marks.positions))
+        if found != (index, count, journals):
+            raise ConfigError(
+                f"{self._directory} was written as ledger directory {found[0] + 1} of {found[1]} "
+                f"with {found[2]} journal(s), and is configured as {index + 1} of {count} with "
+                f"{journals}; restore ledger_directories and journal directories as they were"
+            )
+        return marks
+
+    def _read(self) -> bytes:
+        file = self._disk.open(self.path)
+        try:
+            return file.pread(self._disk.size(self.path), 0)
+        finally:
+            file.close()
+
+    def store(self, marks: Marks) -> None:
+        """Replace the file, atomically and durably."""
+        temporary = self.path.with_suffix(".new")
+        file = self._disk.open(temporary, create=True)
+        try:
+            file.pwritev([encode_marks(marks)], 0)
+            file.datasync()
+        finally:
+            file.close()
+        self._disk.rename(temporary, self.path)
+        self._disk.sync_dir(self._directory)

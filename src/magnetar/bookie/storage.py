@@ -1,0 +1,229 @@
+"""One ledger directory: write cache, flushes, entry logs, location index, reads.
+
+The way of an entry through here: ``put`` (loop) -> active half -> ``flush``: the half is swapped
+on the loop, then the flush lane appends its entries to the entry log, sorted, syncs it, writes
+their locations and the ledgers' records to the index, syncs that, moves the mark -> the half is
+let go.
+
+Invariants:
+
+* Everything queued to a journal was put here (entries, dirty ledgers, deletions) before that
+  journal's ``committed`` could pass it. ``flush`` takes the positions and the state in the same
+  turn of the loop, so a mark never passes what is not flushed, in this directory or (each has its
+  own marks) in any other.
+* A flush with no entries still writes dirty ledgers before it moves the mark: fences and master
+  keys of empty ledgers survive.
+* One flush at a time. One that failed is repeated with the same half into a new entry log: after
+  a failed sync nothing written to the old one is trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter
+from magnetar.bookie.journal_format import JournalPosition
+from magnetar.bookie.ledger_state import LedgerState, record_deleted
+from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.marks import MarkFile, Marks
+from magnetar.bookie.write_cache import WriteCache, WriteHalf
+from magnetar.config import BookieConfig
+from magnetar.env.disk import Disk
+from magnetar.model.errors import BookieIOError
+
+READ_LANES = 2
+CHUNK_BYTES_MAX = 256 << 10
+PACED_FILL_MAX = 0.5
+"""A flush rests as long as it works, while the active half is emptier than this."""
+RANDOM_READ_BYTES = 64 << 10
+"""Read when the reader is not known to move forward."""
+
+
+class FlushWork(NamedTuple):
+    """What one flush takes with it."""
+
+    half: WriteHalf
+    records: list[tuple[int, bytes]]
+    deleted: list[int]
+
+
+class LedgerStorage:
+    """A ledger directory. Methods are called on the loop unless they say otherwise."""
+
+    def __init__(
+        self,
+        index: int,
+        path: Path,
+        disk: Disk,
+        config: BookieConfig,
+        half_bytes_max: int,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.index = index
+        self.path = path
+        self.cache = WriteCache(half_bytes_max)
+        self.dirty: dict[int, LedgerState] = {}
+        self.deleted: dict[int, None] = {}
+        self.flush_lane = disk.lane(f"flush-{index}")
+        self._disk = disk
+        self._config = config
+        self._sleep = sleep
+        self._mark_file = MarkFile(disk, path)
+        self._work: FlushWork | None = None
+        self._read_lanes = [disk.lane(f"read-{index}-{n}") for n in range(READ_LANES)]
+        self._readers = [EntryLogReader(disk, path) for _ in range(READ_LANES)]
+        self._last_read: list[tuple[int, int]] = [(-1, -1)] * READ_LANES
+
+    def open(self, count: int, journals: int) -> None:
+        """Blocking. ``count``: ledger directories; ``journals``: journal directories."""
+        self._disk.make_dir(self.path)
+        self.marks: Marks = self._mark_file.load(self.index, count, journals)
+        self.location_index = LocationIndex(self.path / "index")
+        self._log = EntryLogWriter(self._disk, self.path, self._config.entry_log_bytes_max)
+        self._mark_file.store(self.marks)
+
+    def enter_limbo(self) -> None:
+        """Blocking. Remember durably that "no" is not certain any more."""
+        if not self.marks.limbo:
+            self.marks = self.marks.in_limbo()
+            self._mark_file.store(self.marks)
+
+    async def close(self) -> None:
+        for lane in self._read_lanes:
+            await lane.close()
+        if not hasattr(self, "location_index"):
+            return
+        await self.flush_lane.run(self._close_files)
+        await self.flush_lane.close()
+
+    def _close_files(self) -> None:
+        for reader in self._readers:
+            reader.close()
+        self._log.finish()
+        self.location_index.close()
+
+    # -- flushing -----------------------------------------------------------------------------
+
+    async def flush(self, positions: Sequence[JournalPosition]) -> None:
+        """Write what the cache holds, then move the marks to ``positions``, which the caller
+        took in this same turn of the loop. Raises ``BookieIOError``; what was not flushed stays
+        in the cache and the marks stay."""
+        if self._work is not None:  # the last flush failed: that half goes first, marks stay
+            await self._flush_work(self._work, None)
+        else:
+            self._work = self.take_work()
+            await self._flush_work(self._work, positions)
+
+    @property
+    def has_failed_work(self) -> bool:
+        """A flush failed or was cut short; the next one repeats it and does nothing else."""
+        return self._work is not None
+
+    def take_work(self) -> FlushWork:
+        records = [(ledger_id, state.encode()) for ledger_id, state in self.dirty.items()]
+        deleted = list(self.deleted)
+        self.dirty.clear()
+        self.deleted.clear()
+        return FlushWork(self.cache.swap(), records, deleted)
+
+    async def _flush_work(
+        self, work: FlushWork, positions: Sequence[JournalPosition] | None
+    ) -> None:
+        marks = self.marks if positions is None else self.marks.moved(positions)
+        await self.flush_lane.run(lambda: self.write(work, marks, paced=True))
+        self._work = None
+        self.cache.flushed()
+
+    def write(self, work: FlushWork, marks: Marks, paced: bool) -> None:
+        """In the flush lane (or, before the lanes run, in the replay's thread)."""
+        try:
+            self._write_entries(work.half, paced)
+            for start in range(0, len(work.records), BATCH_MAX):
+                self.location_index.put_ledgers(work.records[start : start + BATCH_MAX])
+            for ledger_id in work.deleted:
+                self.location_index.delete_locations(ledger_id)
+            if work.half.entry_count or work.records or work.deleted:
+                self.location_index.sync()
+            if marks != self.marks:
+                self._mark_file.store(marks)
+                self.marks = marks
+        except OSError as error:
+            self._log.abandon()
+            raise BookieIOError(f"cannot flush {self.path}: {error}") from error
+
+    def _write_entries(self, half: WriteHalf, paced: bool) -> None:
+        entries = half.sorted_entries()
+        rows: list[tuple[int, int, int, int]] = []
+        while chunk := _take_chunk(entries):
+            started = time.perf_counter()
+            rows.extend(self._log.append(chunk))
+            self._rest(started, paced)
+        if not rows:
+            return
+        self._log.sync()
+        for start in range(0, len(rows), BATCH_MAX):
+            started = time.perf_counter()
+            self.location_index.put_locations(rows[start : start + BATCH_MAX])
+            self._rest(started, paced)
+
+    def _rest(self, started: float, paced: bool) -> None:
+        cache = self.cache
+        if paced and cache.active.byte_count < cache.half_bytes_max * PACED_FILL_MAX:
+            self._sleep(time.perf_counter() - started)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(
+        self, ledger_id: int, entry_id: int, entries_max: int, bytes_max: int
+    ) -> asyncio.Future[list[tuple[int, bytes]]]:
+        """The entry and some that follow it, from the entry log; empty: not in the index.
+        Fails with ``BookieIOError``."""
+        lane = ledger_id % READ_LANES
+        return self._read_lanes[lane].run(
+            lambda: self._read(lane, ledger_id, entry_id, entries_max, bytes_max)
+        )
+
+    def _read(
+        self, lane: int, ledger_id: int, entry_id: int, entries_max: int, bytes_max: int
+    ) -> list[tuple[int, bytes]]:
+        location = self.location_index.location(ledger_id, entry_id)
+        if location is None:
+            return []
+        if self._last_read[lane] != (ledger_id, entry_id) and entry_id != 0:
+            bytes_max = min(bytes_max, RANDOM_READ_BYTES)
+        try:
+            found = self._readers[lane].read(*location, ledger_id, entry_id, entries_max, bytes_max)
+        except OSError as error:
+            raise BookieIOError(f"cannot read entry {ledger_id}:{entry_id}: {error}") from error
+        self._last_read[lane] = ledger_id, found[-1][0] + 1
+        return found
+
+    async def entry_ids(self, ledger_id: int) -> list[int]:
+        """Every entry of the ledger in this directory, ascending."""
+        cached = self.cache.entry_ids(ledger_id)  # before the index: a flush moves them there
+        flushed = await self._read_lanes[ledger_id % READ_LANES].run(
+            lambda: self.location_index.entry_ids(ledger_id)
+        )
+        return sorted(cached.union(flushed))
+
+    async def ledgers(self) -> list[tuple[int, bool]]:
+        """(ledger id, deleted) of the index."""
+        return await self._read_lanes[0].run(
+            lambda: [(row[0], record_deleted(row[1])) for row in self.location_index.ledgers()]
+        )
+
+
+def _take_chunk(entries: Iterator[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
+    chunk = []
+    size = 0
+    for row in islice(entries, BATCH_MAX):
+        chunk.append(row)
+        size += len(row[2])
+        if size >= CHUNK_BYTES_MAX:
+            break
+    return chunk

@@ -1,0 +1,106 @@
+"""The write cache: entries that are in the journal (or on their way) and not in an entry log yet.
+
+Two halves. Adds fill one; a flush takes it and the other goes on. A half under flush stays
+readable until its entries are in the index. Sorting happens once, at the flush.
+
+Bound: each half takes at most ``half_bytes_max`` (one batch more at most), entry overhead
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+ENTRY_OVERHEAD_BYTES = 120
+"""What an entry costs beside its bytes: dictionary slot, key, object header."""
+
+
+class WriteHalf:
+    """Entries by ledger and id."""
+
+    __slots__ = ("byte_count", "entry_count", "ledgers")
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.byte_count = 0
+        self.entry_count = 0
+
+    def put(
+        self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes], size: int
+    ) -> None:
+        """``size``: the bytes of ``entries`` together. Adding an entry again replaces it."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self.ledgers[ledger_id] = {}
+        ledger.update(zip(entry_ids, entries, strict=True))
+        count = len(entries)
+        self.byte_count += size + count * ENTRY_OVERHEAD_BYTES
+        self.entry_count += count
+
+    def sorted_entries(self) -> Iterator[tuple[int, int, bytes]]:
+        """(ledger id, entry id, entry), by ledger and id."""
+        for ledger_id in sorted(self.ledgers):
+            entries = self.ledgers[ledger_id]
+            for entry_id in sorted(entries):
+                yield ledger_id, entry_id, entries[entry_id]
+
+
+class WriteCache:
+    """The two halves. Used on the loop; a flush thread only reads the half it was given."""
+
+    def __init__(self, half_bytes_max: int) -> None:
+        self.half_bytes_max = half_bytes_max
+        self.active = WriteHalf()
+        self.flushing: WriteHalf | None = None
+
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+        ledger = self.active.ledgers.get(ledger_id)
+        if ledger is not None:
+            entry = ledger.get(entry_id)
+            if entry is not None:
+                return entry
+        if self.flushing is not None:
+            ledger = self.flushing.ledgers.get(ledger_id)
+            if ledger is not None:
+                return ledger.get(entry_id)
+        return None
+
+    @property
+    def full(self) -> bool:
+        return self.active.byte_count >= self.half_bytes_max
+
+    @property
+    def byte_count(self) -> int:
+        flushing = self.flushing
+        return self.active.byte_count + (flushing.byte_count if flushing is not None else 0)
+
+    def swap(self) -> WriteHalf:
+        """Begin a flush: the active half becomes the flushing one."""
+        assert self.flushing is None
+        self.flushing, self.active = self.active, WriteHalf()
+        return self.flushing
+
+    def flushed(self) -> None:
+        """The flushing half is in the index; let go of it."""
+        self.flushing = None
+
+    def entry_ids(self, ledger_id: int) -> set[int]:
+        ids = set(self.active.ledgers.get(ledger_id, ()))
+        if self.flushing is not None:
+            ids.update(self.flushing.ledgers.get(ledger_id, ()))
+        return ids
+
+    def ledger_ids(self) -> set[int]:
+        ids = set(self.active.ledgers)
+        if self.flushing is not None:
+            ids.update(self.flushing.ledgers)
+        return ids
+
+    def drop_ledger(self, ledger_id: int) -> None:
+        """Forget the ledger's entries in the active half (a half under flush is left alone; its
+        index entries are deleted after the flush)."""
+        entries = self.active.ledgers.pop(ledger_id, None)
+        if entries:
+            size = sum(map(len, entries.values())) + len(entries) * ENTRY_OVERHEAD_BYTES
+            self.active.byte_count = max(0, self.active.byte_count - size)
+            self.active.entry_count = max(0, self.active.entry_count - len(entries))

@@ -1,0 +1,282 @@
+"""The disk seam: files, directories and the threads that block on them.
+
+Owns every blocking disk call that the storage server makes. A simulator implements ``Disk``,
+``DiskFile`` and ``Lane`` and so replaces the disk and the threads together.
+
+Rules:
+
+* A ``DiskFile`` method either does all of what it was asked or raises ``OSError``; short writes
+  and ``IOV_MAX`` are dealt with here.
+* Jobs of one lane run one after the other, in the order they were given. Lanes run beside each
+  other.
+* A file's bytes are durable after ``datasync``; its *name* is durable after ``sync_dir`` of its
+  directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+P = ParamSpec("P")
+T = TypeVar("T")
+
+IOV_MAX = 1024
+"""Most buffers of one ``pwritev`` (Linux)."""
+
+
+class DiskFile(Protocol):
+    """An open file. ``path`` is the name that it was opened under."""
+
+    path: Path
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Write ``parts`` one after the other from ``offset`` bytes on; grows the file."""
+        ...
+
+    def pread(self, byte_count: int, offset: int) -> bytes:
+        """Up to ``byte_count`` bytes from ``offset``; fewer only at the end of the file."""
+        ...
+
+    def datasync(self) -> None:
+        """Return when everything written is on the device. After an ``OSError`` nothing may be
+        assumed of what was written, not even if a second call succeeds."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DiskSpace(NamedTuple):
+    total_bytes: int
+    free_bytes: int
+
+
+class Lane(Protocol):
+    """A serial thread that runs blocking jobs for one owner."""
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run ``job`` after all jobs given before. A job that raises is logged; jobs that can
+        fail tell their owner themselves."""
+        ...
+
+    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """As ``submit``, with the job's result. Call on the loop."""
+        ...
+
+    def post(self, callback: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """From a job: call ``callback`` on the owner's loop, soon."""
+        ...
+
+    async def close(self) -> None:
+        """Run what was given, then end the thread. Idempotent."""
+        ...
+
+
+class Disk(Protocol):
+    """A file system. Methods raise ``OSError``."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """Open for reading and writing; with ``create`` the file may be missing."""
+        ...
+
+    def make_dir(self, path: Path) -> None:
+        """Create a directory and its parents, durably; one that exists is fine."""
+        ...
+
+    def list(self, path: Path) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None: ...
+
+    def remove(self, path: Path) -> None: ...
+
+    def sync_dir(self, path: Path) -> None: ...
+
+    def size(self, path: Path) -> int:
+        """A file's length in bytes."""
+        ...
+
+    def space(self, path: Path) -> DiskSpace:
+        """Of the file system that holds ``path``."""
+        ...
+
+    def lane(self, name: str) -> Lane:
+        """A new lane; its thread starts with its first job."""
+        ...
+
+
+class RealFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        for start in range(0, len(parts), IOV_MAX):
+            group = parts[start : start + IOV_MAX]
+            size = sum(map(len, group))
+            written = os.pwritev(self._fd, group, offset)
+            if written < size:
+                self._write_rest(b"".join(group), written, offset)
+            offset += size
+
+    def _write_rest(self, data: bytes, written: int, offset: int) -> None:
+        """Go on after a short write (a signal, or a disk about to be full)."""
+        view = memoryview(data)
+        while written < len(data):
+            count = os.pwrite(self._fd, view[written:], offset + written)
+            if count == 0:
+                raise OSError(f"{self.path}: the device takes no more bytes")
+            written += count
+
+    def pread(self, byte_count: int, offset: int) -> bytes:
+        data = os.pread(self._fd, byte_count, offset)
+        if len(data) == byte_count or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < byte_count and (data := os.pread(self._fd, byte_count - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def datasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealDisk:
+    """The operating system's files, and real threads."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def make_dir(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        if path.parent != path:
+            self.make_dir(path.parent)
+        path.mkdir(exist_ok=True)
+        self.sync_dir(path.parent)
+
+    def list(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def sync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def space(self, path: Path) -> DiskSpace:
+        stat = os.statvfs(path)
+        return DiskSpace(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+
+    def lane(self, name: str) -> Lane:
+        return SerialLane(name)
+
+
+class SerialLane:
+    """A daemon thread and its queue. Belongs to the loop it is first used on.
+
+    ``post`` is the only way back to the loop: one ``call_soon_threadsafe`` per call.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        self._loop = loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._main, name=self.name, daemon=True)
+        self._thread.start()
+        return loop
+
+    def submit(self, job: Callable[[], None]) -> None:
+        assert not self._closed, f"lane {self.name} is closed"
+        if self._thread is None:
+            self._start()
+        self._jobs.put(job)
+
+    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        loop = self._loop or self._start()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = job()
+            except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
+                self.post(_fail, future, error)
+            else:
+                self.post(_succeed, future, result)
+
+        self.submit(work)
+        return future
+
+    def post(self, callback: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        assert self._loop is not None
+        if kwargs:
+            self._loop.call_soon_threadsafe(lambda: callback(*args, **kwargs))
+        else:
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _main(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception as error:  # the lane outlives a broken job
+                log.error("job failed", lane=self.name, error=repr(error), exc_info=error)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        if self._thread is None:
+            self._closed = True
+            return
+        last = self.run(lambda: None)
+        self._closed = True
+        self._jobs.put(None)
+        await asyncio.shield(last)
+        self._thread.join()
+
+
+def _succeed(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
