@@ -36,6 +36,7 @@ from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.placement import RandomSource
 from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict
+from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.stored_ledger import StoredLedger
 from magnetar.model.errors import (
     BadRequestError,
@@ -100,6 +101,7 @@ class LedgerWriter:
         self.ledger_id: LedgerId = metadata.ledger_id
         self._stored = stored
         self._pool = pool
+        self._config = config
         self._flags = flags
         self._timeout_s = config.add_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
@@ -160,18 +162,23 @@ class LedgerWriter:
         """Why the writer failed; None while it works, and after a close in peace."""
         return self._error
 
+    def reader(self) -> LedgerReader:
+        """Reads the ledger up to what is confirmed now, while this writer goes on."""
+        return LedgerReader(self.metadata, self.last_add_confirmed, self._pool, self._config)
+
     # -- append -------------------------------------------------------------------------------
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
+    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> list[bytes]:
         """Append in order, at least one payload; see ``AppendDone``.
 
         ``payloads`` (views of bytes) are copied before this returns. Never blocks; ``done`` is
-        never called from inside.
+        never called from inside. Returns the whole entries as built, the very objects that the
+        bookies get (not to be changed; for caches); nothing when the writer has ended.
         """
         assert payloads
         if self._ended is not None:
             self._loop.call_soon(done, self._ended, -1, -1, len(payloads))
-            return
+            return []
         machine, build = self._machine, self._digest.build
         lac, length = machine.last_add_confirmed, self._length
         entry_id = first = machine.last_add_pushed + 1
@@ -187,6 +194,7 @@ class LedgerWriter:
         if self._timer is None:
             self._watch()
         self._send(range(first, entry_id), entries)
+        return entries
 
     def _send(self, entry_ids: range, entries: list[bytes]) -> None:
         """Send to every slot that is up, one call each."""

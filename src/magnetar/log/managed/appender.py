@@ -154,6 +154,9 @@ class Appender:
             item.payloads,
             lambda error, _, first, count: self._answered(ledger, error, first, count),
         )
+        if not entries:  # the writer has failed; ``done`` will say so
+            item.payloads = [bytes(payload) for payload in item.payloads]
+            return
         item.payloads = ()
         item.entries = entries
         self._tail.add(writer.ledger_id, item.first, entries, writer.digest.payload_offset)
@@ -353,9 +356,10 @@ class Appender:
         offset = ledger.writer.digest.payload_offset
         for item in reversed(ledger.sent):
             if item.refusal is None:
-                open_entries = item.entries[len(item.entries) - item.count :]
-                item.payloads = [memoryview(entry)[offset:] for entry in open_entries]
-                item.entries = ()
+                if item.entries:
+                    open_entries = item.entries[len(item.entries) - item.count :]
+                    item.payloads = [memoryview(entry)[offset:] for entry in open_entries]
+                    item.entries = ()
                 self._queue_bytes += item.size
             self._queue.appendleft(item)
         ledger.sent.clear()
