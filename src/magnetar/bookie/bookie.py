@@ -432,6 +432,10 @@ class Bookie:
             last = await self.read_entry(ledger_id, ledger.last_entry_id)
         return LacReply(max(ledger.lac, ledger.explicit_lac), last, ledger.lac_body or None)
 
+    def explicit_lac_body(self, ledger_id: int) -> bytes:
+        """What came with the highest explicit LAC; empty if none came. Raises ``NoLedgerError``."""
+        return self._known(ledger_id).lac_body
+
     async def force(self, ledger_id: int) -> None:
         """Return when everything added to the ledger before is on the device."""
         await self._journals[ledger_id % len(self._journals)].barrier()
