@@ -13,19 +13,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from magnetar.model.errors import ProtocolError
-from magnetar.wire.pulsar.commands import check_message
 from magnetar.wire.pulsar.compression import UNCOMPRESSED_BYTES_MAX, decompress
-from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, entry_metadata
+from magnetar.wire.pulsar.metadata import (
+    Buffer,
+    EntryMetadata,
+    entry_metadata,
+    text,
+    text_properties,
+)
 from magnetar.wire.pulsar.pulsar_pb2 import SingleMessageMetadata
 
 
-@dataclass(frozen=True, slots=True)
-class MessageInfo:
+class MessageInfo(NamedTuple):
     """What one message says of itself. Times are milliseconds since 1970, 0 for none.
 
     ``batch_index`` is the message's place in its batch, -1 for a plain message. ``null_value``
@@ -117,7 +121,8 @@ def _single_metadata(data: memoryview, at: int, index: int) -> tuple[SingleMessa
         single = SingleMessageMetadata.FromString(bytes(data[first:stop]))
     except DecodeError as error:
         raise ProtocolError(f"undecodable metadata of message {index}: {error}") from error
-    check_message(single, "single message metadata")
+    if not single.IsInitialized():
+        raise ProtocolError(f"metadata of message {index} without payload size")
     return single, stop
 
 
@@ -125,10 +130,10 @@ def _message_info(single: SingleMessageMetadata, index: int, meta: EntryMetadata
     has = single.HasField
     return MessageInfo(
         batch_index=index,
-        key=single.partition_key if has("partition_key") else None,
+        key=text(single.partition_key) if has("partition_key") else None,
         key_b64_encoded=single.partition_key_b64_encoded,
         ordering_key=single.ordering_key if has("ordering_key") else None,
-        properties={item.key: item.value for item in single.properties},
+        properties=text_properties(single.properties),
         event_time_ms=single.event_time,
         sequence_id=single.sequence_id if has("sequence_id") else meta.sequence_id + index,
         null_value=single.null_value,

@@ -89,18 +89,6 @@ def parse_command(view: memoryview, start: int, end: int) -> BaseCommand:
     return command
 
 
-def check_message(message: Message, name: str) -> None:
-    """Raise ``ProtocolError`` if a required field is missing or a string is not UTF-8.
-
-    ``name`` is what the error calls the message.
-    """
-    if not message.IsInitialized():
-        raise ProtocolError(f"{name} without {_missing(message)}")
-    bad = _bad_string(message)
-    if bad:
-        raise ProtocolError(f"{name}: field {bad} is not UTF-8")
-
-
 def _missing(message: Message) -> str:
     """The required fields that ``message`` lacks."""
     return ", ".join(message.FindInitializationErrors())  # type: ignore[attr-defined]

@@ -16,16 +16,14 @@ Errors: ``ProtocolError`` on any bytes that are no such payload.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from magnetar.model.errors import ProtocolError
 from magnetar.wire.pulsar.codes import Compression
-from magnetar.wire.pulsar.commands import check_message
-from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
+from magnetar.wire.pulsar.pulsar_pb2 import KeyValue, MessageMetadata
 
 Buffer = bytes | bytearray | memoryview
 
@@ -36,8 +34,7 @@ _U16 = struct.Struct(">H").unpack_from
 _U32 = struct.Struct(">I").unpack_from
 
 
-@dataclass(frozen=True, slots=True)
-class EntryMetadata:
+class EntryMetadata(NamedTuple):
     """An entry's metadata. Times are milliseconds since 1970; 0 stands for "none".
 
     ``batched`` tells a batch (even of one) from a plain message; ``num_messages`` is 1 for the
@@ -123,31 +120,49 @@ def publish_time_ms(payload: Buffer) -> int:
 def entry_metadata(payload: Buffer) -> EntryMetadata:
     """Everything that this project reads of an entry's metadata."""
     meta, data_start = parse_metadata(payload)
-    check_message(meta, "message metadata")
+    if not meta.IsInitialized():
+        raise ProtocolError("message metadata without producer name, sequence id or publish time")
+    has = meta.HasField
     return EntryMetadata(
-        producer_name=meta.producer_name,
+        producer_name=text(meta.producer_name),
         sequence_id=meta.sequence_id,
         highest_sequence_id=meta.highest_sequence_id,
         publish_time_ms=meta.publish_time,
         event_time_ms=meta.event_time,
         deliver_at_time_ms=meta.deliver_at_time,
-        batched=meta.HasField("num_messages_in_batch"),
+        batched=has("num_messages_in_batch"),
         num_messages=max(1, meta.num_messages_in_batch),
         compression=Compression(meta.compression),
         uncompressed_size=meta.uncompressed_size,
-        partition_key=meta.partition_key if meta.HasField("partition_key") else None,
+        partition_key=text(meta.partition_key) if has("partition_key") else None,
         partition_key_b64_encoded=meta.partition_key_b64_encoded,
-        ordering_key=meta.ordering_key if meta.HasField("ordering_key") else None,
-        properties={item.key: item.value for item in meta.properties},
-        schema_version=meta.schema_version if meta.HasField("schema_version") else None,
+        ordering_key=meta.ordering_key if has("ordering_key") else None,
+        properties=text_properties(meta.properties),
+        schema_version=meta.schema_version if has("schema_version") else None,
         null_value=meta.null_value,
-        encrypted=bool(meta.encryption_keys) or meta.HasField("encryption_algo"),
-        replicated_from=meta.replicated_from if meta.HasField("replicated_from") else None,
-        marker_type=meta.marker_type if meta.HasField("marker_type") else None,
-        chunk_uuid=meta.uuid,
+        encrypted=bool(meta.encryption_keys) or has("encryption_algo"),
+        replicated_from=text(meta.replicated_from) if has("replicated_from") else None,
+        marker_type=meta.marker_type if has("marker_type") else None,
+        chunk_uuid=text(meta.uuid),
         chunk_id=meta.chunk_id,
         num_chunks=max(1, meta.num_chunks_from_msg),
         chunked_message_bytes=meta.total_chunk_msg_size,
         retained_indexes=tuple(meta.compacted_batch_indexes),
         data_start=data_start,
     )
+
+
+def text(value: str) -> str:
+    """``value``, unless protobuf handed out ``bytes`` because it is not UTF-8."""
+    if not isinstance(value, str):
+        raise ProtocolError(f"a string of the message's metadata is not UTF-8: {value!r:.80}")
+    return value
+
+
+def text_properties(pairs: Iterable[KeyValue]) -> dict[str, str]:
+    """Properties as a dict; of a key that comes twice the last value."""
+    found = {item.key: item.value for item in pairs}
+    for key, value in found.items():
+        text(key)
+        text(value)
+    return found
