@@ -1,0 +1,326 @@
+"""The managed log against a world in memory: appending, rolling, reading, taking over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from magnetar.config import LedgerConfig
+from magnetar.log.managed.managed_log import ManagedLog
+from magnetar.model.entry import Entry
+from magnetar.model.errors import (
+    LogClosedError,
+    LogError,
+    LogFencedError,
+    NotEnoughBookiesError,
+)
+from magnetar.model.ids import EARLIEST, LATEST, Position
+from tests.unit.log.doubles import NAME, Outcomes, Process, World
+
+SMALL = LedgerConfig(ledger_entries_max=10, cursor_flush_interval_ms=1)
+
+
+def number(i: int) -> bytes:
+    return b"%06d" % i
+
+
+async def publish(log: ManagedLog, first: int, count: int, batch: int = 1) -> list[Position]:
+    outcomes = Outcomes()
+    for start in range(first, first + count, batch):
+        log.append([number(i) for i in range(start, min(first + count, start + batch))], outcomes)
+    await outcomes.wait(count)
+    assert not outcomes.errors
+    return outcomes.positions
+
+
+async def read_all(log: ManagedLog, start: Position = EARLIEST, chunk: int = 7) -> list[Entry]:
+    found: list[Entry] = []
+    while entries := await log.read(start, chunk, 1 << 20):
+        found += entries
+        start = log.next_position(Position(entries[-1].ledger_id, entries[-1].entry_id))
+    return found
+
+
+def values(entries: list[Entry]) -> list[int]:
+    return [int(bytes(entry.payload)) for entry in entries]
+
+
+def test_what_is_appended_is_read_back_in_order_after_reopening() -> None:
+    async def scenario() -> None:
+        world = World()
+        store = Process(world).store(SMALL)
+        log = await store.open(NAME)
+        assert log.confirmed == EARLIEST
+        assert log.read_cached(EARLIEST, 10, 1 << 20) == []
+        positions = await publish(log, 0, 35, batch=3)
+        assert positions == sorted(positions)
+        assert log.confirmed == positions[-1]
+        assert values(await read_all(log)) == list(range(35))
+        await store.close()
+
+        process = Process(world)
+        log = await process.store(SMALL).open(NAME)
+        assert values(await read_all(log)) == list(range(35))
+        assert log.entries_between(EARLIEST, LATEST) == 35
+        assert len(log.stats().ledgers) == 3
+        await publish(log, 35, 5)
+        assert values(await read_all(log)) == list(range(40))
+
+    asyncio.run(scenario())
+
+
+def test_rolling_under_load_keeps_the_order_and_answers_in_order() -> None:
+    async def scenario() -> None:
+        store = Process(World()).store(SMALL)
+        log = await store.open(NAME)
+        outcomes = Outcomes()
+        for i in range(300):
+            log.append([number(2 * i), number(2 * i + 1)], outcomes.for_append(str(i)))
+            if i % 7 == 0:
+                await asyncio.sleep(0)
+        await outcomes.wait(600)
+        labels = list(dict.fromkeys(label for label, _ in outcomes.order))
+        assert labels == [str(i) for i in range(300)]
+        assert outcomes.positions == sorted(outcomes.positions)
+        assert values(await read_all(log)) == list(range(600))
+        assert len(log.stats().ledgers) > 20
+        assert log.pending_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_payloads_may_be_reused_once_append_returns() -> None:
+    async def scenario() -> None:
+        log = await Process(World()).store(SMALL).open(NAME)
+        outcomes = Outcomes()
+        buffer = bytearray(6)
+        for i in range(25):
+            buffer[:] = number(i)
+            log.append([memoryview(buffer)], outcomes)
+        buffer[:] = b"xxxxxx"
+        await outcomes.wait(25)
+        assert values(await read_all(log)) == list(range(25))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("break_after", [0, 1, 4, 5, 9, 17])
+def test_a_failed_ledger_costs_no_error_no_order_and_no_duplicate(break_after: int) -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        log = await process.store().open(NAME)
+        await publish(log, 0, 1)
+        process.ledgers.break_after = break_after
+        outcomes = Outcomes()
+        for i in range(1, 10):
+            log.append([number(2 * i - 1), number(2 * i)], outcomes)
+        await asyncio.sleep(0)
+        log.append([number(19)], outcomes)
+        await outcomes.wait(19)
+        assert not outcomes.errors
+        assert values(await read_all(log)) == list(range(20))
+        assert len(log.stats().ledgers) == 2
+
+    asyncio.run(scenario())
+
+
+def test_appends_fail_in_order_when_no_ledger_can_be_created() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        log = await process.store().open(NAME)
+        process.ledgers.create_errors = [NotEnoughBookiesError("no bookie") for _ in range(4)]
+        outcomes = Outcomes()
+        log.append([b"a"], outcomes.for_append("a"))
+        log.append([b"b", b"c"], outcomes.for_append("b"))
+        await outcomes.wait(3)
+        assert outcomes.order == [("a", 1), ("b", 2)]
+        assert all(isinstance(error, NotEnoughBookiesError) for error in outcomes.errors)
+        assert log.pending_bytes == 0
+        await publish(log, 0, 3)  # and goes on when there are bookies again
+        assert values(await read_all(log)) == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_the_queue_of_a_changing_log_is_bounded_and_nothing_overtakes() -> None:
+    async def scenario() -> None:
+        config = LedgerConfig(roll_queue_bytes_max=1024)
+        log = await Process(World()).store(config).open(NAME)
+        outcomes = Outcomes()
+        log.append([bytes(1000)], outcomes.for_append("fits"))
+        log.append([bytes(100)], outcomes.for_append("too much"))
+        log.append([b"small"], outcomes.for_append("after"))
+        await outcomes.wait(3)
+        assert [label for label, _ in outcomes.order] == ["fits", "too much", "after"]
+        assert len(outcomes.positions) == 1
+        assert all(isinstance(error, LogError) for error in outcomes.errors)
+        await publish(log, 0, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_taken_over_is_fenced_here_and_loses_nothing() -> None:
+    async def scenario() -> None:
+        world = World()
+        old = await Process(world).store().open(NAME)
+        await publish(old, 0, 5)
+        waiting = asyncio.ensure_future(old.wait_past(old.confirmed))
+        await asyncio.sleep(0)
+        new = await Process(world).store().open(NAME)
+        outcomes = Outcomes()
+        old.append([b"late"], outcomes)
+        await outcomes.wait(1)
+        assert isinstance(outcomes.errors[0], LogFencedError)
+        with pytest.raises(LogFencedError):
+            await waiting
+        old.append([b"later"], outcomes)
+        await outcomes.wait(2)
+        await publish(new, 5, 5)
+        assert values(await read_all(new)) == list(range(10))
+        await old.close()
+        assert values(await read_all(new)) == list(range(10))
+
+    asyncio.run(scenario())
+
+
+def test_a_former_owner_without_a_ledger_loses_at_its_first_append() -> None:
+    async def scenario() -> None:
+        world = World()
+        old = await Process(world).store().open(NAME)
+        new = await Process(world).store().open(NAME)
+        outcomes = Outcomes()
+        old.append([b"late"], outcomes)
+        await outcomes.wait(1)
+        assert isinstance(outcomes.errors[0], LogFencedError)
+        await publish(new, 0, 3)
+        assert values(await read_all(new)) == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_closing_finishes_what_is_pending_and_refuses_the_rest_in_order() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        store = process.store()
+        log = await store.open(NAME)
+        outcomes = Outcomes()
+        log.append([b"first"], outcomes.for_append("first"))
+        closing = asyncio.ensure_future(log.close())
+        await asyncio.sleep(0)
+        log.append([b"second"], outcomes.for_append("second"))
+        await closing
+        await outcomes.wait(2)
+        assert [label for label, _ in outcomes.order] == ["first", "second"]
+        assert isinstance(outcomes.errors[0], LogClosedError)
+        assert all(ledger.closed for ledger in process.world.ledgers.values())
+        with pytest.raises(LogClosedError):
+            await log.wait_past(LATEST)
+
+    asyncio.run(scenario())
+
+
+def test_wait_past_wakes_when_the_next_entry_is_confirmed() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        log = await process.store().open(NAME)
+        process.ledgers.hold = True
+        waiting = asyncio.ensure_future(log.wait_past(log.confirmed))
+        outcomes = Outcomes()
+        log.append([b"x"], outcomes)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        assert log.read_cached(EARLIEST, 1, 1000) == []  # in memory, but not confirmed
+        process.ledgers.writers[-1].confirm()
+        assert (await waiting).entry_id == 0
+        assert len(log.read_cached(EARLIEST, 1, 1000) or []) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 300, 1 << 20])
+def test_reading_with_little_memory_goes_to_the_bookies(cache_bytes: int) -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        config = LedgerConfig(ledger_entries_max=50, tail_cache_bytes=cache_bytes)
+        log = await process.store(config).open(NAME)
+        await publish(log, 0, 180, batch=10)
+        assert values(await read_all(log, chunk=3)) == list(range(180))
+        if cache_bytes == 0:
+            reads = len(process.ledgers.reads)
+            assert 0 < reads < 30, "read-ahead should save most of 60 reads"
+        if cache_bytes == 1 << 20:
+            assert not process.ledgers.reads
+
+    asyncio.run(scenario())
+
+
+def test_find_first_finds_the_boundary_wherever_it_is() -> None:
+    async def scenario() -> None:
+        log = await Process(World()).store(SMALL).open(NAME)
+        beyond = await log.find_first(lambda entry: True)
+        assert beyond == log.next_position(log.confirmed)
+        positions = await publish(log, 0, 33)
+        for boundary in (0, 1, 9, 10, 11, 20, 32):
+            found = await log.find_first(lambda e, b=boundary: int(bytes(e.payload)) >= b)
+            assert found == positions[boundary]
+        beyond = await log.find_first(lambda entry: False)
+        assert beyond == log.next_position(log.confirmed)
+
+    asyncio.run(scenario())
+
+
+def test_old_ledgers_roll_and_empty_ones_do_not() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        log = await process.store(LedgerConfig(ledger_age_ms_max=1000)).open(NAME)
+        await publish(log, 0, 1)
+        log.tick()
+        assert log.stats().ledgers[-1][3] == "open"
+        process.world.now_ms += 1000
+        log.tick()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert [ledger[3] for ledger in log.stats().ledgers] == ["closed"]
+        await publish(log, 1, 1)
+        assert [ledger[3] for ledger in log.stats().ledgers] == ["closed", "open"]
+        assert values(await read_all(log)) == [0, 1]
+
+    asyncio.run(scenario())
+
+
+def test_names_are_listed_and_deleted_logs_leave_nothing() -> None:
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        store = process.store(SMALL)
+        names = [
+            "public/default/persistent/a/b c~d",
+            "public/default/persistent/z",
+            "public/other/persistent/é",
+        ]
+        for name in names:
+            log = await store.open(name)
+            await publish(log, 0, 15)
+            cursor = await log.open_cursor("sub/1", EARLIEST)
+            cursor.acknowledge([log.confirmed])
+            await cursor.wait_stored()
+        assert await store.names("") == sorted(names)
+        assert await store.names("public/default") == names[:2]
+        assert await store.names("nobody") == []
+        with pytest.raises(LogError, match="open"):
+            await store.delete(names[0])
+        await store.close()
+        store = process.store(SMALL)
+        for name in names:
+            assert await store.exists(name)
+            await store.delete(name)
+            assert not await store.exists(name)
+        await store.delete(names[0])
+        assert await store.names("") == []
+        assert world.alive() == set()
+        with pytest.raises(LogError, match="tenant"):
+            await store.open("short/name")
+
+    asyncio.run(scenario())
