@@ -104,12 +104,10 @@ class EnsembleChange:
 
     def no_replacement_error(self) -> NotEnoughBookiesError:
         """Why nothing gets confirmed, by bookie."""
+        excluded = self._excluded()
+        failed = [slot for slot, bookie_id in enumerate(self.bookies) if bookie_id in excluded]
         return no_replacement(
-            self._stored.metadata.ledger_id,
-            self.bookies,
-            self._machine.down_slots(),
-            self._available,
-            self._excluded(),
+            self._stored.metadata.ledger_id, self.bookies, failed, self._available, excluded
         )
 
     async def _run(self) -> None:

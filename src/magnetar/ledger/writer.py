@@ -304,11 +304,13 @@ class LedgerWriter:
 
     def fail(self, error: MagnetarError) -> None:
         """End the writer: every pending append fails, later ones fail at once. Idempotent."""
-        if self._error is not None:
-            return
+        if self._error is None:
+            log.warning("ledger writer failed", ledger=self.ledger_id, error=str(error))
+            self._end(error)
+
+    def _end(self, error: MagnetarError) -> None:
         self._error = self._ended = error
         self._stop()
-        log.warning("ledger writer ended", ledger=self.ledger_id, error=str(error))
         pending, self._pending = self._pending, deque()
         self._pending_bytes = 0
         for batch in pending:
@@ -380,8 +382,8 @@ class LedgerWriter:
     async def abandon(self) -> None:
         """Stop without closing the ledger: pending appends fail, metadata stays as it is. For an
         owner that has lost the ledger, or gives it up to a recovery. Idempotent."""
-        self.fail(LedgerClosedError(f"ledger {self.ledger_id} was given up by its writer"))
-        self._stop()
+        if self._error is None:
+            self._end(LedgerClosedError(f"ledger {self.ledger_id} was given up by its writer"))
         await self._scope.close()
 
     async def wait_confirmed(self) -> None:

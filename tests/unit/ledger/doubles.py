@@ -297,6 +297,13 @@ def payloads(first: int, count: int) -> list[bytes]:
     return [b"payload %d" % i for i in range(first, first + count)]
 
 
+async def until(holds: Callable[[], object]) -> None:
+    """Wait until ``holds()`` is true; fails after 5 s."""
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
 @asynccontextmanager
 async def opened(cluster: Cluster):  # type: ignore[no-untyped-def]
     """A writer, abandoned at the end if the test did not close it."""
