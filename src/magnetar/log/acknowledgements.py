@@ -38,9 +38,9 @@ _WORD_MASK = 2**64 - 1
 class LedgerChain(Protocol):
     """What the state must know of the log's ledgers."""
 
-    @property
-    def confirmed(self) -> Position:
-        """The log's last confirmed position."""
+    def last_at(self, position: Position) -> Position:
+        """The last confirmed entry at or before ``position``; the place before the first entry
+        if there is none."""
         ...
 
     def last_entry(self, ledger_id: int) -> int:
@@ -248,18 +248,13 @@ class AckState:
 
     def acknowledge_cumulative(self, position: Position) -> bool:
         """Acknowledge everything up to ``position``, or to the log's last entry before it."""
-        position = self._clip(position)
+        position = self._chain.last_at(position)
         if position <= self.mark_delete:
             return False
         self.version += 1
         self._mark(position)
         self._advance()
         return True
-
-    def _clip(self, position: Position) -> Position:
-        position = min(position, self._chain.confirmed)
-        last = self._chain.last_entry(position.ledger_id)
-        return Position(position.ledger_id, min(position.entry_id, last))
 
     def reset(self, mark_delete: Position) -> None:
         """Start again: everything up to ``mark_delete`` is acknowledged and nothing after it."""

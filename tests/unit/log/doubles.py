@@ -303,8 +303,7 @@ class MemoryWriter:
         return MemoryReader(self._owner, self.ledger_id, self._ledger, self.last_add_confirmed)
 
     async def close(self) -> None:
-        while self._pending:
-            await asyncio.sleep(0)
+        self.confirm()
         self._owner.process.require_alive()
         if self._ledger.closed:
             raise LedgerClosedError(f"ledger {self.ledger_id} was closed by another")
@@ -370,6 +369,6 @@ class Outcomes:
 
     async def wait(self, count: int) -> None:
         async with asyncio.timeout(20):
-            while self.count < count:
+            while self.count < count:  # noqa: ASYNC110  (a few turns of the loop, no time)
                 await asyncio.sleep(0)
         assert self.count == count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -40,6 +41,10 @@ async def read_all(log: ManagedLog, start: Position = EARLIEST, chunk: int = 7) 
         found += entries
         start = log.next_position(Position(entries[-1].ledger_id, entries[-1].entry_id))
     return found
+
+
+def at_least(number: int) -> Callable[[Entry], bool]:
+    return lambda entry: int(bytes(entry.payload)) >= number
 
 
 def values(entries: list[Entry]) -> list[int]:
@@ -263,8 +268,7 @@ def test_find_first_finds_the_boundary_wherever_it_is() -> None:
         assert beyond == log.next_position(log.confirmed)
         positions = await publish(log, 0, 33)
         for boundary in (0, 1, 9, 10, 11, 20, 32):
-            found = await log.find_first(lambda e, b=boundary: int(bytes(e.payload)) >= b)
-            assert found == positions[boundary]
+            assert await log.find_first(at_least(boundary)) == positions[boundary]
         beyond = await log.find_first(lambda entry: False)
         assert beyond == log.next_position(log.confirmed)
 

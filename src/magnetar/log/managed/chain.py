@@ -130,20 +130,13 @@ class Chain:
         return Position(self.trimmed.ledger_id, self.trimmed.entry_id + 1)
 
     def settle(self, position: Position) -> Position:
-        """``position`` if an entry is there or will be next in its ledger; else the first
-        position after it where that is so."""
-        position = max(position, self.first)
-        if position > self.confirmed:
-            return self._beyond()
-        ledger_id, entry_id = position
-        if entry_id < 0:
-            position = Position(ledger_id, 0)
-        if entry_id <= self.last_entry(ledger_id):
-            return position
-        following = self.following(ledger_id)
-        while following is not None and self.last_entry(following) < 0:
-            following = self.following(following)
-        return self._beyond() if following is None else Position(following, 0)
+        """The first entry at or after ``position``; past the last one, its place."""
+        return self.next_position(Position(position.ledger_id, position.entry_id - 1))
+
+    def next_position(self, position: Position) -> Position:
+        """The position of the entry after ``position``, or the place of the next append."""
+        rank = self.rank(position)
+        return self.at_rank(rank + 1) if rank < self.entries else self._beyond()
 
     def _beyond(self) -> Position:
         """The place of the next append, as far as known."""
@@ -151,21 +144,15 @@ class Chain:
             return Position(self._ids[-1], 0)
         return Position(self.confirmed.ledger_id, self.confirmed.entry_id + 1)
 
-    def next_position(self, position: Position) -> Position:
-        """The position after ``position``."""
-        if position < self.first:
-            return self.first
-        if position >= self.confirmed:
-            return self._beyond()
-        return self.settle(Position(position.ledger_id, position.entry_id + 1))
-
     def previous_position(self, position: Position) -> Position:
         """The position before ``position``: that of the entry before it, or (first ledger, -1)
         (what was trimmed, if there is no ledger) from the first on back."""
-        rank = self.rank(Position(position.ledger_id, position.entry_id - 1))
-        if rank > 0:
-            return self.at_rank(rank)
-        return self.before_first()
+        return self.last_at(Position(position.ledger_id, position.entry_id - 1))
+
+    def last_at(self, position: Position) -> Position:
+        """The last entry at or before ``position``; as ``before_first`` if there is none."""
+        rank = self.rank(position)
+        return self.at_rank(rank) if rank > 0 else self.before_first()
 
     def before_first(self) -> Position:
         return Position(self._ids[0], NO_ENTRY) if self._ids else self.trimmed

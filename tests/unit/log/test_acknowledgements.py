@@ -1,0 +1,236 @@
+"""The acknowledgement state against a naive model, and its arithmetic."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from magnetar.log.acknowledgements import (
+    AckState,
+    ack_set_bits,
+    ack_set_words,
+    contiguous_end,
+)
+from magnetar.log.managed.chain import Chain, LedgerInfo
+from magnetar.log.managed.cursor_format import decode_image, encode_image
+from magnetar.model.entry import Entry
+from magnetar.model.errors import ProtocolError
+from magnetar.model.ids import EARLIEST, Position
+
+SIZES = {3: 4, 5: 1, 9: 6, 12: 3}  # the last is open
+
+
+def make_chain() -> Chain:
+    closed = [LedgerInfo(i, n, n * 10, 1, 2) for i, n in SIZES.items() if i != 12]
+    chain = Chain([*closed, LedgerInfo(12, created_ms=1)])
+    chain.confirm(SIZES[12] - 1)
+    return chain
+
+
+ALL = [Position(ledger, entry) for ledger, size in SIZES.items() for entry in range(size)]
+
+
+class Model:
+    """Every entry's bits, one by one."""
+
+    def __init__(self) -> None:
+        self.acked: set[Position] = set()
+        self.sets: dict[Position, set[int]] = {}
+
+    def acknowledge(self, positions: list[Position]) -> None:
+        for position in positions:
+            if position in ALL:
+                self.acked.add(position)
+                self.sets.pop(position, None)
+
+    def batch(self, position: Position, size: int, still_open: set[int]) -> None:
+        if position not in ALL or position in self.acked:
+            return
+        left = self.sets.get(position, set(range(size))) & still_open
+        if left:
+            self.sets[position] = left
+        else:
+            self.acknowledge([position])
+
+    def cumulative(self, position: Position) -> None:
+        self.acknowledge([p for p in ALL if p <= position])
+
+    def reset(self, first: Position) -> None:
+        self.acked = {p for p in ALL if p < first}
+        self.sets = {}
+
+    def mark_delete(self) -> Position | None:
+        mark = None
+        for position in ALL:
+            if position not in self.acked:
+                return mark
+            mark = position
+        return mark
+
+
+positions = st.sampled_from([*ALL, Position(12, 3), Position(4, 0), Position(3, 99)])
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("ack"), st.lists(positions, min_size=1, max_size=6)),
+        st.tuples(st.just("batch"), positions, st.sets(st.integers(0, 4))),
+        st.tuples(st.just("cumulative"), positions),
+        st.tuples(st.just("reset"), st.sampled_from(ALL)),
+        st.tuples(st.just("store")),
+    ),
+    max_size=25,
+)
+
+
+def check(state: AckState, model: Model) -> None:
+    for position in ALL:
+        assert state.is_acknowledged(*position) == (position in model.acked), position
+        words = state.ack_set(position)
+        expected = model.sets.get(position)
+        assert (words is None) == (expected is None), position
+        if words is not None and expected is not None:
+            assert ack_set_bits(words) == sum(1 << i for i in expected)
+    mark = model.mark_delete()
+    assert mark is None or state.mark_delete == mark
+    assert mark is not None or state.mark_delete < ALL[0]
+    entries = [Entry(p.ledger_id, p.entry_id, b"", 0) for p in ALL]
+    left = [Position(e.ledger_id, e.entry_id) for e in state.unacknowledged(entries)]
+    assert left == [p for p in ALL if p not in model.acked]
+    after = sum(1 for p in model.acked if p > state.mark_delete)
+    assert state.hole_entries == after
+
+
+def apply(state: AckState, model: Model, chain: Chain, operation: tuple[Any, ...]) -> None:
+    if operation[0] == "ack":
+        state.acknowledge(operation[1])
+        model.acknowledge(operation[1])
+    elif operation[0] == "batch":
+        _, position, still_open = operation
+        whole = state.acknowledge_batch(position, 5, [sum(1 << i for i in still_open)])
+        model.batch(position, 5, still_open)
+        if position in ALL:
+            assert whole == (position in model.acked)
+    elif operation[0] == "cumulative":
+        state.acknowledge_cumulative(operation[1])
+        model.cumulative(operation[1])
+    else:
+        state.reset(chain.previous_position(operation[1]))
+        model.reset(operation[1])
+
+
+@settings(max_examples=300, deadline=None)
+@given(operations)
+def test_state_and_what_is_stored_of_it_agree_with_the_model(ops: list[tuple[Any, ...]]) -> None:
+    chain = make_chain()
+    state, model = AckState(chain, EARLIEST), Model()
+    stored = AckState(chain, EARLIEST)
+    for operation in [*ops, ("store",)]:
+        if operation[0] != "store":
+            apply(state, model, chain, operation)
+            check(state, model)
+            continue
+        changes = state.take_changes()
+        if changes is None:  # only the whole state says it
+            image = decode_image(encode_image(state.snapshot()))
+            stored = AckState(chain, image.mark_delete)
+            stored.merge(image)
+        else:
+            image = decode_image(encode_image(changes))
+            stored.merge(image)
+            stored.merge(image)  # twice does no harm
+        check(stored, model)
+        assert stored.mark_delete == state.mark_delete
+
+
+def test_mark_delete_stays_at_the_end_of_a_ledger_until_the_next_is_acknowledged() -> None:
+    state = AckState(make_chain(), EARLIEST)
+    state.acknowledge([Position(3, i) for i in range(4)])
+    assert state.mark_delete == (3, 3)
+    state.acknowledge([Position(9, 0)])
+    assert state.mark_delete == (3, 3)
+    state.acknowledge([Position(5, 0)])
+    assert state.mark_delete == (9, 0)
+    assert state.simple
+
+
+def test_future_positions_cannot_be_acknowledged() -> None:
+    chain = make_chain()
+    state = AckState(chain, EARLIEST)
+    assert not state.acknowledge([Position(12, 3), Position(99, 0), Position(12, 2**40)])
+    assert not state.acknowledge_batch(Position(12, 3), 4, [0])
+    state.acknowledge_cumulative(Position(99, 5))
+    assert state.mark_delete == chain.confirmed
+
+
+def test_trimmed_ledgers_count_as_acknowledged() -> None:
+    chain = make_chain()
+    state = AckState(chain, Position(3, 1))
+    state.acknowledge([Position(9, 0)])
+    chain.trim(2)
+    state.acknowledge([Position(9, 1)])
+    assert state.mark_delete == (9, 1)
+
+
+def test_ack_set_words_are_those_of_the_wire() -> None:
+    assert ack_set_words(ack_set_bits([-1, 5])) == [-1, 5]
+    assert ack_set_words(ack_set_bits([2**64 - 1])) == [-1]
+    assert ack_set_words(0) == []
+    assert ack_set_bits([28]) == 28
+
+
+def test_batch_acknowledgements_intersect_and_ignore_bits_past_the_batch() -> None:
+    state = AckState(make_chain(), EARLIEST)
+    assert not state.acknowledge_batch(Position(3, 0), 5, [30])
+    assert not state.acknowledge_batch(Position(3, 0), 5, [29])
+    assert state.ack_set(Position(3, 0)) == [28]
+    assert not state.acknowledge_batch(Position(3, 1), 5, [-1])
+    assert state.ack_set(Position(3, 1)) == [31]
+    assert state.acknowledge_batch(Position(3, 0), 5, [3])
+    assert state.mark_delete == (3, 0)
+    assert state.acknowledge_batch(Position(3, 0), 5, [-1])
+    # a batch size as large as the wire allows costs nothing
+    assert not state.acknowledge_batch(Position(3, 1), 2**31 - 1, [1])
+
+
+@given(st.sets(st.integers(0, 300)), st.integers(0, 300))
+def test_contiguous_end_is_the_end_of_the_run(bits: set[int], first: int) -> None:
+    end = first
+    while end in bits:
+        end += 1
+    assert contiguous_end(BitMap(bits), first) == end - 1
+
+
+def test_half_a_million_holes_are_small_and_exact() -> None:
+    entries = 1_000_000
+    chain = Chain([LedgerInfo(1, entries, 1, 1, 2)])
+    state = AckState(chain, EARLIEST)
+    chosen = random.Random(5).sample(range(1, entries), 500_000)
+    for start in range(0, len(chosen), 1000):
+        state.acknowledge([Position(1, e) for e in chosen[start : start + 1000]])
+    assert state.hole_entries == 500_000
+    assert state.mark_delete < (1, 0)
+    data = encode_image(state.snapshot())
+    assert len(data) < 140_000
+    recovered = AckState(chain, EARLIEST)
+    recovered.merge(decode_image(data))
+    assert recovered.snapshot().holes[1] == BitMap(chosen)
+    rest = sorted(set(range(entries)) - set(chosen))
+    recovered.acknowledge([Position(1, e) for e in rest])
+    assert recovered.mark_delete == (1, entries - 1)
+    assert recovered.simple
+
+
+@pytest.mark.parametrize("cut", [0, 10, 20, 27, 40])
+def test_broken_images_are_refused(cut: int) -> None:
+    state = AckState(make_chain(), EARLIEST)
+    state.acknowledge([Position(3, 2), Position(9, 1)])
+    state.acknowledge_batch(Position(3, 1), 3, [1])
+    data = encode_image(state.snapshot())
+    with pytest.raises(ProtocolError):
+        decode_image(data[:cut])
+    with pytest.raises(ProtocolError):
+        decode_image(data + b"\0")

@@ -1,0 +1,137 @@
+"""Chain arithmetic against a list of all positions."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.log.managed.chain import Chain, LedgerInfo
+from magnetar.log.managed.rules import Retention, RollRule, deletable
+from magnetar.model.ids import EARLIEST, LATEST, Position
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[Chain, list[Position]]:
+    ids = sorted(draw(st.sets(st.integers(1, 40), min_size=1, max_size=6)))
+    sizes = [draw(st.integers(1, 5)) for _ in ids]
+    open_last = draw(st.booleans())
+    infos = [LedgerInfo(i, n, n * 10, 1, 2) for i, n in zip(ids, sizes, strict=True)]
+    if open_last:
+        sizes[-1] = draw(st.integers(0, 3))
+        infos[-1] = LedgerInfo(ids[-1], created_ms=1)
+    chain = Chain(infos)
+    if open_last:
+        chain.confirm(sizes[-1] - 1)
+    held = [Position(i, e) for i, n in zip(ids, sizes, strict=True) for e in range(n)]
+    gone = draw(st.integers(0, len(ids) - open_last))
+    chain.trim(gone)
+    return chain, [p for p in held if p.ledger_id not in ids[:gone]]
+
+
+anywhere = st.builds(Position, st.integers(-1, 42), st.integers(-1, 6))
+
+
+@settings(max_examples=400, deadline=None)
+@given(chains(), anywhere, anywhere)
+def test_arithmetic_agrees_with_the_list(
+    made: tuple[Chain, list[Position]], one: Position, other: Position
+) -> None:
+    chain, held = made
+    assert chain.entries == len(held)
+    assert [chain.at_rank(i + 1) for i in range(len(held))] == held
+    assert chain.rank(one) == bisect_right(held, one)
+    between = sum(1 for p in held if one < p <= other)
+    assert chain.entries_between(one, other) == between
+    later = [p for p in held if p > one]
+    if later:
+        assert chain.next_position(one) == later[0]
+        assert chain.confirmed == held[-1]
+    else:
+        assert chain.next_position(one) > chain.confirmed
+    earlier = [p for p in held if p < one]
+    if earlier:
+        assert chain.previous_position(one) == earlier[-1]
+    else:
+        assert chain.previous_position(one) == chain.before_first()
+        assert chain.before_first() < chain.first
+    at_or_after = [p for p in held if p >= one]
+    if at_or_after:
+        assert chain.settle(one) == at_or_after[0]
+    else:
+        assert chain.settle(one) > chain.confirmed
+    if held:
+        assert chain.first == held[0]
+        assert chain.previous_position(LATEST) == held[-1]
+
+
+def test_an_empty_chain_has_a_place() -> None:
+    chain = Chain()
+    assert chain.confirmed == EARLIEST
+    assert chain.entries == 0
+    assert chain.next_position(EARLIEST) > EARLIEST
+    chain.open_ledger(LedgerInfo(7, created_ms=1))
+    assert chain.confirmed == (7, -1)
+    assert chain.first == (7, 0)
+    assert chain.settle(EARLIEST) == (7, 0)
+    chain.close_last(0, 0, 5)
+    assert chain.ledgers == []
+    assert chain.settle(EARLIEST) > chain.confirmed
+
+
+def test_confirmed_survives_trimming_everything() -> None:
+    chain = Chain([LedgerInfo(4, 3, 30, 1, 2)])
+    chain.trim(1)
+    assert chain.confirmed == (4, 2)
+    assert chain.entries == 0
+    again = Chain(chain.ledgers, chain.trimmed)
+    assert again.confirmed == (4, 2)
+    assert again.first == (4, 3)
+    again.open_ledger(LedgerInfo(6, created_ms=1))
+    again.confirm(0)
+    assert again.next_position(Position(4, 2)) == (6, 0)
+
+
+def test_the_place_after_confirmed_moves_to_a_new_ledger() -> None:
+    chain = Chain([LedgerInfo(4, 3, 30, 1, 2)])
+    assert chain.next_position(Position(4, 2)) == (4, 3)
+    chain.open_ledger(LedgerInfo(6, created_ms=1))
+    assert chain.next_position(Position(4, 2)) == (6, 0)
+    assert chain.settle(Position(4, 3)) == (6, 0)
+
+
+def test_ledgers_roll_by_entries_bytes_and_age_but_not_when_empty() -> None:
+    rule = RollRule(entries_max=10, bytes_max=100, age_ms_max=1000)
+    assert not rule.full(9, 99)
+    assert rule.full(10, 0)
+    assert rule.full(1, 100)
+    assert rule.old(1, 1000)
+    assert not rule.old(1, 999)
+    assert not rule.old(0, 5000)
+
+
+LEDGERS = [
+    LedgerInfo(1, 10, 100, 1, closed_ms=1_000),
+    LedgerInfo(2, 10, 100, 1, closed_ms=2_000),
+    LedgerInfo(3, 10, 100, 1, closed_ms=3_000),
+    LedgerInfo(4, created_ms=3_000),
+]
+
+
+def test_retention_decides_what_goes() -> None:
+    def count(marks: list[Position], kept_ms: int, kept_bytes: int, now_ms: int = 3_500) -> int:
+        return deletable(LEDGERS, marks, Retention(kept_ms, kept_bytes), now_ms)
+
+    end = Position(3, 9)
+    assert count([end], -1, -1) == 0
+    assert count([], -1, -1) == 0
+    assert count([end], 0, 0) == 3
+    assert count([], 0, 0) == 3
+    assert count([end, Position(2, 9)], 0, 0) == 2
+    assert count([end, Position(2, 8)], 0, 0) == 1
+    assert count([Position(1, 3), end], 0, 0) == 0
+    assert count([end], 1_500, -1) == 2
+    assert count([end], -1, 150) == 2
+    assert count([end], -1, 300) == 0
+    assert count([Position(4, -1)], 0, 0) == 3
