@@ -1,0 +1,116 @@
+"""One connected consumer: its seat in dispatch, what is out at it, and how entries reach it.
+
+The stored payload of an entry goes out as it came in: a MESSAGE frame is a small header and a view
+of the entry. ``pending`` holds what a shared consumer has not acknowledged (key -> messages); it
+is bounded by the permits that the dispatch machine grants. Exclusive and failover consumers need
+none: all that matters of theirs lies after the cursor's mark-delete position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from magnetar.broker.dispatch import Seat
+from magnetar.broker.redelivery import Key
+from magnetar.model.entry import Entry
+from magnetar.wire.pulsar.hot import MessageHeaderEncoder
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import Session
+    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.topic import Topic
+
+UNSENT_BYTES_MAX = 4 << 20
+"""Bytes waiting on a connection at which dispatch to it pauses for a loop turn."""
+
+
+class Consumer:
+    """A consumer of one subscription, on one connection."""
+
+    def __init__(
+        self,
+        session: Session,
+        topic: Topic,
+        subscription: Subscription,
+        consumer_id: int,
+        name: str,
+        priority: int,
+        connected_at_ms: int,
+    ) -> None:
+        self.session = session
+        self.topic = topic
+        self.subscription = subscription
+        self.consumer_id = consumer_id
+        self.name = name
+        self.seat: Seat[Consumer] = Seat(self, name, priority, subscription.next_order())
+        self.pending: dict[Key, int] = {}
+        self.connected_at_ms = connected_at_ms
+        self.closed = False
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.redelivered = 0
+        self.acknowledged = 0
+        self._encode = MessageHeaderEncoder(consumer_id, subscription.partition).encode
+
+    def refresh(self) -> None:
+        """Take over what the connection says about room."""
+        session = self.session
+        self.seat.blocked = not session.writable or session.unsent_bytes > UNSENT_BYTES_MAX
+
+    def send(
+        self,
+        entries: Sequence[Entry],
+        sizes: Sequence[int],
+        counts: dict[Key, int],
+        ack_sets: dict[Key, list[int]],
+        tracked: bool,
+    ) -> int:
+        """Write ``entries`` (with ``sizes`` messages each) as MESSAGE frames; returns bytes.
+
+        ``counts`` are redelivery counts, ``ack_sets`` those of partly acknowledged batches;
+        ``tracked``: remember the entries as pending.
+        """
+        parts: list[bytes | memoryview] = []
+        total = 0
+        encode, pending = self._encode, self.pending
+        special = bool(counts or ack_sets)
+        for entry, size in zip(entries, sizes, strict=True):
+            ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
+            offset = entry.payload_offset
+            payload_bytes = len(data) - offset
+            if special:
+                key = (ledger_id, entry_id)
+                header = encode(
+                    ledger_id, entry_id, payload_bytes, counts.get(key, 0), ack_sets.get(key, ())
+                )
+            else:
+                header = encode(ledger_id, entry_id, payload_bytes)
+            parts.append(header)
+            parts.append(memoryview(data)[offset:])
+            total += len(header) + payload_bytes
+            if tracked:
+                pending[ledger_id, entry_id] = size
+        self.session.write_parts(parts, total)
+        self.entries_out += len(entries)
+        self.messages_out += sum(sizes)
+        self.bytes_out += total
+        if self.session.unsent_bytes > UNSENT_BYTES_MAX:
+            self.seat.blocked = True
+        return total
+
+    def settle(self, key: Key) -> bool:
+        """``key`` is acknowledged or taken back; False if it was not out at this consumer."""
+        size = self.pending.pop(key, None)
+        if size is None:
+            return False
+        self.seat.unacked -= size
+        return True
+
+    def take_pending(self) -> list[Key]:
+        """Everything that is out at the consumer; nothing is, after."""
+        keys = list(self.pending)
+        self.pending.clear()
+        self.seat.unacked = 0
+        return keys

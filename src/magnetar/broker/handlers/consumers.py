@@ -1,0 +1,225 @@
+"""SUBSCRIBE and everything that a consumer says afterwards.
+
+FLOW, ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES have no lane: they are handled as they come, and
+for a consumer that is not there (any more) they mean nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.liveness import is_alive
+from magnetar.broker.opening import open_subscription
+from magnetar.broker.positions import position_of
+from magnetar.broker.seek import position_at_time, seek
+from magnetar.broker.stats import consumer_stats_reply
+from magnetar.broker.subscription import Kind, Subscription
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic_name import parse_topic
+from magnetar.model.entry import Entry
+from magnetar.model.errors import (
+    BrokerMetadataError,
+    ConsumerBusyError,
+    ConsumerNotFoundError,
+    MagnetarError,
+    NotAllowedError,
+    ProtocolError,
+    ServiceNotReadyError,
+)
+from magnetar.model.ids import Position
+from magnetar.wire.pulsar.commands import decode_command
+from magnetar.wire.pulsar.hot import decode_ack, decode_flow, unsigned64
+from magnetar.wire.pulsar.metadata import entry_metadata
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageIdData
+from magnetar.wire.pulsar.replies import ack_response, success
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import Session
+
+KINDS: Final = {
+    CommandSubscribe.Exclusive: Kind.EXCLUSIVE,
+    CommandSubscribe.Shared: Kind.SHARED,
+    CommandSubscribe.Failover: Kind.FAILOVER,
+}
+
+
+async def subscribe(session: Session, command: BaseCommand) -> None:
+    request = command.subscribe
+    kind = KINDS.get(request.subType)
+    if kind is None:
+        raise NotAllowedError("Key_Shared subscriptions are not served yet; use Shared")
+    if request.consumer_id in session.consumers:
+        session.write(success(request.request_id))  # the client did not hear our first answer
+        return
+    topic = await session.services.topics.get(
+        parse_topic(request.topic), create=request.force_topic_creation
+    )
+    try:
+        await _join(session, topic, request, kind)
+    except ConsumerBusyError:
+        found = topic.subscriptions.get(request.subscription)
+        if found is None or not await _drop_dead(session, found):
+            raise
+        await _join(session, topic, request, kind)
+
+
+async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind: Kind) -> None:
+    services = session.services
+    subscription = await open_subscription(topic, request, services.now_ms())
+    async with subscription.lock:
+        if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
+            raise ServiceNotReadyError(f"subscription {subscription.name} just ended; try again")
+        subscription.check_room(kind)
+        if request.start_message_rollback_duration_sec and not subscription.consumers:
+            back_ms = request.start_message_rollback_duration_sec * 1000
+            start = await position_at_time(topic.log, max(0, services.now_ms() - back_ms))
+            await subscription.cursor.reset(start)
+        if session.closed:
+            return
+        consumer = Consumer(
+            session,
+            topic,
+            subscription,
+            request.consumer_id,
+            request.consumer_name or f"{session.peer}-{request.consumer_id}",
+            request.priority_level,
+            services.now_ms(),
+        )
+        subscription.add(consumer, kind)
+        session.consumers[request.consumer_id] = consumer
+        session.write(success(request.request_id))
+        subscription.announce(consumer)
+
+
+async def _drop_dead(session: Session, subscription: Subscription) -> bool:
+    """Remove consumers whose connections are dead; True if there were any."""
+    dropped = False
+    for consumer in list(subscription.consumers):
+        other = consumer.session
+        if other is not session and not await is_alive(other):
+            other.abort()
+            other.forget_consumer(consumer)
+            subscription.remove(consumer)
+            dropped = True
+    return dropped
+
+
+def _consumer(session: Session, consumer_id: int) -> Consumer:
+    consumer = session.consumers.get(consumer_id)
+    if consumer is None:
+        raise ConsumerNotFoundError(
+            f"this connection has no consumer {consumer_id}; it was closed, or never subscribed"
+        )
+    return consumer
+
+
+# -- without a lane ---------------------------------------------------------------------------
+
+
+def flow(session: Session, view: memoryview, start: int, end: int) -> None:
+    request = decode_flow(view, start, end)
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is not None:
+        consumer.subscription.flow(consumer, request.permits)
+
+
+def acknowledge(session: Session, view: memoryview, start: int, end: int) -> None:
+    ack = decode_ack(view, start, end)
+    try:
+        consumer = _consumer(session, ack.consumer_id)
+        consumer.subscription.acknowledge(consumer, ack)
+    except MagnetarError as error:
+        if ack.request_id is not None:
+            session.write(
+                ack_response(ack.consumer_id, ack.request_id, error.pulsar_code, str(error))
+            )
+        return
+    if ack.request_id is not None:
+        consumer.subscription.answer_stored(session, ack.consumer_id, ack.request_id)
+
+
+def redeliver(session: Session, view: memoryview, start: int, end: int) -> None:
+    request = decode_command(view, start, end).redeliverUnacknowledgedMessages
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is not None:
+        positions = [position_of(data) for data in request.message_ids]
+        consumer.subscription.redeliver(consumer, positions)
+
+
+# -- with one ---------------------------------------------------------------------------------
+
+
+async def close_consumer(session: Session, command: BaseCommand) -> None:
+    """Closing what is closed is fine."""
+    request = command.close_consumer
+    consumer = session.consumers.pop(request.consumer_id, None)
+    if consumer is not None:
+        consumer.subscription.remove(consumer)
+    session.write(success(request.request_id))
+
+
+async def unsubscribe(session: Session, command: BaseCommand) -> None:
+    request = command.unsubscribe
+    consumer = _consumer(session, request.consumer_id)
+    subscription = consumer.subscription
+    if len(subscription.consumers) > 1 and not request.force:
+        raise BrokerMetadataError(
+            f"subscription {subscription.name} has {len(subscription.consumers)} consumers; the "
+            "last one can unsubscribe"
+        )
+    session.forget_consumer(consumer)
+    topic = consumer.topic
+    if subscription.durable:
+        subscription.remove(consumer)
+        await topic.delete_subscription(subscription.name, request.force)
+    else:
+        subscription.remove(consumer)
+    session.write(success(request.request_id))
+
+
+async def seek_consumer(session: Session, command: BaseCommand) -> None:
+    request = command.seek
+    consumer = _consumer(session, request.consumer_id)
+    await seek(consumer.topic, consumer.subscription, request)
+    session.write(success(request.request_id))
+
+
+async def last_message_id(session: Session, command: BaseCommand) -> None:
+    request = command.getLastMessageId
+    consumer = _consumer(session, request.consumer_id)
+    source = consumer.topic.log
+    last = source.confirmed
+    answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+    reply = answer.getLastMessageIdResponse
+    reply.request_id = request.request_id
+    _fill(reply.last_message_id, last, consumer.subscription.partition)
+    if last.entry_id >= 0:
+        entries = source.read_cached(last, 1, 1)
+        for entry in await source.read(last, 1, 1) if entries is None else entries:
+            reply.last_message_id.batch_index = _last_index(entry)
+    mark_delete = consumer.subscription.cursor.mark_delete
+    _fill(reply.consumer_mark_delete_position, mark_delete, -1)
+    session.send_command(answer)
+
+
+def _fill(data: MessageIdData, position: Position, partition: int) -> None:
+    data.ledgerId = unsigned64(position.ledger_id)
+    data.entryId = unsigned64(position.entry_id)
+    data.partition = partition
+
+
+def _last_index(entry: Entry) -> int:
+    """The batch index of the entry's last message, -1 if it is no batch."""
+    try:
+        metadata = entry_metadata(entry.payload)
+    except ProtocolError:
+        return -1
+    return metadata.num_messages - 1 if metadata.batched else -1
+
+
+async def consumer_stats(session: Session, command: BaseCommand) -> None:
+    request = command.consumerStats
+    consumer = _consumer(session, request.consumer_id)
+    reply = consumer_stats_reply(consumer, request.request_id, session.services.now_ms())
+    session.send_command(reply)

@@ -1,0 +1,143 @@
+"""PRODUCER and CLOSE_PRODUCER."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from magnetar.broker.access import AccessMode, Verdict
+from magnetar.broker.liveness import is_alive
+from magnetar.broker.opening import open_durable
+from magnetar.broker.producer import Producer
+from magnetar.broker.topic_name import parse_topic
+from magnetar.model.errors import MagnetarError, ProducerBusyError, ServiceNotReadyError
+from magnetar.model.ids import EARLIEST
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer
+from magnetar.wire.pulsar.replies import success
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import Session
+
+
+async def open_producer(session: Session, command: BaseCommand) -> None:
+    request = command.producer
+    services = session.services
+    old = session.producers.get(request.producer_id)
+    if old is not None:
+        if request.epoch <= old.epoch:
+            _tell_success(old, request)  # the client did not hear our first answer
+            return
+        old.topic.disconnect_producer(old, tell=False)
+    topic = await services.topics.get(parse_topic(request.topic), create=True)
+    if request.initial_subscription_name:
+        await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
+    producer = Producer(
+        session,
+        topic,
+        request.producer_id,
+        request.producer_name or services.producer_name(),
+        AccessMode(request.producer_access_mode),
+        request.epoch,
+        not (request.producer_name and request.user_provided_producer_name),
+        services.now_ms(),
+    )
+    await _admit(producer, request)
+
+
+async def _admit(producer: Producer, request: CommandProducer) -> None:
+    """Connect the producer, if need be after asking whether the one in its place is alive."""
+    topic = producer.topic
+    try:
+        await _admit_once(producer, request)
+    except ProducerBusyError:
+        old = topic.producers.get(producer.name)
+        if old is None or old.session is producer.session or await is_alive(old.session):
+            raise
+        old.session.abort()
+        topic.remove_producer(old)
+        await _admit_once(producer, request)
+
+
+async def _admit_once(producer: Producer, request: CommandProducer) -> None:
+    topic, session = producer.topic, producer.session
+    async with topic.lock:
+        verdict = topic.admit(
+            producer.name,
+            producer.mode,
+            producer.generated_name,
+            producer.epoch,
+            request.topic_epoch if request.HasField("topic_epoch") else None,
+        )
+        if verdict is Verdict.QUEUE:
+            _queue(producer, request)
+            return
+        if verdict is Verdict.FENCE_OTHERS:
+            topic.fence_producers()
+        if verdict is not Verdict.CONNECT:
+            topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
+        _connect(producer, request)
+
+
+def _connect(producer: Producer, request: CommandProducer) -> None:
+    session, topic = producer.session, producer.topic
+    if session.closed:
+        return
+    if topic.closed:
+        raise ServiceNotReadyError(f"topic {topic.name} is closing here; look it up again")
+    producer.closed = False
+    topic.add_producer(producer)
+    session.producers[producer.producer_id] = producer
+    _tell_success(producer, request)
+
+
+def _queue(producer: Producer, request: CommandProducer) -> None:
+    """Wait for exclusive access, beside the producer's lane: it may be closed meanwhile."""
+    session, topic = producer.session, producer.topic
+    if session.closed:
+        return
+    producer.closed = True
+    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    topic.waiting.append((producer, turn))
+    session.producers[producer.producer_id] = producer
+    _tell_success(producer, request, ready=False)
+    session.services.scope.spawn(_wait_turn(producer, request, turn), f"wait {producer.name}")
+
+
+async def _wait_turn(
+    producer: Producer, request: CommandProducer, turn: asyncio.Future[None]
+) -> None:
+    session, topic = producer.session, producer.topic
+    try:
+        await turn
+        async with topic.lock:
+            topic.waiting = [item for item in topic.waiting if item[0] is not producer]
+            if producer.gone:
+                return
+            topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
+            _connect(producer, request)
+    except MagnetarError as error:
+        session.drop_producer(producer, tell=False)
+        session.refuse(BaseCommand(type=BaseCommand.PRODUCER, producer=request), error)
+
+
+def _tell_success(producer: Producer, request: CommandProducer, ready: bool = True) -> None:
+    answer = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
+    reply = answer.producer_success
+    reply.request_id = request.request_id
+    reply.producer_name = producer.name
+    reply.last_sequence_id = -1
+    reply.producer_ready = ready
+    if ready and producer.mode is not AccessMode.SHARED:
+        reply.topic_epoch = producer.topic.epoch
+    producer.session.send_command(answer)
+
+
+async def close_producer(session: Session, command: BaseCommand) -> None:
+    """Answer once every send has its outcome. Closing what is closed is fine."""
+    request = command.close_producer
+    producer = session.producers.get(request.producer_id)
+    if producer is not None:
+        await producer.wait_drained()
+        session.drop_producer(producer, tell=False)
+        producer.topic.remove_producer(producer)
+    session.write(success(request.request_id))

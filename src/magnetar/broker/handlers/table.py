@@ -1,0 +1,89 @@
+"""Which function handles which command, and what is handled in order.
+
+*Quick* commands are handled as they are met, in the pass over a chunk. The others are requests; a
+request's *lane* is the producer or consumer that it is about, and requests of one lane run one
+after the other. Requests about nothing in particular have the lane ("", -1) and run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from magnetar.broker.handlers import connection, consumers, lookups, producers
+from magnetar.model.errors import ProtocolError
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import Session
+
+    Quick: TypeAlias = Callable[[Session, memoryview, int, int], None]
+    Request: TypeAlias = Callable[[Session, BaseCommand], Awaitable[None]]
+
+SIDE_BY_SIDE: Final = ("", -1)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The handlers of a session; one table serves all sessions."""
+
+    quick: dict[int, Quick]
+    requests: dict[int, Request]
+    lanes: dict[int, tuple[str, str, str]]
+    """Command -> lane kind, body field, id field; commands without are side by side."""
+
+    def connect(self, session: Session, command: BaseCommand) -> None:
+        connection.connect(session, command)
+
+    def lane(self, command: BaseCommand) -> tuple[str, int] | None:
+        """The lane of a request; None if the command is not served."""
+        kind = int(command.type)
+        if kind == BaseCommand.CONNECT:
+            raise ProtocolError("a second CONNECT")
+        if kind not in self.requests:
+            return None
+        lane = self.lanes.get(kind)
+        if lane is None:
+            return SIDE_BY_SIDE
+        name, body, field = lane
+        return name, int(getattr(getattr(command, body), field))
+
+    async def handle(self, session: Session, command: BaseCommand) -> None:
+        await self.requests[int(command.type)](session, command)
+
+
+def make_table() -> Table:
+    """The table of everything that is served."""
+    return Table(
+        quick={
+            BaseCommand.ACK: consumers.acknowledge,
+            BaseCommand.FLOW: consumers.flow,
+            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: consumers.redeliver,
+            BaseCommand.PING: connection.ping,
+            BaseCommand.PONG: connection.pong,
+        },
+        requests={
+            BaseCommand.LOOKUP: lookups.lookup,
+            BaseCommand.PARTITIONED_METADATA: lookups.partitioned_metadata,
+            BaseCommand.GET_TOPICS_OF_NAMESPACE: lookups.topics_of_namespace,
+            BaseCommand.GET_SCHEMA: lookups.get_schema,
+            BaseCommand.PRODUCER: producers.open_producer,
+            BaseCommand.CLOSE_PRODUCER: producers.close_producer,
+            BaseCommand.SUBSCRIBE: consumers.subscribe,
+            BaseCommand.CLOSE_CONSUMER: consumers.close_consumer,
+            BaseCommand.UNSUBSCRIBE: consumers.unsubscribe,
+            BaseCommand.SEEK: consumers.seek_consumer,
+            BaseCommand.GET_LAST_MESSAGE_ID: consumers.last_message_id,
+            BaseCommand.CONSUMER_STATS: consumers.consumer_stats,
+        },
+        lanes={
+            BaseCommand.PRODUCER: ("producer", "producer", "producer_id"),
+            BaseCommand.CLOSE_PRODUCER: ("producer", "close_producer", "producer_id"),
+            BaseCommand.SUBSCRIBE: ("consumer", "subscribe", "consumer_id"),
+            BaseCommand.CLOSE_CONSUMER: ("consumer", "close_consumer", "consumer_id"),
+            BaseCommand.UNSUBSCRIBE: ("consumer", "unsubscribe", "consumer_id"),
+            BaseCommand.SEEK: ("consumer", "seek", "consumer_id"),
+            BaseCommand.GET_LAST_MESSAGE_ID: ("consumer", "getLastMessageId", "consumer_id"),
+        },
+    )

@@ -1,0 +1,111 @@
+"""Connections that died, never finished their handshake, or stopped in the middle of a frame.
+
+One task looks at every session a few times per deadline, so that a connection costs no timer. A
+connection that was silent for ``keep_alive_ms`` gets a PING; one that is silent for as long again
+is closed. A connection that is not read (a client that sends faster than it is stored, or does
+not read itself) cannot be heard; it is closed if it takes no bytes for that long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from magnetar.broker.handlers.connection import PING_FRAME
+
+if TYPE_CHECKING:
+    from magnetar.broker.services import Services
+    from magnetar.broker.session import Session
+
+log = structlog.get_logger(__name__)
+
+CHECK_S: Final = 5.0
+"""How long a connection whose place is wanted has to show that it is alive."""
+
+POLL_S: Final = 0.02
+
+
+async def is_alive(session: Session) -> bool:
+    """Whether the peer says anything within ``CHECK_S``; it is asked to."""
+    loop = asyncio.get_running_loop()
+    heard, deadline = session.chunks, loop.time() + CHECK_S
+    session.write(PING_FRAME)
+    while not session.closed and loop.time() < deadline:
+        if session.chunks != heard or session.paused:
+            return True
+        await asyncio.sleep(POLL_S)
+    return False
+
+
+class Watch:
+    """What the sweeper remembers of a session. Times are the loop's, in seconds."""
+
+    __slots__ = ("begun", "chunks", "frame_since", "frames", "heard", "pinged", "unsent")
+
+    def __init__(self, now: float) -> None:
+        self.begun = now
+        self.heard = now
+        self.chunks = -1
+        self.pinged = False
+        self.frames = -1
+        self.frame_since = now
+        self.unsent = 0
+
+
+class Sweeper:
+    """Looks after all sessions; ``run`` is its task."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        config = services.config
+        self._handshake_s = config.handshake_timeout_ms / 1000
+        self._frame_s = config.frame_timeout_ms / 1000
+        self._silence_s = config.keep_alive_ms / 1000
+        shortest = min(self._handshake_s, self._frame_s, self._silence_s)
+        self._pause_s = max(0.01, min(shortest / 4, 5.0))
+        self._watches: dict[Session, Watch] = {}
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._pause_s)
+            self.sweep(loop.time())
+
+    def sweep(self, now: float) -> None:
+        """Look at every session once."""
+        sessions = self._services.sessions
+        self._watches = {s: self._watches.get(s) or Watch(now) for s in sessions}
+        for session, watch in self._watches.items():
+            reason = self._verdict(session, watch, now)
+            if reason:
+                log.info("connection closed", peer=session.peer, reason=reason)
+                session.abort()
+
+    def _verdict(self, session: Session, watch: Watch, now: float) -> str:
+        """Why ``session`` must go; empty if it may stay (it may have been sent a PING)."""
+        if not session.ready and now - watch.begun > self._handshake_s:
+            return "no CONNECT in time"
+        self._listen(session, watch, now)
+        if now - watch.frame_since > self._frame_s:
+            return "a frame was begun and not finished in time"
+        silence = now - watch.heard
+        if silence > 2 * self._silence_s:
+            return "silent for too long"
+        if silence > self._silence_s and not watch.pinged and session.ready:
+            watch.pinged = True
+            session.write(PING_FRAME)
+        return ""
+
+    def _listen(self, session: Session, watch: Watch, now: float) -> None:
+        """Note what has been heard of the session since the last look."""
+        unsent = session.unsent_bytes
+        drained = unsent < watch.unsent or (session.paused and session.writable)
+        if session.chunks != watch.chunks or drained:
+            watch.heard = now
+            watch.pinged = False
+        watch.chunks, watch.unsent = session.chunks, unsent
+        if session.frames != watch.frames or not session.partial_frame() or session.paused:
+            watch.frames = session.frames
+            watch.frame_since = now

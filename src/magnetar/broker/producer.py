@@ -1,0 +1,175 @@
+"""One connected producer: its sends on the way to the log, and its receipts on the way back.
+
+The session queues the SENDs of a received chunk (views of its receive buffer) and then calls
+``flush``: one ``append`` for all of them, remembered as one ``Publish``. Outcomes come back in
+order, so receipts leave in the order of the sends. A send that is refused (``refuse``) takes its
+place in that order too: its SEND_ERROR leaves after the receipts of all sends before it, because
+clients match errors with the oldest send they still wait for.
+
+After a refusal that the client answers by reconnecting (any but a checksum error) and after a
+failed append the producer takes nothing more: what came after must not be stored before what
+failed is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.access import AccessMode
+from magnetar.model.errors import ChecksumError, MagnetarError
+from magnetar.wire.pulsar.hot import ReceiptEncoder
+from magnetar.wire.pulsar.replies import send_error
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import Session
+    from magnetar.broker.topic import Topic
+
+METADATA_BYTES_MAX: Final = 10 << 10
+"""What an entry may have above the largest message: its metadata and checksum."""
+
+
+class Publish:
+    """Payloads that went down with one ``append`` (or one refusal, which has ``frame`` alone)."""
+
+    __slots__ = ("answered", "byte_count", "frame", "producer", "sequences")
+
+    def __init__(
+        self,
+        producer: Producer,
+        sequences: list[tuple[int, int]],
+        byte_count: int,
+        frame: bytes = b"",
+    ) -> None:
+        self.producer = producer
+        self.sequences = sequences
+        self.byte_count = byte_count
+        self.frame = frame
+        self.answered = 0
+
+    def done(
+        self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, count: int
+    ) -> None:
+        """The log's answer for the next ``count`` payloads (``log.seam.AppendDone``)."""
+        start = self.answered
+        self.answered = stop = start + count
+        producer = self.producer
+        if error is not None:
+            producer.append_failed(self, error)
+            return
+        encode = producer.encode_receipt
+        shift = first_entry_id - start
+        sequences = self.sequences
+        receipts: list[bytes] = []
+        for index in range(start, stop):
+            sequence_id, highest = sequences[index]
+            receipts.append(encode(sequence_id, ledger_id, shift + index, highest))
+        producer.confirmed(self, receipts, count)
+
+
+class Producer:
+    """A producer of one topic, on one connection."""
+
+    def __init__(
+        self,
+        session: Session,
+        topic: Topic,
+        producer_id: int,
+        name: str,
+        mode: AccessMode,
+        epoch: int,
+        generated_name: bool,
+        connected_at_ms: int,
+    ) -> None:
+        self.session = session
+        self.topic = topic
+        self.producer_id = producer_id
+        self.name = name
+        self.mode = mode
+        self.epoch = epoch
+        self.generated_name = generated_name
+        self.connected_at_ms = connected_at_ms
+        self.closed = False
+        """Takes no more sends; receipts for earlier ones still leave."""
+        self.gone = False
+        """Its client was told so, or left: nothing is written for it any more."""
+        self.entries_in = 0
+        self.bytes_in = 0
+        self.encode_receipt = ReceiptEncoder(producer_id).encode
+        self._payloads: list[memoryview] = []
+        self._sequences: list[tuple[int, int]] = []
+        self._byte_count = 0
+        self._in_flight: deque[Publish] = deque()
+        self._drained: asyncio.Future[None] | None = None
+
+    def queue(self, sequence_id: int, highest_sequence_id: int, payload: memoryview) -> bool:
+        """Take a SEND of the current chunk; True if it is the first since the last ``flush``."""
+        if self.closed:
+            return False
+        payloads = self._payloads
+        payloads.append(payload)
+        self._sequences.append((sequence_id, highest_sequence_id))
+        self._byte_count += len(payload)
+        return len(payloads) == 1
+
+    def flush(self) -> int:
+        """Append what is queued; the views need be valid no longer. Returns its bytes."""
+        payloads = self._payloads
+        if not payloads:
+            return 0
+        publish = Publish(self, self._sequences, self._byte_count)
+        self._payloads, self._sequences, self._byte_count = [], [], 0
+        self._in_flight.append(publish)
+        self.topic.publish(payloads, publish.done)
+        return publish.byte_count
+
+    def refuse(self, sequence_id: int, error: MagnetarError) -> None:
+        """Answer a SEND with an error, in its turn. ``flush`` was called before."""
+        if self.closed:
+            return
+        frame = send_error(self.producer_id, sequence_id, error.pulsar_code, str(error))
+        if not isinstance(error, ChecksumError):
+            self.closed = True
+            self.topic.condemn(self, str(error))
+        self._in_flight.append(Publish(self, [], 0, frame))
+        self._release()
+
+    def confirmed(self, publish: Publish, receipts: list[bytes], count: int) -> None:
+        self.entries_in += count
+        if not self.gone:
+            self.session.write_parts(receipts, sum(map(len, receipts)))
+        self.topic.entries_confirmed(count, publish.byte_count if self._whole(publish) else 0)
+
+    def _whole(self, publish: Publish) -> bool:
+        """Account for ``publish`` if all of it is answered."""
+        if publish.answered < len(publish.sequences):
+            return False
+        self.bytes_in += publish.byte_count
+        self._in_flight.popleft()
+        self.session.publish_ended(publish.byte_count)
+        self._release()
+        return True
+
+    def append_failed(self, publish: Publish, error: MagnetarError) -> None:
+        self.closed = True
+        self._whole(publish)
+        self.topic.append_failed(error)
+
+    def _release(self) -> None:
+        """Write the refusals whose turn has come; end ``wait_drained`` when all is answered."""
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].frame:
+            frame = in_flight.popleft().frame
+            if not self.gone:
+                self.session.write(frame)
+        if not in_flight and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def wait_drained(self) -> None:
+        """Wait until every send so far has its outcome; takes no more from now on."""
+        self.closed = True
+        if self._in_flight:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await self._drained

@@ -1,0 +1,83 @@
+"""What a shared subscription sends again: places to replay, and how often each was redelivered.
+
+Keys are ``(ledger id, entry id)``. An entry is at one place at a time: out at a consumer (the
+consumer's own ``pending``), or waiting here, or neither (acknowledged or not read yet); so what is
+held is bounded by what consumers may hold unacknowledged. Pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+Key: TypeAlias = tuple[int, int]
+
+
+class ReplayRun(NamedTuple):
+    """``length`` consecutive entries from ``entry_id`` on, of one ledger."""
+
+    ledger_id: int
+    entry_id: int
+    length: int
+
+
+class Redelivery:
+    """Entries to send again, lowest first, and redelivery counts."""
+
+    __slots__ = ("_heap", "_waiting", "counts")
+
+    def __init__(self) -> None:
+        self.counts: dict[Key, int] = {}
+        self._heap: list[Key] = []
+        self._waiting: dict[Key, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, keys: Iterable[Key], counted: bool) -> None:
+        """Send ``keys`` again; ``counted`` raises their redelivery counts by one.
+
+        A consumer that refused or timed out counts; one that merely left does not.
+        """
+        waiting, counts = self._waiting, self.counts
+        for key in keys:
+            if key not in waiting:
+                waiting[key] = None
+                heapq.heappush(self._heap, key)
+            if counted:
+                counts[key] = counts.get(key, 0) + 1
+
+    def forget(self, key: Key) -> None:
+        """``key`` is acknowledged."""
+        self._waiting.pop(key, None)
+        self.counts.pop(key, None)
+
+    def forget_until(self, last: Key) -> None:
+        """Everything up to and including ``last`` is acknowledged."""
+        for key in [key for key in self._waiting if key <= last]:
+            del self._waiting[key]
+        for key in [key for key in self.counts if key <= last]:
+            del self.counts[key]
+
+    def take(self, entries_max: int) -> list[ReplayRun]:
+        """Remove and return the lowest waiting entries as runs, at most ``entries_max``."""
+        runs: list[ReplayRun] = []
+        taken = 0
+        while taken < entries_max and self._heap:
+            key = heapq.heappop(self._heap)
+            if key not in self._waiting:
+                continue
+            del self._waiting[key]
+            taken += 1
+            last = runs[-1] if runs else None
+            if last and key == (last.ledger_id, last.entry_id + last.length):
+                runs[-1] = ReplayRun(last.ledger_id, last.entry_id, last.length + 1)
+            else:
+                runs.append(ReplayRun(key[0], key[1], 1))
+        return runs
+
+    def clear(self) -> None:
+        self.counts.clear()
+        self._heap.clear()
+        self._waiting.clear()

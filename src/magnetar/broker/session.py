@@ -1,0 +1,328 @@
+"""One client's connection: frames in, frames out, and what belongs to it.
+
+States: new -> ready (CONNECT accepted) -> closed. In *new* only CONNECT is taken; anything else
+ends the connection, as the official clients do on their side.
+
+A received chunk is handled in one pass. SENDs are checked and queued at their producers; whatever
+comes between them flushes those first, so that a producer's commands keep their order. ACK, FLOW,
+PING and PONG are handled on the spot. Requests that wait for something run as tasks: in order for
+one producer or consumer (a *lane*), side by side otherwise.
+
+Bounds: unconfirmed bytes, requests under way and unsent bytes each stop reading from the
+connection until they are below their limit again; so a client is slowed down and nobody else.
+
+Errors: a ``ProtocolError`` ends the connection. Any other error of ours is told to the client in
+the shape that its request asks for. A request that fails by a fault of this program ends the
+connection too: the client must not wait for an answer that will not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from enum import IntFlag
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from magnetar.broker.producer import METADATA_BYTES_MAX
+from magnetar.broker.services import Services
+from magnetar.env.framed import FramedConnection
+from magnetar.model.errors import (
+    ChecksumError,
+    MagnetarError,
+    MessageTooLargeError,
+    NotAllowedError,
+    ProtocolError,
+)
+from magnetar.wire.pulsar.commands import (
+    COMMAND_NAMES,
+    command_type,
+    decode_command,
+    encode_command,
+)
+from magnetar.wire.pulsar.hot import decode_send, verify_checksum
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.replies import error_reply
+
+if TYPE_CHECKING:
+    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.handlers.table import Table
+    from magnetar.broker.producer import Producer
+
+log = structlog.get_logger(__name__)
+
+FRAME_SLACK_BYTES: Final = 256 << 10
+"""Room above the largest message, so that one that is too large gets an answer, not a hang-up."""
+
+REQUESTS_MAX: Final = 256
+SEND: Final = int(BaseCommand.SEND)
+NO_VERSION: Final = 0
+
+
+class Paused(IntFlag):
+    """Why a connection is not read."""
+
+    NO = 0
+    PUBLISHES = 1
+    REQUESTS = 2
+    UNSENT = 4
+
+
+class Session(FramedConnection):
+    """The server's side of a client connection."""
+
+    def __init__(self, services: Services, table: Table) -> None:
+        super().__init__(services.config.message_bytes_max + FRAME_SLACK_BYTES)
+        self.services = services
+        self.table = table
+        self.ready = False
+        self.client_version = ""
+        self.protocol_version = NO_VERSION
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.chunks = 0
+        """Chunks received; grows while the peer is alive."""
+        self.frames = 0
+        """Whole frames received; stands still while one is incomplete."""
+        self.paused = Paused.NO
+        self._touched: list[Producer] = []
+        self._unconfirmed_bytes = 0
+        self._lanes: dict[tuple[str, int], deque[BaseCommand]] = {}
+        self._requests = 0
+        self._payload_bytes_max = services.config.message_bytes_max + METADATA_BYTES_MAX
+        self._unconfirmed_bytes_max = services.config.pending_publish_bytes_per_connection
+
+    # -- the connection -----------------------------------------------------------------------
+
+    def connected(self) -> None:
+        services = self.services
+        if services.closing or len(services.sessions) >= services.config.connections_max:
+            log.warning("connection refused: too many", peer=self.peer, most=len(services.sessions))
+            self.abort()
+            return
+        services.sessions[self] = None
+        services.metrics.broker_connections.set(len(services.sessions))
+
+    def disconnected(self, error: Exception | None) -> None:
+        services = self.services
+        services.sessions.pop(self, None)
+        services.metrics.broker_connections.set(len(services.sessions))
+        for producer in list(self.producers.values()):
+            producer.topic.remove_producer(producer)
+        self.producers.clear()
+        for consumer in list(self.consumers.values()):
+            consumer.subscription.remove(consumer)
+        self.consumers.clear()
+
+    def writable_changed(self) -> None:
+        if self.writable:
+            self._resume(Paused.UNSENT)
+            for consumer in self.consumers.values():
+                consumer.subscription.wake()
+        else:
+            self._pause(Paused.UNSENT)
+
+    def partial_frame(self) -> bool:
+        """Whether the peer has begun a frame and not finished it."""
+        return self._end > self._start
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.chunks += 1
+        super().buffer_updated(nbytes)
+
+    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+        self.frames += len(bounds)
+        ready = self.ready
+        for start, end in bounds:
+            kind = command_type(view, start)
+            if kind == SEND and ready:
+                self._send(view, start, end)
+                continue
+            if self._touched:
+                self._flush_sends()
+            self._command(kind, view, start, end)
+            if self.closed:
+                return
+            ready = self.ready
+        if self._touched:
+            self._flush_sends()
+
+    def _send(self, view: memoryview, start: int, end: int) -> None:
+        send = decode_send(view, start, end)
+        producer = self.producers.get(send.producer_id)
+        if producer is None:
+            return  # sent before the client heard that the producer is closed
+        payload_start, payload_end = send.payload_start, send.payload_end
+        try:
+            if payload_end - payload_start > self._payload_bytes_max or send.txn is not None:
+                self._check_send(payload_end - payload_start, send.txn is not None)
+            verify_checksum(view, payload_start, payload_end)
+        except (ChecksumError, NotAllowedError, MessageTooLargeError) as error:
+            self._flush_sends()
+            producer.refuse(send.sequence_id, error)
+            return
+        if producer.queue(
+            send.sequence_id, send.highest_sequence_id, view[payload_start:payload_end]
+        ):
+            self._touched.append(producer)
+
+    def _check_send(self, payload_bytes: int, in_transaction: bool) -> None:
+        if payload_bytes > self._payload_bytes_max:
+            raise MessageTooLargeError(
+                f"message of {payload_bytes} bytes; the largest allowed is "
+                f"{self.services.config.message_bytes_max}: send less, or in chunks"
+            )
+        if in_transaction:
+            raise NotAllowedError("transactions are not served; send without one")
+
+    def _flush_sends(self) -> None:
+        touched, self._touched = self._touched, []
+        flushed = 0
+        for producer in touched:
+            flushed += producer.flush()
+        self._unconfirmed_bytes += flushed
+        if self._unconfirmed_bytes > self._unconfirmed_bytes_max:
+            self._pause(Paused.PUBLISHES)
+
+    def publish_ended(self, byte_count: int) -> None:
+        """An append of that many bytes has its outcome."""
+        self._unconfirmed_bytes -= byte_count
+        if self.paused and self._unconfirmed_bytes <= self._unconfirmed_bytes_max // 2:
+            self._resume(Paused.PUBLISHES)
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def _command(self, kind: int, view: memoryview, start: int, end: int) -> None:
+        if self.ready:
+            quick = self.table.quick.get(kind)
+            if quick is not None:
+                quick(self, view, start, end)
+                return
+        command = decode_command(view, start, end)
+        kind = int(command.type)
+        if not self.ready:
+            if kind != BaseCommand.CONNECT:
+                raise ProtocolError(f"{COMMAND_NAMES[kind]} before CONNECT")
+            self.table.connect(self, command)
+            return
+        lane = self.table.lane(command)
+        if lane is None:
+            self._refuse(command)
+        elif lane[1] < 0:
+            self._begin(self._answer(command), COMMAND_NAMES[kind])
+        else:
+            self._enqueue(lane, command)
+
+    def _refuse(self, command: BaseCommand) -> None:
+        """A command that is not served: say so, or hang up if it cannot be answered."""
+        name = COMMAND_NAMES[int(command.type)]
+        frame = error_reply(command, NotAllowedError.pulsar_code, f"{name} is not served here")
+        if frame is None:
+            raise ProtocolError(f"{name} is no command for a broker")
+        self.write(frame)
+
+    def _enqueue(self, lane: tuple[str, int], command: BaseCommand) -> None:
+        waiting = self._lanes.get(lane)
+        if waiting is not None:
+            waiting.append(command)
+            self._requests += 1
+            if self._requests > REQUESTS_MAX:
+                self._pause(Paused.REQUESTS)
+            return
+        self._lanes[lane] = waiting = deque()
+        self._begin(self._run_lane(lane, command, waiting), f"{lane[0]} {lane[1]}")
+
+    async def _run_lane(
+        self, lane: tuple[str, int], command: BaseCommand, waiting: deque[BaseCommand]
+    ) -> None:
+        try:
+            while True:
+                await self._answer(command)
+                if not waiting or self.closed:
+                    return
+                command = waiting.popleft()
+                self._requests -= 1
+        finally:
+            self._requests -= len(waiting)
+            del self._lanes[lane]
+
+    def _begin(self, request: Coroutine[None, None, None], name: str) -> None:
+        self._requests += 1
+        if self._requests > REQUESTS_MAX:
+            self._pause(Paused.REQUESTS)
+        task = self.services.scope.spawn(request, f"{self.peer} {name}")
+        task.add_done_callback(self._request_ended)
+
+    def _request_ended(self, task: asyncio.Task[None]) -> None:
+        self._requests -= 1
+        if self.paused and self._requests <= REQUESTS_MAX // 2:
+            self._resume(Paused.REQUESTS)
+        if not task.cancelled() and task.exception() is not None:
+            self.close()
+
+    async def _answer(self, command: BaseCommand) -> None:
+        try:
+            await self.table.handle(self, command)
+        except MagnetarError as error:
+            self.refuse(command, error)
+
+    def refuse(self, command: BaseCommand, error: MagnetarError) -> None:
+        """Tell the client why its request fails."""
+        name = COMMAND_NAMES[int(command.type)]
+        log.info("request refused", peer=self.peer, command=name, error=str(error))
+        frame = error_reply(command, error.pulsar_code, str(error))
+        if frame is not None:
+            self.write(frame)
+
+    # -- what others ask of the session -------------------------------------------------------
+
+    def send_command(self, command: BaseCommand) -> None:
+        self.write(encode_command(command))
+
+    def forget_consumer(self, consumer: Consumer) -> None:
+        if self.consumers.get(consumer.consumer_id) is consumer:
+            del self.consumers[consumer.consumer_id]
+
+    def tell_consumer_closed(self, consumer: Consumer) -> None:
+        """The broker closed the consumer; its client looks up again and subscribes anew."""
+        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = consumer.consumer_id
+        command.close_consumer.request_id = 0
+        self.send_command(command)
+
+    def drop_producer(self, producer: Producer, tell: bool) -> None:
+        """The broker closed the producer; ``tell``: its client looks up again and comes back."""
+        if self.producers.get(producer.producer_id) is producer:
+            del self.producers[producer.producer_id]
+        if tell:
+            command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+            command.close_producer.producer_id = producer.producer_id
+            command.close_producer.request_id = 0
+            self.send_command(command)
+
+    def tell_active(self, consumer: Consumer, active: bool) -> None:
+        """Say whether a failover consumer is the active one (to clients that know the command)."""
+        if self.protocol_version < 12:
+            return
+        command = BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE)
+        command.active_consumer_change.consumer_id = consumer.consumer_id
+        command.active_consumer_change.is_active = active
+        self.send_command(command)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _pause(self, reason: Paused) -> None:
+        if not self.paused and self.transport is not None and not self.closed:
+            self.transport.pause_reading()
+        self.paused |= reason
+
+    def _resume(self, reason: Paused) -> None:
+        if not self.paused & reason:
+            return
+        self.paused &= ~reason
+        if not self.paused and self.transport is not None and not self.closed:
+            self.transport.resume_reading()

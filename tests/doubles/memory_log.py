@@ -1,0 +1,294 @@
+"""A log engine in memory, with the seam's promises and knobs to make it late or broken.
+
+Entries live in ledgers of ``ledger_entries`` each, so that positions step over ledgers as they do
+in the real engine. Appends are confirmed in the next loop turn, or when ``release`` is called
+while ``held`` is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from magnetar.log.seam import AppendDone, Buffer, LogStats
+from magnetar.model.entry import Entry
+from magnetar.model.errors import LogClosedError, MagnetarError
+from magnetar.model.ids import EARLIEST, LATEST, Position
+
+HEADER = bytes(36)
+
+
+class MemoryCursor:
+    """Acknowledgements as plain sets; stores nothing, but counts who waited for it."""
+
+    def __init__(
+        self,
+        source: MemoryLog,
+        name: str,
+        start: Position,
+        durable: bool,
+        properties: Mapping[str, str],
+    ) -> None:
+        self.name = name
+        self.durable = durable
+        self.properties = properties
+        self.waits = 0
+        self._log = source
+        self._mark = source.before(start)
+        self._acked: set[Position] = set()
+        self._words: dict[Position, list[int]] = {}
+
+    @property
+    def mark_delete(self) -> Position:
+        return self._mark
+
+    def acknowledge(self, positions: Sequence[Position]) -> None:
+        for position in positions:
+            assert isinstance(position, Position)
+            self._words.pop(position, None)
+            if self._mark < position <= self._log.confirmed:
+                self._acked.add(position)
+        while (following := self._log.next_position(self._mark)) in self._acked:
+            self._acked.remove(following)
+            self._mark = following
+
+    def acknowledge_batch(
+        self, position: Position, batch_size: int, ack_set: Sequence[int]
+    ) -> bool:
+        if self.is_acknowledged(*position):
+            return True
+        whole = [-1] * len(ack_set)
+        words = [a & b for a, b in zip(self._words.get(position, whole), ack_set, strict=True)]
+        if any(words):
+            self._words[position] = words
+            return False
+        self.acknowledge([position])
+        return True
+
+    def acknowledge_cumulative(self, position: Position) -> None:
+        self._mark = max(self._mark, min(position, self._log.confirmed))
+        self._acked = {other for other in self._acked if other > self._mark}
+        self._words = {at: words for at, words in self._words.items() if at > self._mark}
+        self.acknowledge([])
+
+    def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool:
+        position = Position(ledger_id, entry_id)
+        return position <= self._mark or position in self._acked
+
+    def unacknowledged(self, entries: Sequence[Entry]) -> list[Entry]:
+        return [e for e in entries if not self.is_acknowledged(e.ledger_id, e.entry_id)]
+
+    def ack_set(self, position: Position) -> list[int] | None:
+        return self._words.get(position)
+
+    def backlog_entries(self) -> int:
+        after = self._log.entries_between(self._mark, self._log.confirmed)
+        return after - len(self._acked)
+
+    async def reset(self, position: Position) -> None:
+        await asyncio.sleep(0)
+        self._mark = self._log.before(position)
+        self._acked.clear()
+        self._words.clear()
+
+    async def wait_stored(self) -> None:
+        await asyncio.sleep(0)
+        self.waits += 1
+
+
+class MemoryLog:
+    """One log; ledger ids start at 1."""
+
+    def __init__(self, name: str, ledger_entries: int) -> None:
+        self.name = name
+        self.closed = False
+        self.held = False
+        self.cached = True
+        self.failing: MagnetarError | None = None
+        self.reads = 0
+        self._size = ledger_entries
+        self._entries: list[Entry] = []
+        self._pending: list[tuple[list[bytes], AppendDone]] = []
+        self._scheduled = False
+        self._cursors: dict[str, MemoryCursor] = {}
+        self._changed = asyncio.Event()
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
+        self._pending.append(([HEADER + payload for payload in payloads], done))
+        if not self._scheduled and not self.held:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.release)
+
+    def release(self) -> None:
+        """Confirm what is pending."""
+        self._scheduled = False
+        pending, self._pending = self._pending, []
+        for datas, done in pending:
+            error = LogClosedError(f"log {self.name} is closed") if self.closed else self.failing
+            if error is not None:
+                done(error, -1, -1, len(datas))
+            else:
+                self._confirm(datas, done)
+
+    def _confirm(self, datas: list[bytes], done: AppendDone) -> None:
+        start = len(self._entries)
+        size = self._size
+        self._entries += [
+            Entry(1 + i // size, i % size, data, len(HEADER)) for i, data in enumerate(datas, start)
+        ]
+        stop = len(self._entries)
+        self._changed.set()
+        while start < stop:
+            run = min(stop, (start // size + 1) * size)
+            done(None, 1 + start // size, start % size, run - start)
+            start = run
+
+    @property
+    def pending_bytes(self) -> int:
+        return sum(len(data) for datas, _ in self._pending for data in datas)
+
+    # -- positions ----------------------------------------------------------------------------
+
+    def _index(self, position: Position) -> int:
+        """The index of the first entry at or after ``position``."""
+        if position.ledger_id < 1:
+            return 0
+        return (position.ledger_id - 1) * self._size + min(max(position.entry_id, 0), self._size)
+
+    def _at(self, index: int) -> Position:
+        return Position(1 + index // self._size, index % self._size)
+
+    def before(self, start: Position) -> Position:
+        """The mark-delete position with which ``start`` is the next to read."""
+        if start == LATEST or start > self.confirmed:
+            return self.confirmed
+        index = self._index(self.first if start == EARLIEST else start)
+        return self._at(index - 1) if index else Position(1, -1)
+
+    @property
+    def confirmed(self) -> Position:
+        count = len(self._entries)
+        return self._at(count - 1) if count else Position(1, -1)
+
+    @property
+    def first(self) -> Position:
+        return Position(1, 0)
+
+    def next_position(self, position: Position) -> Position:
+        if position < self.first:
+            return self.first
+        return self._at(self._index(position) + 1)
+
+    def previous_position(self, position: Position) -> Position:
+        index = self._index(position)
+        return self._at(index - 1) if index else Position(1, -1)
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        low = 0 if after < self.first else self._index(after) + 1
+        return max(0, self._index(last) + (last.entry_id >= 0) - low)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        return self._slice(start, max_entries, max_bytes) if self.cached else None
+
+    async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        await asyncio.sleep(0)
+        self.reads += 1
+        if self.closed:
+            raise LogClosedError(f"log {self.name} is closed")
+        if self.failing is not None:
+            raise self.failing
+        return self._slice(start, max_entries, max_bytes)
+
+    def _slice(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        index = self._index(start)
+        found = self._entries[index : index + max_entries]
+        total = 0
+        for count, entry in enumerate(found):
+            total += len(entry.data)
+            if total > max_bytes and count:
+                return found[:count]
+        return found
+
+    async def wait_past(self, position: Position) -> Position:
+        while self.confirmed <= position:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.confirmed
+
+    async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
+        await asyncio.sleep(0)
+        for entry in self._entries:
+            if wanted(entry):
+                return Position(entry.ledger_id, entry.entry_id)
+        return self.next_position(self.confirmed)
+
+    # -- cursors ------------------------------------------------------------------------------
+
+    async def open_cursor(
+        self, name: str, start: Position, properties: Mapping[str, str] | None = None
+    ) -> MemoryCursor:
+        await asyncio.sleep(0)
+        if name not in self._cursors:
+            self._cursors[name] = MemoryCursor(self, name, start, True, properties or {})
+        return self._cursors[name]
+
+    def reader_cursor(self, name: str, start: Position) -> MemoryCursor:
+        return MemoryCursor(self, name, start, False, {})
+
+    async def delete_cursor(self, name: str) -> None:
+        await asyncio.sleep(0)
+        del self._cursors[name]
+
+    def cursors(self) -> Mapping[str, MemoryCursor]:
+        return self._cursors
+
+    def stats(self) -> LogStats:
+        total = sum(len(entry.data) for entry in self._entries)
+        marks = {name: cursor.mark_delete for name, cursor in self._cursors.items()}
+        return LogStats(self.name, len(self._entries), total, (), self.confirmed, marks)
+
+    async def close(self) -> None:
+        self.closed = True
+        self.release()
+
+
+class MemoryLogStore:
+    """Logs by name; a closed log can be opened again and still holds its entries."""
+
+    def __init__(self, ledger_entries: int = 1000) -> None:
+        self.logs: dict[str, MemoryLog] = {}
+        self.opens = 0
+        self._size = ledger_entries
+
+    async def open(self, name: str) -> MemoryLog:
+        self.opens += 1
+        await asyncio.sleep(0)
+        old = self.logs.get(name)
+        log = MemoryLog(name, self._size)
+        if old is not None:
+            old.closed = True
+            log._entries = old._entries
+            for cursor in old._cursors.values():
+                cursor._log = log
+            log._cursors = old._cursors
+        self.logs[name] = log
+        return log
+
+    async def exists(self, name: str) -> bool:
+        await asyncio.sleep(0)
+        return name in self.logs
+
+    async def delete(self, name: str) -> None:
+        await asyncio.sleep(0)
+        del self.logs[name]
+
+    async def names(self, prefix: str) -> list[str]:
+        return sorted(name for name in self.logs if name.startswith(prefix))
+
+    async def close(self) -> None:
+        for log in self.logs.values():
+            await log.close()
