@@ -53,6 +53,9 @@ class BookieConfig:
 
     host: str = field(default="127.0.0.1", metadata={"meaning": "address to listen on"})
     port: int = field(default=3181, metadata={"meaning": "port; 0 takes a free one", "least": 0})
+    advertised_host: str = field(
+        default="", metadata={"meaning": "name told to clients; empty: the listen address"}
+    )
     bookie_id: str = field(default="", metadata={"meaning": "stable name; empty: host:port"})
     ledger_directories: tuple[Path, ...] = field(
         default=(), metadata={"meaning": "entry logs and location indexes, one set per directory"}

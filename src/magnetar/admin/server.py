@@ -1,47 +1,23 @@
 """The HTTP server: uvicorn in the process's own event loop.
 
-The socket is bound by the caller's choice of port before anything is loaded, so the port is known
-(0 takes a free one) and one in use is found out at once. uvicorn's own main loop, which wakes ten
+The socket is bound (``env.listening``) before any of this is loaded, so its port is known and one
+in use is found out at once. uvicorn's own main loop, which wakes ten
 times a second, is not run: signals, the end and the ``Date`` header are not its business here, so
 an idle server costs nothing.
 """
 
 from __future__ import annotations
 
-import errno
 import socket
 
 import uvicorn
 from fastapi import FastAPI
 
-from magnetar.model.errors import StartError
+from magnetar.env.listening import port_of
 
 CONNECTIONS_MAX = 512
 KEEP_ALIVE_S = 30
 SHUTDOWN_S = 1
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A bound TCP socket. Raises ``StartError`` when the port is taken or not ours to use."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise _cannot_bind(host, port, error) from error
-    bound.setblocking(False)
-    return bound
-
-
-def _cannot_bind(host: str, port: int, error: OSError) -> StartError:
-    if error.errno == errno.EADDRINUSE:
-        return StartError(
-            f"http.port = {port}: another process listens on {host}:{port}; "
-            "choose another with --http-port (0 takes a free one)"
-        )
-    return StartError(f"cannot listen on {host}:{port} (http.host, http.port): {error.strerror}")
 
 
 class HttpServer:
@@ -67,9 +43,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        port = self._socket.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+        return port_of(self._socket)
 
     async def start(self) -> None:
         """Accept connections from now on."""

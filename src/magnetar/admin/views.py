@@ -59,7 +59,7 @@ class SubscriptionView(View):
 
 
 class TopicStatsView(View):
-    msg_in_counter: int
+    entries_in_counter: int  # a batch is one entry
     bytes_in_counter: int
     msg_out_counter: int
     bytes_out_counter: int

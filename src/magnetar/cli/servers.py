@@ -111,9 +111,9 @@ def standalone(
             f"ledger.ensemble_size = {config.ledger.ensemble_size} needs as many bookies; "
             f"accepted: at most {bookies} (--bookies)"
         )
-    from magnetar.app import standalone
+    from magnetar.app.standalone import run
 
-    process.serve(config, partial(standalone.run, config, bookies))
+    process.serve(config, partial(run, config, bookies))
 
 
 def quorums(bookies: int) -> dict[str, object]:

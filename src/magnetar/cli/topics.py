@@ -64,16 +64,16 @@ def _name(path: str) -> str:
 def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
     columns: tuple[str, ...] = (
         "topic",
-        "published#",
+        "entries in#",
         "stored",
         "producers#",
-        "delivered#",
+        "messages out#",
         "subscriptions#",
     )
     rows = [
         (
             name,
-            each["msgInCounter"],
+            each["entriesInCounter"],
             binary(each["storageSize"]),
             len(each["publishers"]),
             each["msgOutCounter"],

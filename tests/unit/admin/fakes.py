@@ -101,7 +101,7 @@ class FakeTopics:
             consumers=[],
         )
         return TopicStatsView(
-            msg_in_counter=8,
+            entries_in_counter=8,
             bytes_in_counter=800,
             msg_out_counter=5,
             bytes_out_counter=500,

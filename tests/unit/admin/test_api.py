@@ -11,7 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from magnetar.admin import api
-from magnetar.admin.server import HttpServer, bind
+from magnetar.admin.server import HttpServer
+from magnetar.env.listening import bind
 from magnetar.model.errors import StartError
 from tests.unit.admin.fakes import FakeLedgers, FakeTopics
 
@@ -38,7 +39,7 @@ def serve(scenario: Callable[[Platform], Awaitable[None]]) -> None:
         topics, ledgers, registry = FakeTopics(), FakeLedgers(), CollectorRegistry()
         counter = Counter("things", "Things", registry=registry)
         app = api.create(registry, topics, ledgers, before_scrape=[counter.inc])
-        server = HttpServer(app, bind("127.0.0.1", 0))
+        server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))
         await server.start()
         try:
             url = f"http://127.0.0.1:{server.port}"
@@ -124,7 +125,7 @@ def test_topic_names_may_hold_slashes_and_escapes() -> None:
 def test_stats_are_in_camel_case() -> None:
     async def scenario(p: Platform) -> None:
         stats = (await p.client.get(f"{P}/a/stats")).json()
-        assert stats["msgInCounter"] == 8
+        assert stats["entriesInCounter"] == 8
         assert stats["subscriptions"]["s"]["markDeletePosition"] == "1:4"
         internal = (await p.client.get(f"{P}/a/internalStats")).json()
         assert internal["lastConfirmedEntry"] == "1:7"
@@ -218,13 +219,13 @@ def test_a_port_in_use_is_a_clear_error() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(StartError, match=rf"http\.port = {port}.*--http-port"):
-            bind("127.0.0.1", port)
+        with pytest.raises(StartError, match=rf"http\.port = {port}: another process"):
+            bind("127.0.0.1", port, "http.port")
 
 
 def test_an_idle_server_does_not_wake_up() -> None:
     async def run() -> None:
-        server = HttpServer(api.create(CollectorRegistry()), bind("127.0.0.1", 0))
+        server = HttpServer(api.create(CollectorRegistry()), bind("127.0.0.1", 0, "http.port"))
         await server.start()
         before = len(asyncio.all_tasks())
         loop = asyncio.get_running_loop()

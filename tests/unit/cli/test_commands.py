@@ -12,9 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from magnetar.admin import api
-from magnetar.admin.server import HttpServer, bind
+from magnetar.admin.server import HttpServer
 from magnetar.cli.main import COMMANDS, run
 from magnetar.cli.rest import topic_path
+from magnetar.env.listening import bind
 from magnetar.model.errors import ConfigError
 from tests.unit.admin.fakes import FakeLedgers, FakeTopics
 
@@ -33,7 +34,7 @@ class Served:
 
     async def _run(self) -> None:
         app = api.create(CollectorRegistry(), self.topics, FakeLedgers())
-        server = HttpServer(app, bind("127.0.0.1", 0))
+        server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))
         await server.start()
         self.url = f"http://127.0.0.1:{server.port}"
         self._end = asyncio.Event()
@@ -77,7 +78,7 @@ def test_topics_list_and_stats(platform: Served, out: pytest.CaptureFixture[str]
     assert "Shared" in text
     assert "1:4" in text
     assert run(["topics", "stats", "a", "--json", "--url", platform.url]) == 0
-    assert json.loads(out.readouterr().out)["msgInCounter"] == 8
+    assert json.loads(out.readouterr().out)["entriesInCounter"] == 8
 
 
 def test_topics_create_and_delete(platform: Served, out: pytest.CaptureFixture[str]) -> None:

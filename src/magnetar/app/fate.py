@@ -1,0 +1,31 @@
+"""How a running role ends: it is told to, or one of its parts must not go on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from magnetar.model.errors import MagnetarError
+
+log = structlog.get_logger(__name__)
+
+
+class Fate:
+    """``stopped`` is set from outside (a signal)."""
+
+    def __init__(self, stopped: asyncio.Event) -> None:
+        self._stopped = stopped
+        self._error: MagnetarError | None = None
+
+    def fail(self, error: MagnetarError) -> None:
+        """A part must not go on, so the role must not either. The first error counts."""
+        log.error("a part cannot go on; ending", error=str(error))
+        self._error = self._error or error
+        self._stopped.set()
+
+    async def wait(self) -> None:
+        """Until the role shall end. Raises what a part has failed with."""
+        await self._stopped.wait()
+        if self._error is not None:
+            raise self._error

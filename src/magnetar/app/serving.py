@@ -1,0 +1,132 @@
+"""Builds the upper half: logs, broker, REST."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
+
+from magnetar.app.fate import Fate
+from magnetar.app.storage import Cluster, LedgerAccess
+from magnetar.broker.broker import Broker
+from magnetar.config import Config
+from magnetar.env.exclusive import ExclusiveClaim
+from magnetar.env.listening import advertised_host, cannot_listen, port_of
+from magnetar.env.metadata import MetadataStore
+from magnetar.env.tasks import TaskScope
+from magnetar.log.managed.store import ManagedLogStore
+from magnetar.metrics import Metrics
+from magnetar.model.errors import SessionExpiredError
+from magnetar.model.ids import BookieId
+
+if TYPE_CHECKING:
+    from magnetar.admin.queries import LedgerQueries, TopicQueries
+
+ADMIN_MODULES = ("magnetar.admin.api", "magnetar.admin.server")
+
+
+async def claim_cluster(
+    stack: AsyncExitStack, metadata: MetadataStore, config: Config, fate: Fate
+) -> None:
+    """Be the only broker of the cluster's name. Raises ``StartError`` when there is one."""
+
+    def lost(why: str) -> None:
+        fate.fail(
+            SessionExpiredError(
+                f"cluster {config.cluster!r} may have another broker by now: {why}; ending, so "
+                "that only one serves its topics. Start this broker again"
+            )
+        )
+
+    about = (
+        f"the broker at {socket.gethostname()}, process {os.getpid()}, pulsar port "
+        f"{config.broker.port or '(any)'}"
+    )
+    claim = ExclusiveClaim(
+        metadata,
+        f"/magnetar/{config.cluster}/broker",
+        about,
+        config.metadata.session_timeout_ms,
+        lost,
+    )
+    stack.push_async_callback(claim.release)
+    await claim.acquire(f"cluster {config.cluster!r}")
+
+
+async def start_broker(
+    stack: AsyncExitStack,
+    metadata: MetadataStore,
+    ledgers: LedgerAccess,
+    config: Config,
+    metrics: Metrics,
+) -> Broker:
+    """A broker that serves clients. Ends in the order: clients, logs."""
+    logs = ManagedLogStore(metadata, ledgers.client, config.ledger)
+    stack.push_async_callback(logs.close)
+    broker = Broker(config.broker, logs, metadata, metrics, time.time, config.cluster)
+    stack.push_async_callback(broker.close)
+    try:
+        await broker.start()
+    except OSError as error:
+        raise cannot_listen(config.broker.host, config.broker.port, "broker.port", error) from error
+    return broker
+
+
+class Rest:
+    """REST of this process. Its libraries are imported on a thread from ``prepare`` on, while
+    the loop opens everything else."""
+
+    def __init__(self, scope: TaskScope, bound: socket.socket) -> None:
+        self._bound = bound
+        self._imported = scope.spawn(asyncio.to_thread(_import_admin), "import REST")
+
+    async def start(
+        self,
+        stack: AsyncExitStack,
+        metrics: Metrics,
+        topics: TopicQueries | None,
+        ledgers: LedgerQueries | None,
+        before_scrape: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        """Serve until the stack unwinds."""
+        await self._imported
+        from magnetar.admin import api
+        from magnetar.admin.server import HttpServer
+
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=metrics.registry)
+        server = HttpServer(
+            api.create(metrics.registry, topics, ledgers, before_scrape), self._bound
+        )
+        stack.push_async_callback(server.stop)
+        await server.start()
+
+
+def _import_admin() -> None:
+    for name in ADMIN_MODULES:
+        importlib.import_module(name)
+
+
+def topic_queries(broker: Broker, http_url: str) -> TopicQueries:
+    from magnetar.admin.topic_queries import BrokerTopics
+
+    return BrokerTopics(broker, http_url)
+
+
+def ledger_queries(
+    cluster: Cluster, access: LedgerAccess, local: Sequence[BookieId]
+) -> LedgerQueries:
+    from magnetar.admin.ledger_queries import ClusterLedgers
+
+    return ClusterLedgers(cluster.manager, access.client, access.pool, local)
+
+
+def http_url(config: Config, bound: socket.socket) -> str:
+    return f"http://{advertised_host(config.http.host, '')}:{port_of(bound)}"

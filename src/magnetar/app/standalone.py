@@ -1,0 +1,108 @@
+"""``magnetar standalone``: metadata, bookies, broker and REST in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import structlog
+
+from magnetar.app.fate import Fate
+from magnetar.app.serving import (
+    Rest,
+    claim_cluster,
+    http_url,
+    ledger_queries,
+    start_broker,
+    topic_queries,
+)
+from magnetar.app.storage import (
+    Cluster,
+    open_cluster,
+    open_ledgers,
+    open_metadata,
+    place_bookie,
+    start_bookie,
+)
+from magnetar.bookie.local import LocalBookie
+from magnetar.config import Config
+from magnetar.env.data_dir import DataDir
+from magnetar.env.listening import bind
+from magnetar.env.tasks import TaskScope
+from magnetar.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+
+async def run(
+    config: Config, bookies: int, ready: Callable[[str], None], stopped: asyncio.Event
+) -> None:
+    """Run until ``stopped``; ``ready`` is called once, with the line to print.
+
+    Raises ``StartError`` (port or directory in use), and what a part fails with.
+    """
+    begun = time.perf_counter()
+    fate = Fate(stopped)
+    async with AsyncExitStack() as stack:
+        data_dir = DataDir.open(config.data_dir, "standalone")
+        stack.callback(data_dir.close)
+        line = await _start(stack, config, bookies, data_dir, fate)
+        log.info("ready", seconds=round(time.perf_counter() - begun, 3))
+        ready(line)
+        await fate.wait()
+        log.info("ending")
+    log.info("ended")
+
+
+async def _start(
+    stack: AsyncExitStack, config: Config, bookies: int, data_dir: DataDir, fate: Fate
+) -> str:
+    bound = bind(config.http.host, config.http.port, "http.port")
+    stack.callback(bound.close)
+    scope = TaskScope("standalone")
+    stack.push_async_callback(scope.close)
+    rest = Rest(scope, bound)
+    metrics = Metrics()
+    metadata = await open_metadata(stack, config, data_dir.metadata_file)
+    cluster = await open_cluster(metadata)
+    await claim_cluster(stack, metadata, config, fate)
+    clients = await _start_bookies(stack, cluster, config, bookies, data_dir, metrics, fate)
+    local = {client.bookie_id: client for client in clients}
+    ledgers = open_ledgers(stack, cluster, config, local)
+    broker = await start_broker(stack, metadata, ledgers, config, metrics)
+    url = http_url(config, bound)
+    await rest.start(
+        stack,
+        metrics,
+        topic_queries(broker, url),
+        ledger_queries(cluster, ledgers, list(local)),
+    )
+    plural = "bookie" if bookies == 1 else "bookies"
+    return (
+        f"magnetar standalone is ready: {broker.service_url}  {url}  "
+        f"({bookies} {plural}, data in {data_dir.path})"
+    )
+
+
+async def _start_bookies(
+    stack: AsyncExitStack,
+    cluster: Cluster,
+    config: Config,
+    count: int,
+    data_dir: DataDir,
+    metrics: Metrics,
+    fate: Fate,
+) -> list[LocalBookie]:
+    async def start(index: int) -> LocalBookie:
+        placed = place_bookie(
+            config.bookie,
+            index,
+            data_dir.journal_directory(index),
+            data_dir.ledger_directory(index),
+        )
+        timeout_ms = config.metadata.session_timeout_ms
+        return await start_bookie(stack, cluster, placed, timeout_ms, data_dir.path, metrics, fate)
+
+    return [await start(index) for index in range(count)]

@@ -1,0 +1,180 @@
+"""Builds the lower half: metadata, bookies, the ledger client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from magnetar.app.fate import Fate
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.cookie import check_cookie
+from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.registration import BookieRegistration
+from magnetar.bookie.server import BookieServer
+from magnetar.bookie.session import SessionLimits
+from magnetar.config import BookieConfig, Config
+from magnetar.env.listening import advertised_host, cannot_listen
+from magnetar.env.metadata import MetadataStore
+from magnetar.ledger.bookies import BookieClient
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.lane import Address, ConnectionOptions
+from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.pool import ConnectionPool
+from magnetar.ledger.registry import BookieRegistry
+from magnetar.metrics import Metrics
+from magnetar.model.errors import BookieUnavailableError
+from magnetar.model.ids import BookieId
+from magnetar.wire.bookie.metadata_service import BookieServiceInfo
+
+SQLITE_SCHEME = "sqlite:"
+
+
+async def open_metadata(stack: AsyncExitStack, config: Config, default_file: Path) -> MetadataStore:
+    """The metadata store that ``metadata.url`` says; SQLite in ``default_file`` if it is empty."""
+    url = config.metadata.url
+    store: MetadataStore
+    if url.startswith("zk://"):
+        from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+
+        store = await ZooKeeperMetadataStore.open(
+            url, session_timeout_ms=config.metadata.session_timeout_ms
+        )
+    else:
+        from magnetar.env.sqlite_metadata import SqliteMetadataStore
+
+        file = Path(url.removeprefix(SQLITE_SCHEME)) if url else default_file
+        store = await SqliteMetadataStore.open(file)
+    stack.push_async_callback(store.close)
+    return store
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What all parts of a cluster share."""
+
+    metadata: MetadataStore
+    manager: LedgerManager
+    instance_id: str
+
+
+async def open_cluster(metadata: MetadataStore) -> Cluster:
+    """The cluster in ``metadata``; a new one is made on the first use."""
+    manager = LedgerManager(metadata)
+    return Cluster(metadata, manager, await manager.initialize())
+
+
+async def start_bookie(
+    stack: AsyncExitStack,
+    cluster: Cluster,
+    config: BookieConfig,
+    session_timeout_ms: int,
+    relative_to: Path,
+    metrics: Metrics,
+    fate: Fate,
+) -> LocalBookie:
+    """A bookie that serves on TCP and is registered. ``config`` names its id and directories.
+
+    Ends in the order: out of sight, no more connections, flushed. Raises ``CookieError``,
+    ``BookieIOError``, ``StartError``.
+    """
+    bookie_id = BookieId(config.bookie_id)
+    await check_cookie(
+        cluster.metadata,
+        cluster.manager.root,
+        bookie_id,
+        config.ledger_directories,
+        cluster.instance_id,
+        f"{config.host}:{config.port}",
+        journal_directories=config.journal.directories,
+        relative_to=relative_to,
+    )
+    bookie = Bookie(config, metrics)
+    stack.push_async_callback(bookie.close)
+    await bookie.start()
+    server = await _serve_bookie(stack, bookie, config)
+    host = advertised_host(config.host, config.advertised_host)
+    registration = BookieRegistration(
+        cluster.metadata,
+        bookie_id,
+        BookieServiceInfo.of_address(host, server.port),
+        root=cluster.manager.root,
+        session_timeout_ms=session_timeout_ms,
+        on_lost=fate.fail,
+    )
+    stack.push_async_callback(registration.close)
+    await registration.register(read_only=bookie.read_only)
+    return LocalBookie(bookie_id, bookie)
+
+
+async def _serve_bookie(
+    stack: AsyncExitStack, bookie: Bookie, config: BookieConfig
+) -> BookieServer:
+    limits = SessionLimits(frame_bytes_max=config.entry_bytes_max)
+    server = BookieServer(bookie, config.host, config.port, limits)
+    stack.push_async_callback(server.close)
+    try:
+        await server.start()
+    except OSError as error:
+        raise cannot_listen(config.host, config.port, "bookie.port", error) from error
+    return server
+
+
+def place_bookie(config: BookieConfig, index: int, journal: Path, ledgers: Path) -> BookieConfig:
+    """The configuration of bookie ``index`` of a standalone: a name that outlives its port, and
+    directories of its own."""
+    return replace(
+        config,
+        bookie_id=config.bookie_id or f"bookie-{index}",
+        port=config.port + index if config.port else 0,
+        ledger_directories=_of_bookie(config.ledger_directories, index) or (ledgers,),
+        journal=replace(
+            config.journal,
+            directories=_of_bookie(config.journal.directories, index) or (journal,),
+        ),
+    )
+
+
+def _of_bookie(directories: tuple[Path, ...], index: int) -> tuple[Path, ...]:
+    return tuple(directory / f"bookie-{index}" for directory in directories)
+
+
+@dataclass(frozen=True)
+class LedgerAccess:
+    """The ledger client and what it stands on."""
+
+    client: LedgerClient
+    pool: ConnectionPool
+    registry: BookieRegistry
+
+
+def open_ledgers(
+    stack: AsyncExitStack,
+    cluster: Cluster,
+    config: Config,
+    local: Mapping[BookieId, BookieClient],
+) -> LedgerAccess:
+    """A ledger client; ``local`` are the bookies that it reaches by calls."""
+    registry = BookieRegistry(cluster.metadata, cluster.manager.root)
+    stack.callback(registry.close)
+
+    async def resolve(bookie_id: BookieId) -> Address:
+        address = (await registry.all()).get(bookie_id)
+        if address is None:
+            raise BookieUnavailableError(
+                f"bookie {bookie_id} is not registered; start it, or wait until it is back"
+            )
+        return address
+
+    async def available() -> list[BookieId]:
+        return list(await registry.available())
+
+    options = ConnectionOptions(
+        add_timeout_s=config.ledger.add_timeout_ms / 1000,
+        read_timeout_s=config.ledger.read_timeout_ms / 1000,
+        frame_bytes_max=config.bookie.entry_bytes_max,
+    )
+    pool = ConnectionPool(resolve, available, local, options)
+    stack.push_async_callback(pool.close)
+    return LedgerAccess(LedgerClient(cluster.manager, pool, config.ledger), pool, registry)
