@@ -102,8 +102,9 @@ class ZooKeeperServer:
 
     def start(self, timeout_s: float = 30.0) -> None:
         """Start the server and wait until it answers on its port. Raises ``ConfigError`` for what
-        is not installed, ``MetadataUnavailableError`` if it does not come up."""
+        is not installed or a taken port, ``MetadataUnavailableError`` if it does not come up."""
         command = [find_java(), *_JVM_FLAGS, "-cp", self._class_path(), _MAIN_CLASS]
+        self._check_port()
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log_file:
             self._process = subprocess.Popen(
@@ -153,6 +154,16 @@ class ZooKeeperServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def _check_port(self) -> None:
+        """Before the start: afterwards, whoever has the port would answer in our name."""
+        try:
+            socket.create_server((HOST, self.port)).close()
+        except OSError as error:
+            raise ConfigError(
+                f"ZooKeeper cannot listen on {self.address}: {error.strerror}; stop what uses the "
+                f"port, or choose another (0 takes a free one)"
+            ) from error
 
     @property
     def _log_path(self) -> Path:

@@ -221,7 +221,7 @@ def _take_unknown(message: LedgerMetadataFormat) -> bytes:
 
 def _decode_v1(ledger_id: int, body: bytes) -> LedgerMetadata:
     lines = body.decode("utf-8").split("\n")
-    if len(lines) < 3:
+    if len(lines) < 4:
         raise ValueError(f"it has {len(lines)} lines, at least 4 are needed")
     quorum, ensemble_size, length = (int(line) for line in lines[:3])
     fragments: list[Fragment] = []
@@ -267,6 +267,10 @@ def _checked(metadata: LedgerMetadata) -> LedgerMetadata:
         if not all(fragment.bookies):
             raise ValueError(f"fragment {first} names a bookie without a name")
         previous = first
+    texts: list[object] = [key for key, _ in metadata.custom]
+    texts += [bookie for fragment in metadata.fragments for bookie in fragment.bookies]
+    if not all(isinstance(text, str) for text in texts):  # protobuf gives bytes for broken text
+        raise ValueError("a bookie's name or a key is not UTF-8")
     if not -1 <= metadata.last_entry_id <= _INT64_MAX:
         raise ValueError(f"its last entry is {metadata.last_entry_id}")
     if not 0 <= metadata.length <= _INT64_MAX:

@@ -83,6 +83,9 @@ def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
         for each in message.endpoints
     )
     for endpoint in endpoints:
+        texts: list[object] = [endpoint.id, endpoint.host, endpoint.protocol]
+        if not all(isinstance(text, str) for text in texts):  # bytes stand for broken text
+            raise _unreadable(bookie_id, "its address is not UTF-8")
         if not 0 <= endpoint.port <= _PORT_MAX:
             raise _unreadable(bookie_id, f"its port is {endpoint.port}")
     return BookieServiceInfo(endpoints, tuple(sorted(message.properties.items())))

@@ -1,0 +1,24 @@
+"""Fixtures that more than one folder of tests needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from magnetar.env.zookeeper_server import ZooKeeperServer
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A real ZooKeeper server for the whole run; take a root of your own (``zookeeper_url``).
+    Tests that use it carry the mark ``zookeeper``."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper_url(zookeeper: ZooKeeperServer, request: pytest.FixtureRequest) -> str:
+    """A metadata URL with a root that belongs to this test alone."""
+    name = "".join(c if c.isalnum() else "-" for c in request.node.nodeid)
+    return f"zk://{zookeeper.address}/{name}"

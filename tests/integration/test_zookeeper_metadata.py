@@ -1,0 +1,271 @@
+"""The ZooKeeper store against a real server: the common suite, sessions, broken connections."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from magnetar.env.metadata import CreateMode, SessionState, Versioned
+from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.zookeeper_server import ZooKeeperServer, free_port
+from magnetar.model.errors import (
+    BadVersionError,
+    ConfigError,
+    MetadataUnavailableError,
+    NoNodeError,
+)
+from tests.unit.env.metadata_contract import MetadataContract, Tree, eventually
+
+pytestmark = pytest.mark.zookeeper
+
+LOOP_STALL_S_MAX = 0.5
+"""Far above what a loaded machine adds to a turn of the loop, far below any of kazoo's waits."""
+
+
+class TestZooKeeperContract(MetadataContract):
+    @pytest.fixture
+    def tree(self, zookeeper_url: str) -> Tree:
+        return Tree(lambda: ZooKeeperMetadataStore.open(zookeeper_url))
+
+
+@asynccontextmanager
+async def opened(
+    url: str, session_timeout_ms: int = 10_000, operation_timeout_ms: int = 15_000
+) -> AsyncIterator[ZooKeeperMetadataStore]:
+    store = await ZooKeeperMetadataStore.open(
+        url, session_timeout_ms=session_timeout_ms, operation_timeout_ms=operation_timeout_ms
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def responsive_loop() -> AsyncIterator[None]:
+    """Fails if the loop stood still meanwhile."""
+    stalls: list[float] = []
+
+    async def beat() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            stalls.append(time.monotonic() - before)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    assert max(stalls) < LOOP_STALL_S_MAX
+
+
+def end_session_of(store: ZooKeeperMetadataStore) -> None:
+    """What a partition of more than the session timeout does, at once: a second client takes the
+    session over and closes it. Blocking."""
+    assert store.session is not None
+    intruder = KazooClient(hosts=store.address.hosts, client_id=store.session)
+    intruder.start(timeout=10)
+    intruder.stop()
+    intruder.close()
+
+
+# -- two sessions ---------------------------------------------------------------------------------
+
+
+def test_sessions_see_each_other(zookeeper_url: str) -> None:
+    async def main() -> None:
+        async with opened(zookeeper_url) as one:
+            told: list[str] = []
+            one.watch("/shared", told.append)
+            async with opened(zookeeper_url) as two:
+                await two.create("/shared/e", b"", CreateMode.EPHEMERAL)
+                await eventually(lambda: bool(told), "the first session was told")
+                assert await one.children("/shared") == ["e"]
+                told.clear()
+            await eventually(lambda: bool(told), "the first session was told of the end")
+            assert await one.children("/shared") == []
+
+    asyncio.run(main())
+
+
+def test_compare_and_set_between_sessions(zookeeper_url: str) -> None:
+    async def main() -> None:
+        async with opened(zookeeper_url) as one, opened(zookeeper_url) as two:
+            await one.create("/cas", b"0")
+
+            async def count(store: ZooKeeperMetadataStore) -> None:
+                done = 0
+                while done < 50:
+                    value, version = await store.get("/cas")
+                    try:
+                        await store.put("/cas", b"%d" % (int(value) + 1), version)
+                    except BadVersionError:
+                        continue
+                    done += 1
+
+            await asyncio.gather(count(one), count(two))
+            assert await one.get("/cas") == Versioned(b"100", 100)
+
+    asyncio.run(main())
+
+
+# -- an expired session ---------------------------------------------------------------------------
+
+
+def test_an_expired_session_is_told_and_its_nodes_are_gone(zookeeper_url: str) -> None:
+    async def main() -> None:
+        async with opened(zookeeper_url) as store, opened(zookeeper_url) as witness:
+            states: list[SessionState] = []
+            end = store.watch_session(states.append)
+            await store.create("/e", b"", CreateMode.EPHEMERAL)
+            await store.create("/p", b"")
+            told: list[str] = []
+            store.watch("/e", told.append)
+            before = store.session
+            async with responsive_loop():
+                await asyncio.to_thread(end_session_of, store)
+                await eventually(
+                    lambda: states[-2:] == [SessionState.EXPIRED, SessionState.CONNECTED],
+                    "the store told of the expiry and connected again",
+                )
+            assert store.session is not None
+            assert store.session[0] != before[0]  # type: ignore[index]
+            for other in (witness, store):
+                with pytest.raises(NoNodeError):
+                    await other.get("/e")
+                assert await other.get("/p") == Versioned(b"", 0)
+            assert told, "what happened to a watched path while away is told on return"
+            told.clear()
+            await witness.create("/e", b"new")
+            await eventually(lambda: bool(told), "the watch lives on in the new session")
+            end()
+            states.clear()
+            await store.create("/e2", b"", CreateMode.EPHEMERAL)
+        assert states == []
+
+    asyncio.run(main())
+
+
+# -- a server that goes away ----------------------------------------------------------------------
+
+
+def test_a_restarted_server_keeps_session_nodes_and_watches(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path / "zk")
+
+    async def main() -> None:
+        async with opened(f"zk://{server.address}/root", session_timeout_ms=30_000) as store:
+            states: list[SessionState] = []
+            told: list[str] = []
+            store.watch_session(states.append)
+            await store.create("/e", b"1", CreateMode.EPHEMERAL)
+            store.watch("/e", told.append)
+            await asyncio.to_thread(server.kill)
+            await eventually(lambda: SessionState.SUSPENDED in states, "the loss was told")
+            reading = asyncio.create_task(store.get("/e"))  # waits for the server to return
+            await asyncio.to_thread(server.start)
+            assert await reading == Versioned(b"1", 0)
+            assert SessionState.EXPIRED not in states
+            assert states[-1] is SessionState.CONNECTED
+            told.clear()
+            assert await store.put("/e", b"2", 0) == 1
+            await eventually(lambda: bool(told), "the watch was armed again")
+
+    with server:
+        asyncio.run(main())
+
+
+def test_operations_on_a_lost_server_fail_in_bounded_time(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path / "zk")
+
+    async def main() -> None:
+        url = f"zk://{server.address}/root"
+        async with opened(url, operation_timeout_ms=1_000) as store:
+            await store.create("/a", b"")
+            await asyncio.to_thread(server.kill)
+            async with responsive_loop(), asyncio.timeout(20):
+                for attempt in (store.get("/a"), store.put("/a", b"", -1), store.create("/b", b"")):
+                    with pytest.raises(MetadataUnavailableError, match=server.address):
+                        await attempt
+                await store.close()
+
+    with server:
+        asyncio.run(main())
+
+
+def test_nobody_there_is_a_clear_error_soon() -> None:
+    async def main() -> None:
+        url = f"zk://127.0.0.1:{free_port()}/root"
+        async with responsive_loop(), asyncio.timeout(10):
+            with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:\d+.* check that"):
+                await ZooKeeperMetadataStore.open(url, operation_timeout_ms=500)
+
+    asyncio.run(main())
+
+
+def test_closing_wakes_who_waits(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path / "zk")
+
+    async def main() -> None:
+        store = await ZooKeeperMetadataStore.open(f"zk://{server.address}/")
+        await asyncio.to_thread(server.kill)
+        reading = asyncio.create_task(store.get("/zookeeper"))
+        await asyncio.sleep(0.3)
+        async with asyncio.timeout(12):
+            await store.close()
+            with pytest.raises(MetadataUnavailableError):
+                await reading
+
+    with server:
+        asyncio.run(main())
+
+
+# -- the server process ---------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_a_clear_error(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    second = ZooKeeperServer(tmp_path / "second", zookeeper.port)
+    with pytest.raises(ConfigError, match=f"{zookeeper.port}"):
+        second.start()
+    assert second.pid is None
+
+
+def test_data_survives_a_stop(tmp_path: Path) -> None:
+    async def write(url: str) -> None:
+        async with opened(url) as store:
+            await store.create("/kept", b"1")
+
+    async def read(url: str) -> Versioned:
+        async with opened(url) as store:
+            return await store.get("/kept")
+
+    for scenario in (write, read):
+        with ZooKeeperServer(tmp_path / "zk") as server:
+            result = asyncio.run(scenario(f"zk://{server.address}/root"))
+    assert result == Versioned(b"1", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("PATH", "/nowhere", "install"), ("JAVA_HOME", "/nowhere", "JAVA_HOME")],
+)
+def test_without_java(
+    name: str, value: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
+        ZooKeeperServer(tmp_path).start()
+
+
+def test_without_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'magnetar\[spark\]'"):
+        ZooKeeperServer(tmp_path).start()
