@@ -2,7 +2,7 @@
 
 Usage, from the project's root::
 
-    python tests/golden/pulsar/capture.py
+    python -m tests.golden.pulsar.capture
 
 writes ``tests/golden/pulsar/pulsar-client-VERSION/NAME.hex``: whole frames, total size included,
 as the official client sent them to ``stub.py``. The tests decode every one of them. Run it again
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +20,10 @@ from pathlib import Path
 import pulsar
 from pulsar.schema import Integer, JsonSchema, Record, String
 
+from tests.golden.pulsar.stub import StubBroker, stub_broker
+
 WAIT_S = 5.0
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-from stub import StubBroker, stub_broker  # noqa: E402
 
 COMPRESSIONS = {
     "lz4": pulsar.CompressionType.LZ4,

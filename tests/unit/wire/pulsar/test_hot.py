@@ -1,0 +1,208 @@
+"""The hand-written codec says what protobuf says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from magnetar.model.errors import ChecksumError, ProtocolError
+from magnetar.wire.checksum import crc32c
+from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
+from magnetar.wire.pulsar.encoders import varint
+from magnetar.wire.pulsar.hot import (
+    AckCommand,
+    AckId,
+    SendCommand,
+    TxnId,
+    decode_ack,
+    decode_flow,
+    decode_send,
+    signed64,
+    unsigned64,
+    verify_checksum,
+)
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from tests.unit.wire.pulsar.strategies import I64, U64, commands
+
+RELAXED = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+
+
+def txn_of(body: object) -> TxnId | None:
+    if body.HasField("txnid_most_bits") or body.HasField("txnid_least_bits"):  # type: ignore[attr-defined]
+        return TxnId(body.txnid_most_bits, body.txnid_least_bits)  # type: ignore[attr-defined]
+    return None
+
+
+@given(commands(BaseCommand.SEND), st.binary(max_size=40), st.integers(0, 3))
+@RELAXED
+def test_send_is_what_protobuf_reads(command: BaseCommand, payload: bytes, pad: int) -> None:
+    data = bytes(pad) + encode_payload_command(command, payload) + b"next frame"
+    end = len(data) - len(b"next frame")
+    found = decode_send(memoryview(data), pad + 4, end)
+    send = command.send
+    assert found == SendCommand(
+        send.producer_id,
+        send.sequence_id,
+        send.highest_sequence_id,
+        send.num_messages,
+        end - len(payload),
+        end,
+        send.is_chunk,
+        txn_of(send),
+    )
+    assert isinstance(found, SendCommand)
+
+
+@given(commands(BaseCommand.ACK))
+@RELAXED
+def test_ack_is_what_protobuf_reads(command: BaseCommand) -> None:
+    data = encode_command(command)
+    ack = command.ack
+    assert decode_ack(memoryview(data), 4, len(data)) == AckCommand(
+        ack.consumer_id,
+        ack.ack_type == 1,
+        tuple(
+            AckId(
+                signed64(item.ledgerId),
+                signed64(item.entryId),
+                tuple(item.ack_set),
+                item.batch_index,
+                item.batch_size,
+            )
+            for item in ack.message_id
+        ),
+        ack.request_id if ack.HasField("request_id") else None,
+        txn_of(ack),
+    )
+
+
+IDS = st.lists(st.tuples(U64, U64, st.none() | I64, st.lists(I64, max_size=3)), max_size=20)
+
+
+@given(st.integers(0, 300), st.booleans(), IDS)
+@RELAXED
+def test_acks_as_clients_send_them(
+    consumer_id: int, cumulative: bool, ids: list[tuple[int, int, int | None, list[int]]]
+) -> None:
+    """Ledger and entry, often nothing else; now and then a partition or an ack set."""
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id = consumer_id
+    command.ack.ack_type = int(cumulative)  # type: ignore[assignment]
+    for ledger_id, entry_id, partition, ack_set in ids:
+        item = command.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id, ack_set=ack_set)
+        if partition is not None:
+            item.partition = partition % 100
+    data = encode_command(command)
+    found = decode_ack(memoryview(data), 4, len(data))
+    assert (found.consumer_id, found.cumulative) == (consumer_id, cumulative)
+    assert [(i.ledger_id, i.entry_id, i.ack_set) for i in found.ids] == [
+        (signed64(ledger_id), signed64(entry_id), tuple(ack_set))
+        for ledger_id, entry_id, _, ack_set in ids
+    ]
+
+
+@given(commands(BaseCommand.FLOW))
+def test_flow_is_what_protobuf_reads(command: BaseCommand) -> None:
+    data = encode_command(command)
+    found = decode_flow(memoryview(data), 4, len(data))
+    assert found == (command.flow.consumer_id, command.flow.messagePermits)
+
+
+def send_frame(body: bytes, payload: bytes = b"") -> memoryview:
+    command = b"\x08\x06\x32" + varint(len(body)) + body
+    return memoryview(len(command).to_bytes(4, "big") + command + payload)
+
+
+FIELDS = st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 11, 15]), U64), max_size=9)
+
+
+@given(FIELDS)
+@RELAXED
+def test_fields_in_any_order_and_again(fields: list[tuple[int, int]]) -> None:
+    """The last value of a field wins, whichever of the two decoders reads it."""
+    body = b"".join(varint(number << 3) + varint(value) for number, value in fields)
+    view = send_frame(body)
+    parsed = BaseCommand.FromString(bytes(view[4:]))
+    if not parsed.IsInitialized():
+        with pytest.raises(ProtocolError, match="SEND without"):
+            decode_send(view, 0, len(view))
+        return
+    found = decode_send(view, 0, len(view))
+    send = parsed.send
+    assert found[:4] == (
+        send.producer_id, send.sequence_id, send.highest_sequence_id, send.num_messages,
+    )  # fmt: skip
+    assert (found.is_chunk, found.txn) == (send.is_chunk, txn_of(send))
+
+
+def test_varints_longer_than_they_need_be() -> None:
+    view = send_frame(b"\x08\x81\x80\x00\x10\x82\x80\x80\x80\x80\x80\x80\x80\x80\x00")
+    assert decode_send(view, 0, len(view))[:2] == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x08",
+        b"\x08\x80",
+        b"\x08\x01\x10",
+        b"\x08\x01\x10\xff\xff",
+        b"\x08\x01\x10" + b"\xff" * 11 + b"\x01",
+        b"\x00\x01\x08\x01\x10\x01",
+    ],
+)
+def test_sends_that_end_within_a_field_or_are_garbage(body: bytes) -> None:
+    view = send_frame(body)
+    with pytest.raises(ProtocolError):
+        decode_send(view, 0, len(view))
+
+
+def test_one_command_where_another_was_expected() -> None:
+    data = encode_command(BaseCommand(type=BaseCommand.PING))
+    for decode in (decode_send, decode_ack, decode_flow):
+        with pytest.raises(ProtocolError, match="PING where"):
+            decode(memoryview(data), 4, len(data))
+
+
+def test_ids_are_signed() -> None:
+    assert signed64(2**64 - 1) == -1
+    assert signed64(2**63 - 1) == 2**63 - 1
+    assert unsigned64(-1) == 2**64 - 1
+
+
+# -- checksums --------------------------------------------------------------------------------
+
+
+def checked_payload(rest: bytes) -> bytes:
+    return b"\x0e\x01" + crc32c(rest).to_bytes(4, "big") + rest
+
+
+@given(st.binary(min_size=4, max_size=200))
+def test_a_good_checksum_passes_wherever_it_lies(rest: bytes) -> None:
+    data = b"...." + checked_payload(rest) + b"...."
+    verify_checksum(memoryview(data), 4, len(data) - 4)
+
+
+@given(st.binary(min_size=4, max_size=200), st.data())
+def test_any_flipped_bit_is_found(rest: bytes, data: st.DataObject) -> None:
+    payload = bytearray(checked_payload(rest))
+    bit = data.draw(st.integers(16, len(payload) * 8 - 1))
+    payload[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(ChecksumError, match="is corrupt"):
+        verify_checksum(memoryview(payload), 0, len(payload))
+
+
+def test_a_payload_without_magic_has_no_checksum() -> None:
+    verify_checksum(memoryview(b"\x00\x00\x00\x02xxdata"), 0, 10)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x0e", b"\x0e\x01\x00\x00\x00", b"\x0e\x01" + bytes(7)])
+def test_a_payload_too_short_for_metadata(payload: bytes) -> None:
+    with pytest.raises(ProtocolError, match="has no metadata"):
+        verify_checksum(memoryview(payload), 0, len(payload))
+
+
+def test_crc32c_is_castagnoli() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
