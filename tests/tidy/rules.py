@@ -46,6 +46,9 @@ DECIDING: tuple[str, ...] = (
     "magnetar.ledger.recovery_plan",
     "magnetar.ledger.placement",
     "magnetar.log.acknowledgements",
+    "magnetar.log.managed.chain",
+    "magnetar.log.managed.cursor_format",
+    "magnetar.log.managed.rules",
     "magnetar.broker.dispatch",
     "magnetar.broker.topic_name",
 )

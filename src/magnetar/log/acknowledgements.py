@@ -20,6 +20,7 @@ This module decides; it does no I/O and reads no clock.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -71,20 +72,14 @@ class AckImage:
 
 def ack_set_bits(words: Iterable[int]) -> int:
     """Pulsar's ack set (64-bit words, lowest first, signed or not) as one integer."""
-    bits = 0
-    for index, word in enumerate(words):
-        bits |= (word & _WORD_MASK) << (64 * index)
-    return bits
+    data = b"".join((word & _WORD_MASK).to_bytes(8, "little") for word in words)
+    return int.from_bytes(data, "little")
 
 
 def ack_set_words(bits: int) -> list[int]:
     """The inverse of ``ack_set_bits``; signed 64-bit words, as the wire has them."""
-    words = []
-    while bits:
-        word = bits & _WORD_MASK
-        words.append(word - 2**64 if word >= 2**63 else word)
-        bits >>= 64
-    return words
+    count = (bits.bit_length() + 63) // 64
+    return list(struct.unpack(f"<{count}q", bits.to_bytes(8 * count, "little")))
 
 
 def contiguous_end(bitmap: BitMap, first: int) -> int:

@@ -1,0 +1,323 @@
+"""Durable cursors: what was stored survives, whatever happens; ledgers do not pile up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from magnetar.config import LedgerConfig
+from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX
+from magnetar.log.managed.cursor_store import CursorLimits
+from magnetar.log.managed.managed_log import ManagedLog
+from magnetar.log.managed.records import cursor_path, decode_cursor
+from magnetar.log.seam import Cursor
+from magnetar.model.errors import (
+    CursorNotFoundError,
+    LedgerError,
+    LogFencedError,
+    MagnetarError,
+)
+from magnetar.model.ids import EARLIEST, LATEST, Position
+from tests.unit.log.doubles import NAME, Process, World
+from tests.unit.log.test_managed_log import publish, read_all
+
+TINY = CursorLimits(snapshot_deltas=2, ledger_records_max=5)
+CONFIG = LedgerConfig(ledger_entries_max=10, cursor_flush_interval_ms=1)
+ENTRIES = 45
+
+
+async def filled(world: World) -> list[Position]:
+    store = Process(world).store(CONFIG)
+    positions = await publish(await store.open(NAME), 0, ENTRIES)
+    await store.close()
+    return positions
+
+
+def acked(cursor: Cursor, positions: list[Position]) -> frozenset[Position]:
+    return frozenset(p for p in positions if cursor.is_acknowledged(*p))
+
+
+class Life:
+    """One process acknowledging in rounds, until it crashes or is done."""
+
+    def __init__(self, process: Process, positions: list[Position]) -> None:
+        self.process = process
+        self.positions = positions
+        self.states: list[tuple[frozenset[Position], tuple[int, ...]]] = [(frozenset(), ())]
+        self.stored = 0  # index of the last state that was reported as stored
+
+    async def run(self) -> None:
+        try:
+            log = await self.process.store(CONFIG, TINY).open(NAME)
+            cursor = await log.open_cursor("s", EARLIEST)
+            await self._rounds(cursor)
+            await log.close()
+        except MagnetarError:
+            assert self.process.crashed
+
+    async def _rounds(self, cursor: Cursor) -> None:
+        order = self.positions[1:-1]
+        random.Random(3).shuffle(order)
+        for round_number in range(24):
+            batch = order[: round_number % 2 + 1]
+            order = order[len(batch) :]
+            if round_number == 6:
+                resetting = asyncio.ensure_future(cursor.reset(self.positions[4]))
+                await asyncio.sleep(0)
+                self._note(cursor)
+                await resetting
+                self.stored = len(self.states) - 1
+                continue
+            if round_number == 9:
+                cursor.acknowledge_cumulative(self.positions[5])
+            cursor.acknowledge(batch)
+            self._note(cursor)
+            cursor.acknowledge_batch(self.positions[-1], 70, [-1 << (round_number + 1), 63])
+            self._note(cursor)
+            await cursor.wait_stored()
+            self.stored = len(self.states) - 1
+
+    def _note(self, cursor: Cursor) -> None:
+        self.states.append(state_of(cursor, self.positions))
+
+
+def state_of(
+    cursor: Cursor, positions: list[Position]
+) -> tuple[frozenset[Position], tuple[int, ...]]:
+    return acked(cursor, positions), tuple(cursor.ack_set(positions[-1]) or ())
+
+
+async def operations_of_a_life() -> int:
+    world = World()
+    positions = await filled(world)
+    process = Process(world)
+    life = Life(process, positions)
+    await life.run()
+    assert life.stored == len(life.states) - 1
+    assert not process.crashed
+    return process.operations
+
+
+def expected_ledgers(world: World, log: ManagedLog) -> set[int]:
+    record = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value)
+    own = set() if record.ledger_id is None else {record.ledger_id}
+    return {ledger[0] for ledger in log.stats().ledgers} | own
+
+
+@pytest.mark.parametrize("effect", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_step_loses_nothing_that_was_stored(effect: bool) -> None:
+    async def crash(step: int) -> None:
+        world = World()
+        positions = await filled(world)
+        life = Life(Process(world, crash_at=step, effect=effect), positions)
+        await life.run()
+        assert life.process.crashed
+        for _ in range(2):  # the second opening finds what the first made of it
+            store = Process(world).store(CONFIG, TINY)
+            log = await store.open(NAME)
+            cursor = await log.open_cursor("s", EARLIEST)
+            found = state_of(cursor, positions)
+            assert found in life.states[life.stored :], f"crash at step {step}"
+            for _ in range(30):
+                await asyncio.sleep(0)
+            left_over = world.alive() - expected_ledgers(world, log)
+            assert len(left_over) <= 1, "at most the ledger created just before the crash"
+            await store.close()
+
+    async def scenario() -> None:
+        steps = await operations_of_a_life()
+        assert steps > 40
+        for step in range(1, steps + 1):
+            await crash(step)
+
+    asyncio.run(scenario())
+
+
+def test_a_cursor_with_nothing_acknowledged_after_its_mark_has_no_ledger() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        store = Process(world).store(CONFIG)
+        log = await store.open(NAME)
+        before = world.alive()
+        cursor = await log.open_cursor("s", positions[3], {"a": "b"})
+        assert cursor.mark_delete == positions[2]
+        assert world.alive() == before
+        cursor.acknowledge([positions[3], positions[4]])
+        await cursor.wait_stored()
+        assert len(world.alive() - before) == 1
+        await store.close()
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = log.cursors()["s"]
+        assert cursor.mark_delete == positions[4]
+        assert cursor.properties == {"a": "b"}
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert world.alive() == before, "the mark-delete position moved into the metadata"
+
+    asyncio.run(scenario())
+
+
+def test_positions_of_new_cursors() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        earliest = await log.open_cursor("earliest", EARLIEST)
+        latest = await log.open_cursor("latest", LATEST)
+        again = await log.open_cursor("earliest", LATEST)
+        assert again is earliest
+        assert earliest.backlog_entries() == ENTRIES
+        assert latest.backlog_entries() == 0
+        assert log.next_position(earliest.mark_delete) == positions[0]
+        reader = log.reader_cursor("r", positions[10])
+        assert not reader.durable
+        assert reader.backlog_entries() == ENTRIES - 10
+        reader.acknowledge([positions[12]])
+        await reader.wait_stored()
+        assert reader.backlog_entries() == ENTRIES - 11
+        assert sorted(log.cursors()) == ["earliest", "latest"]
+
+    asyncio.run(scenario())
+
+
+def test_acknowledgements_are_stored_without_being_asked_within_the_interval() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = await log.open_cursor("s", EARLIEST)
+        cursor.acknowledge([positions[7]])
+        await asyncio.sleep(0.1)
+        taken = await Process(world).store(CONFIG).open(NAME)  # without closing the other
+        assert acked(taken.cursors()["s"], positions) == {positions[7]}
+
+    asyncio.run(scenario())
+
+
+def test_many_holes_make_a_chunked_snapshot_that_is_read_back() -> None:
+    async def scenario() -> None:
+        world = World()
+        config = LedgerConfig(ledger_entries_max=1 << 24, cursor_flush_interval_ms=1)
+        log = await Process(world).store(config).open(NAME)
+        entries = 1 << 15
+        ledgers = 3
+        for _ in range(ledgers):
+            await publish(log, 0, entries, batch=1 << 14)
+            world.now_ms += config.ledger_age_ms_max
+            log.tick()
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert len(log.stats().ledgers) == ledgers
+        cursor = await log.open_cursor("s", EARLIEST)
+        rng = random.Random(1)
+        for ledger in log.stats().ledgers:
+            chosen = rng.sample(range(1, entries), entries // 2)
+            cursor.acknowledge([Position(ledger[0], e) for e in chosen])
+        # ack sets make it larger than one record may be
+        batch = log.first
+        words = [-1] * (CHUNK_BYTES_MAX // 8)
+        cursor.acknowledge_batch(batch, 8 * CHUNK_BYTES_MAX, words)
+        holes = cursor.backlog_entries()
+        await cursor.wait_stored()
+        taken = await Process(world).store(config).open(NAME)
+        again = taken.cursors()["s"]
+        assert again.backlog_entries() == holes
+        assert again.ack_set(batch) == cursor.ack_set(batch)
+        ledger_id = log.stats().ledgers[1][0]
+        sample = [(ledger_id, e) for e in rng.sample(range(entries), 2000)]
+        assert [cursor.is_acknowledged(*p) for p in sample] == [
+            again.is_acknowledged(*p) for p in sample
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_store_is_told_and_tried_again_in_a_new_ledger() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.open_cursor("s", EARLIEST)
+        cursor.acknowledge([positions[3]])
+        await cursor.wait_stored()
+        process.ledgers.break_after = 0
+        cursor.acknowledge([positions[5]])
+        with pytest.raises(LedgerError):
+            await cursor.wait_stored()
+        async with asyncio.timeout(5):
+            await cursor.wait_stored()
+        taken = await Process(world).store(CONFIG).open(NAME)
+        assert acked(taken.cursors()["s"], positions) == {positions[3], positions[5]}
+
+    asyncio.run(scenario())
+
+
+def test_a_former_owner_stores_nothing_more() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        old = await Process(world).store(CONFIG).open(NAME)
+        cursor = await old.open_cursor("s", EARLIEST)
+        cursor.acknowledge([positions[3]])
+        await cursor.wait_stored()
+        idle = await old.open_cursor("idle", EARLIEST)
+        new = await Process(world).store(CONFIG).open(NAME)
+        for late in (cursor, idle):
+            late.acknowledge([positions[8]])
+            with pytest.raises(LogFencedError):
+                await late.wait_stored()
+        assert acked(new.cursors()["s"], positions) == {positions[3]}
+        assert acked(new.cursors()["idle"], positions) == set()
+        with pytest.raises(LogFencedError):
+            await old.open_cursor("other", EARLIEST)
+
+    asyncio.run(scenario())
+
+
+def test_seek_back_and_forth() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = await log.open_cursor("s", EARLIEST)
+        cursor.acknowledge_cumulative(positions[20])
+        cursor.acknowledge([positions[22]])
+        await cursor.reset(positions[10])
+        assert log.next_position(cursor.mark_delete) == positions[10]
+        assert cursor.backlog_entries() == ENTRIES - 10
+        entries = await read_all(log)
+        assert len(cursor.unacknowledged(entries)) == ENTRIES - 10
+        taken = await Process(world).store(CONFIG).open(NAME)
+        again = taken.cursors()["s"]
+        assert acked(again, positions) == set(positions[:10])
+        await again.reset(EARLIEST)
+        assert again.backlog_entries() == ENTRIES
+        await again.reset(LATEST)
+        assert again.backlog_entries() == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_cursor_leaves_nothing() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        before = world.alive()
+        cursor = await log.open_cursor("s", EARLIEST)
+        cursor.acknowledge([positions[3]])
+        await cursor.wait_stored()
+        cursor.acknowledge([positions[4]])
+        await log.delete_cursor("s")
+        assert world.alive() == before
+        assert cursor_path(NAME, "s") not in world.nodes
+        with pytest.raises(CursorNotFoundError):
+            await log.delete_cursor("s")
+        fresh = await log.open_cursor("s", EARLIEST)
+        assert fresh.backlog_entries() == ENTRIES
+
+    asyncio.run(scenario())
