@@ -117,12 +117,17 @@ def send_frame(body: bytes, payload: bytes = b"") -> memoryview:
 FIELDS = st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 11, 15]), U64), max_size=9)
 
 
-@given(FIELDS)
+@given(FIELDS, st.booleans())
 @RELAXED
-def test_fields_in_any_order_and_again(fields: list[tuple[int, int]]) -> None:
+def test_fields_in_any_order_and_again(fields: list[tuple[int, int]], whole: bool) -> None:
     """The last value of a field wins, whichever of the two decoders reads it."""
-    body = b"".join(varint(number << 3) + varint(value) for number, value in fields)
-    view = send_frame(body)
+    given_fields = [*fields, (1, 5), (2, 6)] if whole else fields
+    body = b"".join(varint(number << 3) + varint(value) for number, value in given_fields)
+    assert_as_protobuf(send_frame(body))
+
+
+def assert_as_protobuf(view: memoryview) -> None:
+    """``decode_send`` reads the frame as protobuf does, or refuses it as incomplete."""
     parsed = BaseCommand.FromString(bytes(view[4:]))
     if not parsed.IsInitialized():
         with pytest.raises(ProtocolError, match="SEND without"):
@@ -134,6 +139,39 @@ def test_fields_in_any_order_and_again(fields: list[tuple[int, int]]) -> None:
         send.producer_id, send.sequence_id, send.highest_sequence_id, send.num_messages,
     )  # fmt: skip
     assert (found.is_chunk, found.txn) == (send.is_chunk, txn_of(send))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x08\x01\x10\x02\x18\x81\x80\x80\x80\x10",  # a count past 32 bits
+        b"\x08\x01\x10\x02\x18" + b"\xff" * 9 + b"\x01",  # a negative one
+        b"\x08\x01\x10" + b"\xff" * 9 + b"\x7f",  # a sequence id past 64 bits
+        b"\x08\x01\x10\x02\x20\x07",  # half a transaction id
+        b"\x08\x01\x10\x02\x4a\x04\x08\x01\x10\x02",  # a message id of its own
+        b"\x08\x01\x10\x02\x98\x06\x05",  # a field that nobody knows yet
+    ],
+)
+def test_unusual_sends(body: bytes) -> None:
+    assert_as_protobuf(send_frame(body))
+
+
+def test_what_follows_the_body_in_a_command_counts() -> None:
+    """protobuf merges a second body into the first."""
+    command = b"\x08\x06\x32\x04\x08\x01\x10\x02\x32\x02\x10\x09"
+    view = memoryview(len(command).to_bytes(4, "big") + command)
+    assert_as_protobuf(view)
+    assert decode_send(view, 0, len(view))[:2] == (1, 9)
+    command = b"\x08\x0a\x52\x0a\x08\x01\x10\x00\x1a\x04\x08\x05\x10\x06\x52\x02\x10\x01"
+    view = memoryview(len(command).to_bytes(4, "big") + command)
+    assert decode_ack(view, 0, len(view)).cumulative
+
+
+def test_half_an_id_is_no_acknowledgement() -> None:
+    command = b"\x08\x0a\x52\x08\x08\x01\x10\x00\x1a\x02\x08\x05"
+    view = memoryview(len(command).to_bytes(4, "big") + command)
+    with pytest.raises(ProtocolError, match="entryId"):
+        decode_ack(view, 0, len(view))
 
 
 def test_varints_longer_than_they_need_be() -> None:
