@@ -167,6 +167,14 @@ def test_what_follows_the_body_in_a_command_counts() -> None:
     assert decode_ack(view, 0, len(view)).cumulative
 
 
+def test_a_body_that_says_more_than_there_is() -> None:
+    for command in (b"\x08\x06\x32\x10\x08\x01\x10\x02", b"\x08\x0a\x52\x10\x08\x01\x10\x00"):
+        view = memoryview(len(command).to_bytes(4, "big") + command)
+        decode = decode_send if command[1] == 6 else decode_ack
+        with pytest.raises(ProtocolError, match="undecodable"):
+            decode(view, 0, len(view))
+
+
 def test_half_an_id_is_no_acknowledgement() -> None:
     command = b"\x08\x0a\x52\x08\x08\x01\x10\x00\x1a\x02\x08\x05"
     view = memoryview(len(command).to_bytes(4, "big") + command)
