@@ -1,1 +1,1 @@
-"""Room."""
+"""Deterministic simulation of the deciding machines: the same seed gives the same run."""
