@@ -176,6 +176,10 @@ class AckState:
     def acknowledge(self, positions: Sequence[Position]) -> bool:
         """Acknowledge whole entries, in any order; those that are acknowledged already or that
         the log does not hold are passed over. True if anything may have changed."""
+        if len(positions) == 1 and self._is_next(positions[0]):
+            self.mark_delete = positions[0]
+            self.version += 1
+            return True
         if not positions:
             return False
         ledger_id = positions[0][0]
@@ -191,6 +195,18 @@ class AckState:
             self.version += 1
             self._advance()
         return changed
+
+    def _is_next(self, position: Position) -> bool:
+        """True when nothing is acknowledged beside mark-delete and ``position`` follows it: the
+        common case of acknowledging in order."""
+        ledger_id, entry_id = self.mark_delete
+        return (
+            position[0] == ledger_id
+            and position[1] == entry_id + 1
+            and not self._holes
+            and not self._ack_sets
+            and entry_id < self._chain.last_entry(ledger_id)
+        )
 
     def _set(self, ledger_id: int, entry_ids: list[int]) -> bool:
         if ledger_id < self.mark_delete.ledger_id:

@@ -28,8 +28,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 import structlog
 
@@ -62,17 +63,28 @@ class AppenderState(Enum):
     LOST = "lost"
 
 
-@dataclass(slots=True)
 class _Append:
-    """One ``append``, or what is open of it."""
+    """One ``append``, or what is open of it. ``payloads`` are own copies while it is queued;
+    ``count`` of them are open, the first of those with the id ``first``; ``size`` is the bytes
+    of all. With ``refusal`` it is there to be failed in its turn."""
 
-    done: AppendDone
-    payloads: Sequence[Buffer]  # own copies while queued
-    count: int  # open payloads
-    size: int  # their bytes
-    first: int = -1  # the id of the first open one
-    entries: Sequence[bytes] = ()
-    refusal: MagnetarError | None = None
+    __slots__ = ("count", "done", "entries", "first", "payloads", "refusal", "size")
+
+    def __init__(
+        self,
+        done: AppendDone,
+        payloads: Sequence[Buffer],
+        count: int,
+        size: int,
+        refusal: MagnetarError | None = None,
+    ) -> None:
+        self.done = done
+        self.payloads = payloads
+        self.count = count
+        self.size = size
+        self.refusal = refusal
+        self.first = -1
+        self.entries: Sequence[bytes] = ()
 
 
 @dataclass(slots=True)
@@ -84,13 +96,24 @@ class AppenderEvents:
     rolled: Callable[[], None]
 
 
-@dataclass(slots=True, eq=False)
 class _OpenLedger:
-    """The ledger that takes appends, and those under way in it."""
+    """The ledger that takes appends, and those under way in it. ``answered`` is what its writer
+    calls."""
 
-    writer: LedgerWriter
-    created_ms: int
-    sent: deque[_Append] = field(default_factory=deque)
+    __slots__ = ("answered", "created_ms", "ledger_id", "payload_offset", "sent", "writer")
+
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        created_ms: int,
+        answered: Callable[[_OpenLedger, MagnetarError | None, int, int, int], None],
+    ) -> None:
+        self.writer = writer
+        self.created_ms = created_ms
+        self.ledger_id = writer.ledger_id
+        self.payload_offset = writer.digest.payload_offset
+        self.answered: AppendDone = partial(answered, self)
+        self.sent: deque[_Append] = deque()
 
 
 class Appender:
@@ -148,19 +171,17 @@ class Appender:
 
     def _send(self, ledger: _OpenLedger, item: _Append) -> None:
         writer = ledger.writer
-        item.first = writer.last_add_pushed + 1
+        item.first = first = writer.last_add_pushed + 1
         ledger.sent.append(item)
-        entries = writer.append(
-            item.payloads,
-            lambda error, _, first, count: self._answered(ledger, error, first, count),
-        )
-        if not entries:  # the writer has failed; ``done`` will say so
+        item.entries = entries = writer.append(item.payloads, ledger.answered)
+        if not entries:  # the writer has failed; ``answered`` will hear of it
             item.payloads = [bytes(payload) for payload in item.payloads]
             return
         item.payloads = ()
-        item.entries = entries
-        self._tail.add(writer.ledger_id, item.first, entries, writer.digest.payload_offset)
-        if self._rule.full(writer.last_add_pushed + 1, writer.length):
+        offset = ledger.payload_offset
+        stored_bytes = item.size + item.count * offset
+        self._tail.add(ledger.ledger_id, first, entries, stored_bytes, offset)
+        if self._rule.full(first + item.count, writer.length):
             self.state = AppenderState.ROLLING
 
     def _enqueue(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
@@ -192,7 +213,12 @@ class Appender:
     # -- outcomes -----------------------------------------------------------------------------
 
     def _answered(
-        self, ledger: _OpenLedger, error: MagnetarError | None, first: int, count: int
+        self,
+        ledger: _OpenLedger,
+        error: MagnetarError | None,
+        ledger_id: int,
+        first: int,
+        count: int,
     ) -> None:
         if ledger is not self._ledger:
             return  # it failed before; its appends are cared for
@@ -200,7 +226,7 @@ class Appender:
             self._ledger_failed(ledger, error)
             return
         self._chain.confirm(first + count - 1)
-        self._confirm(ledger.sent, ledger.writer.ledger_id, first, count)
+        self._confirm(ledger.sent, ledger_id, first, count)
         self._events.confirmed()
         if not ledger.sent:
             if self.state is AppenderState.ROLLING:
@@ -250,7 +276,7 @@ class Appender:
         log.warning(
             "ledger failed, going on in another",
             log=self._name,
-            ledger=ledger.writer.ledger_id,
+            ledger=ledger.ledger_id,
             error=str(error),
         )
         self._begin_opening()
@@ -345,7 +371,7 @@ class Appender:
                 self._fail(sent.popleft(), None)
             else:
                 found = min(item.count, last - item.first + 1)
-                self._confirm(sent, ledger.writer.ledger_id, item.first, found)
+                self._confirm(sent, ledger.ledger_id, item.first, found)
         self._requeue(ledger)
         self._events.confirmed()
 
@@ -353,7 +379,7 @@ class Appender:
         return LogFencedError(f"log {self._name} belongs to another broker now: {error}")
 
     def _requeue(self, ledger: _OpenLedger) -> None:
-        offset = ledger.writer.digest.payload_offset
+        offset = ledger.payload_offset
         for item in reversed(ledger.sent):
             if item.refusal is None:
                 if item.entries:
@@ -374,7 +400,7 @@ class Appender:
             raise
         if self.state is AppenderState.LOST:
             return
-        self._ledger = _OpenLedger(writer, now_ms)
+        self._ledger = _OpenLedger(writer, now_ms, self._answered)
         self.state = AppenderState.OPEN
         self._drain(self._ledger)
 

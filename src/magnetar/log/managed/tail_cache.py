@@ -54,9 +54,14 @@ class LogTail:
         self._runs: deque[_Run] = deque()  # of growing ledger ids
 
     def add(
-        self, ledger_id: int, first: int, entries: Sequence[bytes], payload_offset: int
+        self,
+        ledger_id: int,
+        first: int,
+        entries: Sequence[bytes],
+        stored_bytes: int,
+        payload_offset: int,
     ) -> None:
-        """``entries`` were appended under ids from ``first`` on."""
+        """``entries``, of ``stored_bytes`` together, were appended under ids from ``first`` on."""
         run = self._runs[-1] if self._runs else None
         if run is None or run.ledger_id != ledger_id or run.first + len(run) != first:
             if run is not None and run.ledger_id == ledger_id:
@@ -64,7 +69,7 @@ class LogTail:
             run = _Run(ledger_id, first, payload_offset)
             self._runs.append(run)
         run.entries += entries
-        self._cache.added(self, run, entries)
+        self._cache.added(self, run, len(entries), stored_bytes)
 
     def read(
         self, ledger_id: int, first: int, last: int, max_entries: int, max_bytes: int
@@ -115,9 +120,9 @@ class TailCache:
     def tail(self) -> LogTail:
         return LogTail(self)
 
-    def added(self, tail: LogTail, run: _Run, entries: Sequence[bytes]) -> None:
-        size = sum(map(len, entries)) + ENTRY_OVERHEAD_BYTES * len(entries)
-        self._batches.append((tail, run, len(entries), size))
+    def added(self, tail: LogTail, run: _Run, count: int, stored_bytes: int) -> None:
+        size = stored_bytes + ENTRY_OVERHEAD_BYTES * count
+        self._batches.append((tail, run, count, size))
         self.held_bytes += size
         while self.held_bytes > self.bytes_max and self._batches:
             oldest, its_run, count, its_size = self._batches.popleft()
