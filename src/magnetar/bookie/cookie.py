@@ -198,8 +198,8 @@ class _Check:
             return
         what, theirs, ours = differing
         raise CookieError(
-            f"{self.who} does not start: {where} says that its {what} is {theirs!r}, its settings "
-            f"say {ours!r}. To start it, {_ADVICE[what]}"
+            f"{self.who} does not start: {where} says {what} {theirs!r}, its settings say "
+            f"{ours!r}. To start it, {_ADVICE[what]}"
         )
 
     def _missing(self, directory: Path) -> CookieError:
