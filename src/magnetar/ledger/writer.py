@@ -37,6 +37,7 @@ from magnetar.ledger.placement import RandomSource
 from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict
 from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.stored_ledger import StoredLedger
 from magnetar.model.errors import (
     BadRequestError,
@@ -102,6 +103,7 @@ class LedgerWriter:
         self._stored = stored
         self._pool = pool
         self._config = config
+        self._config = config
         self._flags = flags
         self._timeout_s = config.add_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
@@ -164,6 +166,10 @@ class LedgerWriter:
 
     def reader(self) -> LedgerReader:
         """Reads the ledger up to what is confirmed now, while this writer goes on."""
+        return LedgerReader(self.metadata, self.last_add_confirmed, self._pool, self._config)
+
+    def reader(self) -> LedgerReader:
+        """Reads the ledger up to what is confirmed now, from the bookies that hold it now."""
         return LedgerReader(self.metadata, self.last_add_confirmed, self._pool, self._config)
 
     # -- append -------------------------------------------------------------------------------
@@ -311,9 +317,9 @@ class LedgerWriter:
     def _end(self, error: MagnetarError) -> None:
         self._error = self._ended = error
         self._stop()
-        pending, self._pending = self._pending, deque()
         self._pending_bytes = 0
-        for batch in pending:
+        while self._pending:  # in place: ``confirm`` may be in the middle of it
+            batch = self._pending.popleft()
             count = batch.base + len(batch.entries) - batch.first_open
             batch.done(error, -1, -1, count)
         if self._drained is not None:
