@@ -237,6 +237,14 @@ def test_a_taken_port_is_a_clear_error(zookeeper: ZooKeeperServer, tmp_path: Pat
     assert second.pid is None
 
 
+def test_a_server_that_was_left_behind_is_named(tmp_path: Path) -> None:
+    with ZooKeeperServer(tmp_path / "zk") as server:
+        with pytest.raises(ConfigError, match=f"perhaps process {server.pid}, left behind"):
+            ZooKeeperServer(tmp_path / "zk", server.port).start()
+        assert server.exit_code() is None
+    assert not (tmp_path / "zk" / "zookeeper.pid").exists()
+
+
 def test_data_survives_a_stop(tmp_path: Path) -> None:
     async def write(url: str) -> None:
         async with opened(url) as store:

@@ -1,7 +1,7 @@
 """A real ZooKeeper server as a child process, from the jars that PySpark brings along.
 
 For development and tests: one server, bound to loopback, small heap. Its data directory holds
-``zoo.cfg``, ``zookeeper.log`` and ZooKeeper's own ``version-2``. In production, run an ensemble
+``zoo.cfg``, ``zookeeper.log``, ``zookeeper.pid`` and ZooKeeper's own ``version-2``. In production, run an ensemble
 from ZooKeeper's distribution and point ``--metadata`` at it.
 """
 
@@ -114,6 +114,7 @@ class ZooKeeperServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C stops the caller, and the caller stops it
             )
+        self._pid_path.write_text(f"{self._process.pid}\n")
         try:
             self._wait_answer(time.monotonic() + timeout_s)
         except BaseException:
@@ -125,6 +126,7 @@ class ZooKeeperServer:
         process, self._process = self._process, None
         if process is None:
             return
+        self._pid_path.unlink(missing_ok=True)
         process.terminate()
         try:
             process.wait(_STOP_TIMEOUT_S)
@@ -160,10 +162,16 @@ class ZooKeeperServer:
         try:
             socket.create_server((HOST, self.port)).close()
         except OSError as error:
+            pid = self._pid_path.read_text().strip() if self._pid_path.exists() else ""
+            left = f" (perhaps process {pid}, left behind when its owner was killed)" if pid else ""
             raise ConfigError(
                 f"ZooKeeper cannot listen on {self.address}: {error.strerror}; stop what uses the "
-                f"port, or choose another (0 takes a free one)"
+                f"port{left}, or choose another (0 takes a free one)"
             ) from error
+
+    @property
+    def _pid_path(self) -> Path:
+        return self.data_dir / "zookeeper.pid"
 
     @property
     def _log_path(self) -> Path:
