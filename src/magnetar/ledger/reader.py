@@ -45,6 +45,7 @@ class LedgerReader:
         self._pool = pool
         self._timeout_s = config.read_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
+        self._entry_bytes = 0  # of the entries read last, on average
         self._refused: dict[BookieId, int] = {}  # bookie -> when it last refused, in refusals
 
     @property
@@ -60,6 +61,7 @@ class LedgerReader:
     async def read(self, first_entry_id: EntryId, max_entries: int, max_bytes: int) -> list[Entry]:
         """Consecutive entries from ``first_entry_id`` on: at least one and at most
         ``max_entries``, about ``max_bytes`` of whole entries; none past the last confirmed.
+        What comes before an unreadable entry is given; asking for that one tells.
 
         Raises ``NoEntryError`` when every replica says it has no such entry, ``LedgerError`` when
         no replica gave a sound copy; both name the bookies and what each said.
@@ -71,10 +73,17 @@ class LedgerReader:
         while first_entry_id <= last and (room > 0 or not entries):
             fragment = self.metadata.fragment_of(first_entry_id)
             end = min(last, self._fragment_end(fragment))
-            found = await self._read_fragment(fragment, first_entry_id, end, max(room, 1))
+            try:
+                found = await self._read_fragment(fragment, first_entry_id, end, max(room, 1))
+            except (LedgerError, NoEntryError):
+                if entries:
+                    break
+                raise
             entries += found
             first_entry_id += len(found)
-            room -= sum(len(entry.data) for entry in found)
+            found_bytes = sum(len(entry.data) for entry in found)
+            room -= found_bytes
+            self._entry_bytes = found_bytes // len(found)
         return entries
 
     async def read_range(self, first_entry_id: EntryId, last_entry_id: EntryId) -> list[Entry]:
@@ -103,7 +112,7 @@ class LedgerReader:
         write_quorum = self.metadata.write_quorum
         if len(fragment.bookies) == write_quorum:
             return await self._read_run(fragment, first, last, max_bytes)
-        starts = range(first, last + 1, write_quorum)[:PARALLEL_RUNS]
+        starts = range(first, last + 1, write_quorum)[: self._runs_at_once(max_bytes)]
         ends = [min(start + write_quorum - 1, last) for start in starts]
         async with asyncio.TaskGroup() as group:
             runs = [
@@ -111,6 +120,13 @@ class LedgerReader:
                 for start, end in zip(starts, ends, strict=True)
             ]
         return _joined(starts, [run.result() for run in runs])
+
+    def _runs_at_once(self, max_bytes: int) -> int:
+        """As many as ``max_bytes`` hold by the size of the entries read last; one at first."""
+        if not self._entry_bytes:
+            return 1
+        runs = max_bytes // (self._entry_bytes * self.metadata.write_quorum)
+        return min(max(runs, 1), PARALLEL_RUNS)
 
     async def _run_or_error(
         self, fragment: Fragment, first: EntryId, last: EntryId, max_bytes: int

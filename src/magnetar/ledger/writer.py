@@ -37,7 +37,6 @@ from magnetar.ledger.placement import RandomSource
 from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict
 from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.stored_ledger import StoredLedger
 from magnetar.model.errors import (
     BadRequestError,
@@ -103,7 +102,6 @@ class LedgerWriter:
         self._stored = stored
         self._pool = pool
         self._config = config
-        self._config = config
         self._flags = flags
         self._timeout_s = config.add_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
@@ -166,10 +164,6 @@ class LedgerWriter:
 
     def reader(self) -> LedgerReader:
         """Reads the ledger up to what is confirmed now, while this writer goes on."""
-        return LedgerReader(self.metadata, self.last_add_confirmed, self._pool, self._config)
-
-    def reader(self) -> LedgerReader:
-        """Reads the ledger up to what is confirmed now, from the bookies that hold it now."""
         return LedgerReader(self.metadata, self.last_add_confirmed, self._pool, self._config)
 
     # -- append -------------------------------------------------------------------------------

@@ -1,0 +1,119 @@
+"""Reading: any replica will do, corrupt ones are passed over, bounds are kept."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from magnetar.ledger.reader import LedgerReader
+from magnetar.model.errors import BookieIOError, LedgerError, NoEntryError
+from tests.unit.ledger.doubles import Cluster, Outcomes, payloads
+
+
+async def written(cluster: Cluster, count: int) -> LedgerReader:
+    """A closed ledger of ``count`` entries, opened."""
+    writer = await cluster.client.create()
+    outcomes = Outcomes()
+    writer.append(payloads(0, count), outcomes)
+    await outcomes.wait(count)
+    await asyncio.sleep(0)
+    await writer.close()
+    return await cluster.client.open(writer.ledger_id)
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (5, 2, 1), (3, 1, 1)], ids=str)
+def test_bounds_and_the_end(quorums: tuple[int, int, int]) -> None:
+    async def run() -> None:
+        reader = await written(Cluster(5, quorums), 50)
+        for first, count in ((0, 10), (7, 1), (45, 5), (3, 40)):
+            found = await reader.read(first, count, 1 << 20)
+            assert [e.entry_id for e in found] == list(range(first, first + count))
+            assert [bytes(e.payload) for e in found] == payloads(first, count)
+        assert [e.entry_id for e in await reader.read(48, 100, 1 << 20)] == [48, 49]
+        assert await reader.read(50, 10, 1 << 20) == []
+        some = await reader.read(0, 50, 300)
+        assert 1 <= len(some) <= 12
+        assert next(e.entry_id for e in await reader.read(5, 10, 0)) == 5
+        with pytest.raises(ValueError, match="past the last confirmed"):
+            await reader.read_range(0, 50)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (3, 2, 2)], ids=str)
+@pytest.mark.parametrize("fault", ["down", "silent", "corrupt", "empty", "io"])
+def test_one_bad_replica_is_passed_over(fault: str, quorums: tuple[int, int, int]) -> None:
+    async def run() -> None:
+        for victim_index in range(quorums[0]):
+            cluster = Cluster(4, quorums, timeout_ms=40)
+            reader = await written(cluster, 30)
+            victim = cluster.ensemble(reader.ledger_id)[victim_index]
+            victim.down, victim.silent = fault == "down", fault == "silent"
+            if fault == "corrupt":
+                victim.corrupt |= {3, 4, 17}
+            elif fault == "empty":
+                victim.entries.clear()
+            elif fault == "io":
+                victim.read_error = BookieIOError("disk")
+            entries = await reader.read_range(0, 29)
+            assert [bytes(e.payload) for e in entries] == payloads(0, 30)
+
+    asyncio.run(run())
+
+
+def test_a_bookie_that_refused_is_asked_last_from_then_on() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=50)
+        reader = await written(cluster, 10)
+        preferred = cluster.ensemble(reader.ledger_id)[reader.ledger_id % 3]
+        preferred.silent = True
+        loop = asyncio.get_running_loop()
+        await reader.read(0, 5, 1000)
+        began = loop.time()
+        for _ in range(20):
+            await reader.read(0, 5, 1000)
+        assert loop.time() - began < 0.05 * 20 / 2
+
+    asyncio.run(run())
+
+
+def test_when_no_replica_is_sound_the_error_says_what_each_said() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2))
+        reader = await written(cluster, 3)
+        one, two, three = cluster.ensemble(reader.ledger_id)
+        one.corrupt.add(1)
+        two.down = True
+        three.entries[reader.ledger_id].pop(1)
+        with pytest.raises(LedgerError) as told:
+            await reader.read(1, 1, 1000)
+        text = str(told.value)
+        assert f"{one.bookie_id}: DigestError" in text
+        assert f"{two.bookie_id}: BookieUnavailableError" in text
+        assert f"{three.bookie_id}: NoEntryError" in text
+        assert not isinstance(told.value, NoEntryError)
+        found = await reader.read(0, 3, 1000)  # what comes before the bad one is given
+        assert [entry.entry_id for entry in found] == [0]
+
+    asyncio.run(run())
+
+
+def test_entries_of_several_fragments_are_read_from_their_own_bookies() -> None:
+    async def run() -> None:
+        cluster = Cluster(6, (2, 2, 2))
+        writer = await cluster.client.create()
+        outcomes = Outcomes()
+        for i in range(4):
+            writer.append(payloads(i * 5, 5), outcomes)
+            await outcomes.wait(i * 5 + 5)
+            cluster.ensemble(writer.ledger_id)[0].refuse = BookieIOError("full")
+        await writer.close()
+        assert len(cluster.metadata(writer.ledger_id).fragments) == 4
+        for bookie in cluster.pool.bookies.values():
+            bookie.refuse = None
+        reader = await cluster.client.open(writer.ledger_id)
+        found = await reader.read(0, 20, 1 << 20)
+        assert [bytes(e.payload) for e in found] == payloads(0, 20)
+
+    asyncio.run(run())
