@@ -32,7 +32,8 @@ AppendDone: TypeAlias = Callable[[MagnetarError | None, int, int, int], None]
 or a leading part of what is still open of it, are confirmed under consecutive ids; the calls for
 one append cover its payloads in order, exactly once. With ``error`` set the rest of the append
 failed (ids are -1) and may or may not be in the log. Called on the loop, never from inside
-``append``."""
+``append``. A log goes on after an error: whoever has more under way behind a failed append must
+refuse it until the failed one was sent again, or the order is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,9 @@ class Cursor(Protocol):
     def acknowledge_batch(
         self, position: Position, batch_size: int, ack_set: Sequence[int]
     ) -> bool:
-        """Acknowledge messages of a batch entry. ``ack_set`` is Pulsar's: 64-bit words, little
-        end first, bit 1 = *not* acknowledged; it is intersected with what is stored. Returns
-        True when the whole entry is now acknowledged."""
+        """Acknowledge messages of a batch entry. ``ack_set`` is Pulsar's: 64-bit words (signed or
+        not), little end first, bit 1 = *not* acknowledged; it is intersected with what is
+        stored. Returns True when the whole entry is now acknowledged."""
         ...
 
     def acknowledge_cumulative(self, position: Position) -> None:
@@ -86,7 +87,8 @@ class Cursor(Protocol):
         ...
 
     def ack_set(self, position: Position) -> list[int] | None:
-        """The stored ack set of a partly acknowledged batch entry, else None."""
+        """The stored ack set of a partly acknowledged batch entry, in signed words as the wire
+        has them, else None."""
         ...
 
     def backlog_entries(self) -> int:

@@ -44,6 +44,10 @@ class StoredLedger:
     last: int = -1  # when closed
 
     @property
+    def last_entry_id(self) -> int:
+        return self.last
+
+    @property
     def length(self) -> int:
         return sum(len(e) - OFFSET for e in self.entries[: self.last + 1])
 
@@ -302,7 +306,7 @@ class MemoryWriter:
     def reader(self) -> MemoryReader:
         return MemoryReader(self._owner, self.ledger_id, self._ledger, self.last_add_confirmed)
 
-    async def close(self) -> None:
+    async def close(self) -> StoredLedger:
         self.confirm()
         self._owner.process.require_alive()
         if self._ledger.closed:
@@ -314,6 +318,7 @@ class MemoryWriter:
             self._ledger.last = self.last_add_confirmed
 
         self._owner.process.change(apply)
+        return self._ledger
 
 
 class MemoryReader:
@@ -351,6 +356,8 @@ class Outcomes:
         self.positions: list[Position] = []
         self.errors: list[MagnetarError] = []
         self.count = 0
+        self._wanted = 0
+        self._reached = asyncio.Event()
         self.order: list[tuple[str, int]] = []
 
     def for_append(self, label: str) -> AppendDone:
@@ -362,13 +369,17 @@ class Outcomes:
 
     def __call__(self, error: MagnetarError | None, ledger_id: int, first: int, count: int) -> None:
         self.count += count
+        if self.count >= self._wanted:
+            self._reached.set()
         if error is not None:
             self.errors.append(error)
         else:
             self.positions += [Position(ledger_id, first + i) for i in range(count)]
 
     async def wait(self, count: int) -> None:
-        async with asyncio.timeout(20):
-            while self.count < count:  # noqa: ASYNC110  (a few turns of the loop, no time)
-                await asyncio.sleep(0)
+        self._wanted = count
+        self._reached.clear()
+        if self.count < count:
+            async with asyncio.timeout(20):
+                await self._reached.wait()
         assert self.count == count

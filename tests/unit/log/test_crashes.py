@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -131,7 +132,8 @@ def test_a_deletion_cut_off_anywhere_is_finished(effect: bool) -> None:
 def test_trimming_follows_the_slowest_stored_cursor() -> None:
     async def scenario() -> None:
         world = World()
-        log = await Process(world).store(CONFIG).open(NAME)
+        config = replace(CONFIG, cursor_flush_interval_ms=60_000)  # stored when asked only
+        log = await Process(world).store(config).open(NAME)
         one = await log.open_cursor("one", EARLIEST)
         two = await log.open_cursor("two", EARLIEST)
         positions = await publish(log, 0, 18)
@@ -146,6 +148,7 @@ def test_trimming_follows_the_slowest_stored_cursor() -> None:
         await one.wait_stored()
         assert await held() == ledgers
         two.acknowledge_cumulative(positions[6])
+        log.tick()
         assert (await held())[0] == ledgers[0]
         await two.wait_stored()
         assert await held() == ledgers[1:]

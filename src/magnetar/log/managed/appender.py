@@ -14,10 +14,11 @@ States::
 Rules:
 
 * Outcomes come in the order of the appends, also those of refused ones.
-* When a ledger fails (too few bookies) it is closed by recovery. What recovery found is in the
-  log and is answered so; what it did not find is in no ledger and goes to the next one, in
+* When a ledger fails (too few bookies) it is closed at what is confirmed, by recovery if need
+  be. What is in it then is answered so; the rest is in no ledger and goes to the next one, in
   order, before anything that came later. So a failed ledger costs no error, no reordering and no
-  duplicate, unless recovery or the next ledger fails too.
+  duplicate, unless closing fails too, or the next ledgers fail as well
+  (``FRUITLESS_LEDGERS_MAX``): then everything open fails.
 * Appends that must wait are copied, and bounded in bytes; past the bound they are refused until
   the queue has emptied, so that none overtakes a refused one from the same burst.
 * One callback per ``append``; nothing per entry.
@@ -51,6 +52,7 @@ from magnetar.model.errors import (
 
 log = structlog.get_logger(__name__)
 
+FRUITLESS_LEDGERS_MAX = 2
 OPEN_ATTEMPTS = 4
 OPEN_RETRY_FIRST_S = 0.1  # tripled after each attempt
 
@@ -147,7 +149,9 @@ class Appender:
         self._queue: deque[_Append] = deque()
         self._queue_bytes = 0
         self._overflowed = False
-        self._failed: _OpenLedger | None = None  # to be recovered before the next is created
+        self._failed: _OpenLedger | None = None  # to be closed before the next is created
+        self._fruitless = 0  # ledgers in a row that failed before they confirmed anything
+        self._hopeless: MagnetarError | None = None  # too many of them: what to tell
         self._refusal: MagnetarError | None = None
         self._settled: list[asyncio.Future[None]] = []
 
@@ -270,6 +274,10 @@ class Appender:
     def _ledger_failed(self, ledger: _OpenLedger, error: MagnetarError) -> None:
         self._ledger = None
         self._failed = ledger
+        fruitless = ledger.writer.last_add_confirmed < 0
+        self._fruitless = self._fruitless + 1 if fruitless else 0
+        if self._fruitless >= FRUITLESS_LEDGERS_MAX:
+            self._hopeless = error
         if isinstance(error, LedgerFencedError):
             self.lose(self._lost_to(error))
             return
@@ -305,10 +313,15 @@ class Appender:
         except LogFencedError as error:
             self.lose(error)
         except MagnetarError as error:
-            if self.state is not AppenderState.LOST:
-                self.state = AppenderState.IDLE
-                self._fail_all(error)
+            self._give_up(error)
         self._check_settled()
+
+    def _give_up(self, error: MagnetarError) -> None:
+        """Fail everything open; the next append tries again."""
+        self._fruitless, self._hopeless = 0, None
+        if self.state is not AppenderState.LOST:
+            self.state = AppenderState.IDLE
+            self._fail_all(error)
 
     async def _with_retries(self) -> None:
         delay_s = OPEN_RETRY_FIRST_S
@@ -328,6 +341,10 @@ class Appender:
 
     async def _change_ledger(self) -> None:
         await self._finish_former()
+        if self._hopeless is not None:
+            await self._store.save()
+            self._give_up(self._hopeless)
+            return
         if not self._queue:
             await self._store.save()
             if not self._queue:
@@ -345,26 +362,23 @@ class Appender:
         ledger = self._failed
         if ledger is None:
             return
-        writer = ledger.writer
         try:
-            await writer.close()
-            last, stored_bytes = writer.last_add_confirmed, None
+            closed = await ledger.writer.close()
+            last, stored_bytes = closed.last_entry_id, closed.length
         except LedgerFencedError as error:
             raise self._lost_to(error) from error
         except MagnetarError as error:
             log.warning("ledger not closed, recovering it", log=self._name, error=str(error))
-            reader = await self._ledgers.open(writer.ledger_id)
+            reader = await self._ledgers.open(ledger.ledger_id)
             last, stored_bytes = reader.last_add_confirmed, reader.length
         if self._failed is ledger:  # not lost meanwhile
             self._failed = None
             self._settle(ledger, last, stored_bytes)
 
-    def _settle(self, ledger: _OpenLedger, last: int, stored_bytes: int | None) -> None:
+    def _settle(self, ledger: _OpenLedger, last: int, stored_bytes: int) -> None:
         """The former ledger is closed at ``last``: answer what is in it, queue what is not."""
+        self._store.close_last(self._now_ms(), last + 1, stored_bytes)
         sent = ledger.sent
-        if stored_bytes is None:
-            stored_bytes = ledger.writer.length - sum(item.size for item in sent)
-        self._store.close_last(self._now_ms(), last + 1, max(0, stored_bytes))
         while sent and (sent[0].refusal is not None or sent[0].first <= last):
             item = sent[0]
             if item.refusal is not None:

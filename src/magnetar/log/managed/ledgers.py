@@ -22,6 +22,18 @@ class EntryLayout(Protocol):
         ...
 
 
+class ClosedLedger(Protocol):
+    """What closing a ledger settled."""
+
+    @property
+    def last_entry_id(self) -> int: ...
+
+    @property
+    def length(self) -> int:
+        """Payload bytes up to ``last_entry_id``."""
+        ...
+
+
 class LedgerWriter(Protocol):
     """An open ledger; this process is its only writer."""
 
@@ -53,8 +65,8 @@ class LedgerWriter(Protocol):
         """Reads the ledger up to what is confirmed now."""
         ...
 
-    async def close(self) -> object:
-        """Close the ledger at its last confirmed entry."""
+    async def close(self) -> ClosedLedger:
+        """Close the ledger at its last confirmed entry, also after an append failed."""
         ...
 
 

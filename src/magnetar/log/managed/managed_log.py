@@ -166,9 +166,13 @@ class ManagedLog:
     # -- reading ------------------------------------------------------------------------------
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        if self._closed:
+            return []
         return self._catch_up.read_cached(start, max_entries, max_bytes)
 
     async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        if self._closed:
+            raise LogClosedError(f"log {self.name} is closed")
         return await self._catch_up.read(start, max_entries, max_bytes)
 
     async def wait_past(self, position: Position) -> Position:
