@@ -15,7 +15,12 @@ from magnetar.bookie.registration import BookieRegistration
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.registry import BookieRegistry
-from magnetar.model.errors import BadVersionError, BookieRegisteredError, CookieError
+from magnetar.model.errors import (
+    BadVersionError,
+    BookieRegisteredError,
+    CookieError,
+    MetadataUnavailableError,
+)
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 from tests.integration.test_zookeeper_metadata import end_session_of, opened
@@ -188,3 +193,44 @@ def test_ledger_ids_survive_a_killed_server(tmp_path: Path) -> None:
 
     with server:
         asyncio.run(main())
+
+
+def test_ledgers_made_while_the_server_is_killed(tmp_path: Path) -> None:
+    """Whatever happens to a request or its answer, a ledger that was created is ours, is there
+    once, and its id is given to nobody else."""
+    server = ZooKeeperServer(tmp_path / "zk")
+    made: dict[int, bytes] = {}
+    lost: list[MetadataUnavailableError] = []
+
+    async def make(manager: LedgerManager, stop: asyncio.Event, name: bytes) -> None:
+        while not stop.is_set():
+            try:
+                ledger_id = await manager.new_ledger_id()
+                await manager.create(ledger(ledger_id, name))
+            except MetadataUnavailableError as error:
+                lost.append(error)
+                continue
+            assert made.setdefault(ledger_id, name) is name
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        url = f"zk://{server.address}/root"
+        async with opened(url, session_timeout_ms=30_000) as store:
+            manager = LedgerManager(store)
+            await manager.initialize()
+            makers = [asyncio.create_task(make(manager, stop, b"%d" % n)) for n in range(8)]
+            for _ in range(3):
+                await asyncio.sleep(0.4)
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            before = len(made)
+            await eventually(lambda: len(made) > before + 8, "ledgers are made again")
+            stop.set()
+            await asyncio.gather(*makers)
+            assert {*made} <= {*await manager.ledger_ids()}
+            for ledger_id, name in made.items():
+                assert (await manager.read(ledger_id))[0].password == name
+
+    with server:
+        asyncio.run(main())
+    assert len(made) > 50

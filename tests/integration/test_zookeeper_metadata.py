@@ -17,8 +17,10 @@ from magnetar.env.zookeeper_server import ZooKeeperServer, free_port
 from magnetar.model.errors import (
     BadVersionError,
     ConfigError,
+    MetadataError,
     MetadataUnavailableError,
     NoNodeError,
+    SessionExpiredError,
 )
 from tests.unit.env.metadata_contract import MetadataContract, Tree, eventually
 
@@ -150,6 +152,32 @@ def test_an_expired_session_is_told_and_its_nodes_are_gone(zookeeper_url: str) -
             states.clear()
             await store.create("/e2", b"", CreateMode.EPHEMERAL)
         assert states == []
+
+    asyncio.run(main())
+
+
+def test_writes_under_way_while_the_session_expires(zookeeper_url: str) -> None:
+    async def main() -> None:
+        async with opened(zookeeper_url) as store:
+            await store.create("/n", b"")
+            expired: list[SessionState] = []
+            store.watch_session(expired.append)
+            failures: list[MetadataError] = []
+
+            async def write() -> None:
+                while SessionState.CONNECTED not in expired:
+                    try:
+                        await store.put("/n", b"", -1)
+                    except (SessionExpiredError, MetadataUnavailableError) as error:
+                        failures.append(error)
+
+            writers = [asyncio.create_task(write()) for _ in range(8)]
+            await asyncio.to_thread(end_session_of, store)
+            async with asyncio.timeout(20):
+                await asyncio.gather(*writers)
+            assert failures, "a write under way is told that it may not have happened"
+            version = (await store.get("/n")).version
+            assert await store.put("/n", b"", version) == version + 1
 
     asyncio.run(main())
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from magnetar.model.errors import MetadataError
 
 VALUE_BYTES_MAX = (1 << 20) - 1024
 """Largest value of a node: ZooKeeper's packet limit (1 MiB) less room for the path and header."""
 
 PATH_CHARACTERS_MAX = 1024
+
+_FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+"""What ZooKeeper refuses in a path: control characters, surrogates, private use, specials."""
 
 SEQUENCE_DIGITS = 10
 """Width of the counter that the sequential modes append."""
@@ -20,14 +25,14 @@ def check_path(path: str) -> str:
     bad = (
         not path.startswith("/")
         or path.endswith("/")
-        or "\0" in path
+        or _FORBIDDEN.search(path) is not None
         or len(path) > PATH_CHARACTERS_MAX
         or any(part in ("", ".", "..") for part in path[1:].split("/"))
     )
     if bad:
         raise MetadataError(
             f"{path!r} is not a metadata path: it must look like /a/b, without empty, '.' or '..' "
-            f"parts and not longer than {PATH_CHARACTERS_MAX} characters"
+            f"parts and control characters, and not longer than {PATH_CHARACTERS_MAX} characters"
         )
     return path
 

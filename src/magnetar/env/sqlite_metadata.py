@@ -63,7 +63,7 @@ class _Operation(NamedTuple):
 class _Outcome(NamedTuple):
     answer: asyncio.Future[object]
     result: object
-    error: MetadataError | None
+    error: Exception | None
 
 
 class SqliteMetadataStore:
@@ -238,7 +238,9 @@ class SqliteMetadataStore:
 def _run(tree: SqliteTree, operation: _Operation) -> _Outcome:
     try:
         return _Outcome(operation.answer, operation.run(tree), None)
-    except MetadataError as error:
+    except sqlite3.Error:
+        raise  # the disk's fault: the whole transaction fails
+    except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
         return _Outcome(operation.answer, None, error)
 
 

@@ -1,8 +1,8 @@
 """A real ZooKeeper server as a child process, from the jars that PySpark brings along.
 
 For development and tests: one server, bound to loopback, small heap. Its data directory holds
-``zoo.cfg``, ``zookeeper.log``, ``zookeeper.pid`` and ZooKeeper's own ``version-2``. In production, run an ensemble
-from ZooKeeper's distribution and point ``--metadata`` at it.
+``zoo.cfg``, ``zookeeper.log``, ``zookeeper.pid`` and ZooKeeper's own ``version-2``. In production,
+run an ensemble from ZooKeeper's distribution and point ``--metadata`` at it.
 """
 
 from __future__ import annotations

@@ -163,7 +163,23 @@ class MetadataContract:
 
         tree.run(scenario)
 
-    @pytest.mark.parametrize("path", ["", "a", "/a/", "//a", "/a//b", "/a/./b", "/a/..", "/\0"])
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "",
+            "a",
+            "/a/",
+            "//a",
+            "/a//b",
+            "/a/./b",
+            "/a/..",
+            "/\0",
+            "/\n",
+            "/\x9f",
+            "/\ud800",
+            "/\uffff",
+        ],
+    )
     def test_bad_paths_are_refused(self, tree: Tree, path: str) -> None:
         async def scenario(store: MetadataStore) -> None:
             for attempt in (store.get(path), store.create(path, b""), store.children(path)):

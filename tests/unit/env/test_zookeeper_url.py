@@ -1,0 +1,46 @@
+"""Addresses of ZooKeeper ensembles."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
+from magnetar.model.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "root"),
+    [
+        ("zk://127.0.0.1:2181/magnetar", "127.0.0.1:2181", "/magnetar"),
+        ("zk://a:1,b:2,c/x/y/", "a:1,b:2,c:2181", "/x/y"),
+        ("zk://host:2181", "host:2181", ""),
+        ("zk://host:2181/", "host:2181", ""),
+        ("zk://[::1]:2181,[::2]/r", "[::1]:2181,[::2]:2181", "/r"),
+    ],
+)
+def test_addresses(url: str, hosts: str, root: str) -> None:
+    address = parse_zookeeper_url(url)
+    assert address == ZooKeeperAddress(hosts, root)
+    assert parse_zookeeper_url(address.url) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "zk:",
+        "zk://",
+        "zk:///root",
+        "http://host:2181/root",
+        "zk://host:port/root",
+        "zk://host:0/root",
+        "zk://host:65536/root",
+        "zk://a:1,,b:2/root",
+        "zk://::1:2181/root",
+        "zk://host:2181/a//b",
+        "zk://host:2181/../b",
+    ],
+)
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected zk://HOST:PORT\[,HOST:PORT\.\.\.\]/ROOT"):
+        parse_zookeeper_url(url)
