@@ -135,6 +135,8 @@ class LocationIndex:
             raise BookieIOError(f"location index {self.path}: {error}") from error
 
     def close(self) -> None:
+        """Give the directory free for another opening, also in this process."""
+        del self._locations_handle, self._ledgers_handle  # they would keep RocksDB's lock
         self._locations.close()
         self._ledgers.close()
         self._db.close()

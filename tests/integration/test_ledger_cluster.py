@@ -1,0 +1,224 @@
+"""The ledger client against real bookies over TCP, with metadata in SQLite: bookies stop and come
+back under a writer, writers vanish and are recovered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.server import BookieServer
+from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
+from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.lane import Address, ConnectionOptions
+from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.pool import ConnectionPool
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.metrics import Metrics
+from magnetar.model.errors import BookieUnavailableError, LedgerFencedError, MagnetarError
+from magnetar.model.ids import BookieId
+from magnetar.model.ledger import LedgerState
+
+OPTIONS = ConnectionOptions(add_timeout_s=2, read_timeout_s=2, backoff_max_s=0.1)
+
+
+class RunningBookie:
+    """A bookie that can stop and start again on what it had stored."""
+
+    def __init__(self, directory: Path) -> None:
+        self._config = BookieConfig(
+            ledger_directories=(directory / "ledgers",),
+            write_cache_bytes=1 << 20,
+            journal=JournalConfig(directories=(directory / "journal",), file_bytes=1 << 20),
+        )
+        self.address: Address | None = None
+        self._parts: AsyncExitStack | None = None
+
+    async def start(self) -> None:
+        self._parts = AsyncExitStack()
+        bookie = Bookie(replace(self._config), Metrics())
+        self._parts.push_async_callback(bookie.close)
+        await bookie.start()
+        server = BookieServer(bookie, "127.0.0.1", 0)
+        self._parts.push_async_callback(server.close)
+        await server.start()
+        self.address = ("127.0.0.1", server.port)
+
+    async def stop(self) -> None:
+        self.address = None
+        if self._parts is not None:
+            await self._parts.aclose()
+
+
+class Platform:
+    """Bookies, metadata, and clients as other processes would have them."""
+
+    def __init__(self, manager: LedgerManager, bookies: dict[BookieId, RunningBookie]) -> None:
+        self.manager = manager
+        self.bookies = bookies
+        self.pools: list[ConnectionPool] = []
+
+    def client(self, quorums: tuple[int, int, int]) -> LedgerClient:
+        size, write_quorum, ack_quorum = quorums
+        config = LedgerConfig(
+            ensemble_size=size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            add_timeout_ms=4000,
+            read_timeout_ms=2000,
+        )
+        pool = ConnectionPool(self._resolve, self._available, options=OPTIONS)
+        self.pools.append(pool)
+        return LedgerClient(self.manager, pool, config)
+
+    async def _resolve(self, bookie_id: BookieId) -> Address:
+        address = self.bookies[bookie_id].address
+        if address is None:
+            raise BookieUnavailableError(f"{bookie_id} is not registered")
+        return address
+
+    async def _available(self) -> list[BookieId]:
+        return [name for name, bookie in self.bookies.items() if bookie.address is not None]
+
+
+def with_platform(
+    tmp_path: Path, count: int, scenario: Callable[[Platform], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        store = await SqliteMetadataStore.open(tmp_path / "metadata.db")
+        manager = LedgerManager(store)
+        await manager.initialize()
+        names = [BookieId(f"bookie-{i}") for i in range(count)]
+        platform = Platform(manager, {name: RunningBookie(tmp_path / name) for name in names})
+        try:
+            for bookie in platform.bookies.values():
+                await bookie.start()
+            async with asyncio.timeout(60):
+                await scenario(platform)
+        finally:
+            for pool in platform.pools:
+                await pool.close()
+            for bookie in platform.bookies.values():
+                await bookie.stop()
+            await store.close()
+
+    asyncio.run(run())
+
+
+async def append_all(writer: LedgerWriter, payloads: list[bytes]) -> list[int]:
+    """Append one by one without waiting; returns the ids once all are confirmed."""
+    ids: list[int] = []
+    finished = asyncio.get_running_loop().create_future()
+
+    def done(error: MagnetarError | None, _ledger: int, first: int, count: int) -> None:
+        if finished.done():
+            return
+        if error is not None:
+            finished.set_exception(error)
+            return
+        ids.extend(range(first, first + count))
+        if len(ids) == len(payloads):
+            finished.set_result(None)
+
+    for payload in payloads:
+        writer.append([payload], done)
+    await finished
+    return ids
+
+
+def payloads(first: int, count: int) -> list[bytes]:
+    return [b"%06d" % i * 50 for i in range(first, first + count)]
+
+
+async def contents(client: LedgerClient, ledger_id: int) -> list[bytes]:
+    reader = await client.open(ledger_id)
+    assert reader.closed
+    entries = await reader.read_range(0, reader.last_add_confirmed)
+    return [bytes(entry.payload) for entry in entries]
+
+
+def test_written_closed_and_read(tmp_path: Path) -> None:
+    async def scenario(platform: Platform) -> None:
+        for quorums in ((1, 1, 1), (3, 3, 2), (3, 2, 2)):
+            writer = await platform.client(quorums).create({"owner": b"test"})
+            assert await append_all(writer, payloads(0, 500)) == list(range(500))
+            closed = await writer.close()
+            assert (closed.last_entry_id, closed.length) == (499, 500 * 300)
+            assert await contents(platform.client(quorums), writer.ledger_id) == payloads(0, 500)
+
+    with_platform(tmp_path, 3, scenario)
+
+
+def test_a_bookie_stops_under_the_writer_and_another_takes_its_place(tmp_path: Path) -> None:
+    async def scenario(platform: Platform) -> None:
+        client = platform.client((3, 3, 2))
+        writer = await client.create()
+        await append_all(writer, payloads(0, 200))
+        stopped = writer.metadata.fragments[0].bookies[1]
+        appending = asyncio.ensure_future(append_all(writer, payloads(200, 400)))
+        await asyncio.sleep(0)
+        await platform.bookies[stopped].stop()
+        assert await appending == list(range(200, 600))
+        await append_all(writer, payloads(600, 10))
+        assert stopped not in writer.metadata.fragments[-1].bookies
+        await writer.close()
+        other = platform.client((3, 3, 2))
+        assert await contents(other, writer.ledger_id) == payloads(0, 610)
+
+    with_platform(tmp_path, 4, scenario)
+
+
+def test_the_only_bookie_restarts_and_the_writer_goes_on(tmp_path: Path) -> None:
+    async def scenario(platform: Platform) -> None:
+        writer = await platform.client((1, 1, 1)).create()
+        await append_all(writer, payloads(0, 100))
+        (bookie,) = platform.bookies.values()
+        await bookie.stop()
+        appending = asyncio.ensure_future(append_all(writer, payloads(100, 100)))
+        await asyncio.sleep(0.2)
+        assert not appending.done()
+        await bookie.start()
+        assert await appending == list(range(100, 200))
+        await writer.close()
+        assert await contents(platform.client((1, 1, 1)), writer.ledger_id) == payloads(0, 200)
+
+    with_platform(tmp_path, 1, scenario)
+
+
+def test_a_vanished_writer_is_recovered_with_a_bookie_away(tmp_path: Path) -> None:
+    async def scenario(platform: Platform) -> None:
+        writer = await platform.client((3, 3, 2)).create()
+        await append_all(writer, payloads(0, 300))
+        await platform.bookies[writer.metadata.fragments[0].bookies[0]].stop()
+        other = platform.client((3, 3, 2))
+        assert await contents(other, writer.ledger_id) == payloads(0, 300)
+        metadata, _ = await platform.manager.read(writer.ledger_id)
+        assert metadata.state is LedgerState.CLOSED
+        assert metadata.length == 300 * 300
+        try:
+            await append_all(writer, payloads(300, 1))
+        except LedgerFencedError:
+            pass
+        else:
+            raise AssertionError("an old writer was acknowledged after the close")
+        await writer.abandon()
+
+    with_platform(tmp_path, 3, scenario)
+
+
+def test_all_bookies_restart_between_crash_and_recovery(tmp_path: Path) -> None:
+    async def scenario(platform: Platform) -> None:
+        writer = await platform.client((2, 2, 2)).create()
+        await append_all(writer, payloads(0, 250))
+        await writer.abandon()
+        for bookie in platform.bookies.values():
+            await bookie.stop()
+        for bookie in platform.bookies.values():
+            await bookie.start()
+        assert await contents(platform.client((2, 2, 2)), writer.ledger_id) == payloads(0, 250)
+
+    with_platform(tmp_path, 2, scenario)
