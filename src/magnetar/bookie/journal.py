@@ -245,9 +245,9 @@ class Journal:
             started = time.perf_counter()
             try:
                 position = self._write(requests)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - this commit is uncertain now
                 reason = BookieIOError(
-                    f"journal {self._directory.path} cannot write: {error}; nothing more is "
+                    f"journal {self._directory.path} cannot write: {error!r}; nothing more is "
                     "acknowledged until the bookie is restarted on a sound disk"
                 )
                 self._lane.post(self._failed, requests, reason)

@@ -40,6 +40,9 @@ READ_LANES = 2
 CHUNK_BYTES_MAX = 256 << 10
 PACED_FILL_MAX = 0.5
 """A flush rests as long as it works, while the active half is emptier than this."""
+SYNC_BYTES = 4 << 20
+"""Written between syncs of an entry log: one large sync would hold up the journal's on the same
+device."""
 RANDOM_READ_BYTES = 64 << 10
 """Read when the reader is not known to move forward."""
 
@@ -159,9 +162,14 @@ class LedgerStorage:
     def _write_entries(self, half: WriteHalf, paced: bool) -> None:
         entries = half.sorted_entries()
         rows: list[tuple[int, int, int, int]] = []
+        unsynced_bytes = 0
         while chunk := _take_chunk(entries):
             started = time.perf_counter()
             rows.extend(self._log.append(chunk))
+            unsynced_bytes += sum(len(row[2]) for row in chunk)
+            if unsynced_bytes >= SYNC_BYTES:
+                self._log.sync()
+                unsynced_bytes = 0
             self._rest(started, paced)
         if not rows:
             return

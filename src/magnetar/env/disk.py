@@ -112,7 +112,7 @@ class Disk(Protocol):
         ...
 
     def lane(self, name: str) -> Lane:
-        """A new lane; its thread starts with its first job."""
+        """A new lane of the running loop; its thread starts with its first job."""
         ...
 
 
@@ -206,7 +206,8 @@ class RealDisk:
 
 
 class SerialLane:
-    """A daemon thread and its queue. Belongs to the loop it is first used on.
+    """A daemon thread and its queue. Belongs to the loop it is made on; jobs may come from
+    any thread.
 
     ``post`` is the only way back to the loop: one ``call_soon_threadsafe`` per call.
     """
@@ -215,14 +216,15 @@ class SerialLane:
         self.name = name
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
         self._closed = False
 
-    def _start(self) -> asyncio.AbstractEventLoop:
-        self._loop = loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._main, name=self.name, daemon=True)
-        self._thread.start()
-        return loop
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name=self.name, daemon=True)
+                self._thread.start()
 
     def submit(self, job: Callable[[], None]) -> None:
         assert not self._closed, f"lane {self.name} is closed"
@@ -231,8 +233,7 @@ class SerialLane:
         self._jobs.put(job)
 
     def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        loop = self._loop or self._start()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = self._loop.create_future()
 
         def work() -> None:
             try:
@@ -246,7 +247,6 @@ class SerialLane:
         return future
 
     def post(self, callback: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        assert self._loop is not None
         if kwargs:
             self._loop.call_soon_threadsafe(lambda: callback(*args, **kwargs))
         else:
