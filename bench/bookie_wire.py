@@ -155,8 +155,8 @@ def serve(pipe: multiprocessing.connection.Connection) -> None:
 async def publish(port: int, entry_bytes: int, batch: int, total: int, window: int) -> None:
     client = BookieConnection(BookieId("bench"), fixed_address("127.0.0.1", port))
     digest = EntryDigest(DigestType.CRC32C, 7, b"")
-    entry = digest.build(0, -1, entry_bytes, b"x" * entry_bytes)
-    entries = [entry] * batch
+    payload = b"x" * entry_bytes
+    prepared = [digest.build(i, i - 1, entry_bytes, payload) for i in range(window * 2)]
     sent = answered = 0
     finished = asyncio.Event()
 
@@ -172,7 +172,8 @@ async def publish(port: int, entry_bytes: int, batch: int, total: int, window: i
     def send() -> None:
         nonlocal sent
         while sent < total and sent - answered <= window - batch:
-            ids = range(sent, sent + batch)
+            first = sent % len(prepared)
+            ids, entries = range(first, first + batch), prepared[first : first + batch]
             client.add_entries(7, digest.master_key, ids, entries, AddFlag.NONE, done)
             sent += batch
 
