@@ -253,6 +253,33 @@ def test_the_registry_asks_once_and_sees_every_change() -> None:
     with_store(scenario)
 
 
+def test_a_change_while_reading_is_not_missed() -> None:
+    class SlowStore(LossyStore):
+        gate = asyncio.Event()
+
+        async def children(self, path: str) -> list[str]:
+            names = await super().children(path)
+            await self.gate.wait()
+            return names
+
+    async def main() -> None:
+        store = SlowStore(await SqliteMetadataStore.open(MEMORY))
+        await store.create("/ledgers/available/readonly", b"")
+        registry = BookieRegistry(store)
+        reading = asyncio.create_task(registry.available())
+        await asyncio.sleep(0.05)  # it has read the empty list and is held up
+        registration = BookieRegistration(store, ID, INFO)
+        await registration.register()
+        store.gate.set()
+        assert await reading == {}
+        assert await registry.available() == HERE
+        registry.close()
+        await registration.close()
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_what_is_handed_out_is_the_callers() -> None:
     async def scenario(store: LossyStore) -> None:
         registration = BookieRegistration(store, ID, INFO)
