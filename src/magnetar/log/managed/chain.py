@@ -120,6 +120,11 @@ class Chain:
         index = bisect_right(self._ids, ledger_id)
         return self._ids[index] if index < len(self._ids) else None
 
+    @property
+    def last_ledger_id(self) -> int:
+        """The newest ledger that is or was in the chain; -1 if there was none."""
+        return self._ids[-1] if self._ids else self.trimmed.ledger_id
+
     # -- asking for positions -----------------------------------------------------------------
 
     @property

@@ -1,0 +1,157 @@
+"""The appends of a log that are not answered yet, in their order.
+
+An append is *sent* (in the ledger that is open, or that failed and is not settled) or *waiting*
+(for the next ledger; all of these came after all that are sent). Refused appends stand in the
+same order until their turn comes.
+
+Invariants: every payload is answered exactly once, in the order of the appends; what waits is
+copied, and bounded in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from magnetar.log.seam import AppendDone, Buffer
+from magnetar.model.errors import LogError, MagnetarError
+
+
+class Append:
+    """One ``append``, or what is open of it. ``payloads`` are own copies while it waits;
+    ``count`` of them are open, the first of those with the id ``first``; ``size`` is the bytes
+    of all. With ``refusal`` it is there to be failed in its turn."""
+
+    __slots__ = ("count", "done", "entries", "first", "payloads", "refusal", "size")
+
+    def __init__(
+        self,
+        done: AppendDone,
+        payloads: Sequence[Buffer],
+        count: int,
+        size: int,
+        refusal: MagnetarError | None = None,
+    ) -> None:
+        self.done = done
+        self.payloads = payloads
+        self.count = count
+        self.size = size
+        self.refusal = refusal
+        self.first = -1
+        self.entries: Sequence[bytes] = ()
+
+
+class OpenAppends:
+    """What is open of the appends of log ``name``; at most ``waiting_bytes_max`` wait."""
+
+    def __init__(self, name: str, waiting_bytes_max: int) -> None:
+        self.pending_bytes = 0
+        self.sent: deque[Append] = deque()
+        self._waiting: deque[Append] = deque()
+        self._waiting_bytes = 0
+        self._waiting_bytes_max = waiting_bytes_max
+        self._overflowed = False
+        self._name = name
+
+    def __bool__(self) -> bool:
+        return bool(self.sent) or bool(self._waiting)
+
+    @property
+    def any_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    # -- coming in ----------------------------------------------------------------------------
+
+    def wait(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
+        """Keep an append for the next ledger. Once one does not fit, none is taken until those
+        that wait are sent, so that none overtakes it."""
+        size = sum(map(len, payloads))
+        if self._overflowed or self._waiting_bytes + size > self._waiting_bytes_max:
+            self._overflowed = True
+            error = LogError(
+                f"log {self._name} is changing ledgers and {self._waiting_bytes} bytes wait "
+                "already; send again later"
+            )
+            self.refuse(len(payloads), done, error)
+            return
+        copies = [bytes(payload) for payload in payloads]
+        self._waiting.append(Append(done, copies, len(copies), size))
+        self._waiting_bytes += size
+        self.pending_bytes += size
+
+    def refuse(self, count: int, done: AppendDone, error: MagnetarError) -> None:
+        """Fail an append after all that came before it."""
+        refused = Append(done, (), count, 0, error)
+        if self._waiting:
+            self._waiting.append(refused)
+        elif self.sent:
+            self.sent.append(refused)
+        else:
+            asyncio.get_running_loop().call_soon(done, error, -1, -1, count)
+
+    def next_waiting(self) -> Append | None:
+        """The next append to send to a new ledger; the caller puts it into ``sent``."""
+        while self._waiting:
+            item = self._waiting.popleft()
+            if item.refusal is None:
+                self._waiting_bytes -= item.size
+                return item
+            if self.sent:
+                self.sent.append(item)
+            else:
+                self._fail(item, item.refusal)
+        self._overflowed = False
+        return None
+
+    # -- outcomes -----------------------------------------------------------------------------
+
+    def confirm(self, ledger_id: int, first: int, count: int) -> None:
+        """``count`` payloads of the oldest append, from id ``first`` on, are confirmed."""
+        sent = self.sent
+        item = sent[0]
+        assert item.first == first, f"confirmed {first}, expected {item.first}"
+        assert count <= item.count
+        item.first += count
+        item.count -= count
+        if item.count == 0:
+            sent.popleft()
+            self.pending_bytes -= item.size
+        item.done(None, ledger_id, first, count)
+        if sent and sent[0].refusal is not None:
+            self._fail_refused()
+
+    def _fail_refused(self) -> None:
+        while self.sent and (error := self.sent[0].refusal) is not None:
+            self._fail(self.sent.popleft(), error)
+
+    def settle(self, ledger_id: int, last: int, payload_offset: int) -> None:
+        """The ledger is closed at ``last``: what is sent up to there is confirmed, the rest is in
+        no ledger and waits again, before all that waits."""
+        self._fail_refused()
+        while self.sent and self.sent[0].first <= last:
+            item = self.sent[0]
+            self.confirm(ledger_id, item.first, min(item.count, last - item.first + 1))
+        for item in reversed(self.sent):
+            if item.refusal is None:
+                self._waiting_bytes += item.size
+            if item.entries:
+                open_entries = item.entries[len(item.entries) - item.count :]
+                item.payloads = [memoryview(entry)[payload_offset:] for entry in open_entries]
+                item.entries = ()
+            self._waiting.appendleft(item)
+        self.sent.clear()
+
+    def fail_all(self, error: MagnetarError) -> None:
+        """Fail everything open, in order."""
+        items = [*self.sent, *self._waiting]
+        self.sent.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._overflowed = False
+        for item in items:
+            self._fail(item, item.refusal or error)
+
+    def _fail(self, item: Append, error: MagnetarError) -> None:
+        self.pending_bytes -= item.size
+        item.done(error, -1, -1, item.count)
