@@ -6,9 +6,13 @@ One task per writer, running only while a slot is down. For each round:
 2. if there are any: stop confirming, compare-and-set the new fragment at LAC + 1, and only when
    that has succeeded use the new bookies and send to them what is not confirmed;
 3. if there are none: wait a little (doubling, at most ``BACKOFF_S_MAX``), then try the same
-   bookies again. Adds are idempotent, so sending twice is harmless. The writer gives up when
+   bookies again. Adds are idempotent, so sending twice is harmless. A busy bookie that has
+   taken something meanwhile is tried again soon. The writer gives up when
    nothing was confirmed for its add timeout; with enough other bookies to confirm, it never has
    to.
+
+A bookie that is only busy (too many requests) is waited for as in 3; it is replaced when it has
+been busy for ``PATIENCE_S``.
 
 ``lock`` is held while metadata changes; the writer takes it to close.
 """
@@ -16,6 +20,7 @@ One task per writer, running only while a slot is down. For each round:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -27,7 +32,13 @@ from magnetar.ledger.placement import RandomSource, choose_replacements, no_repl
 from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.quorum_write import QuorumWrite, Resend, WriteState
 from magnetar.ledger.stored_ledger import StoredLedger
-from magnetar.model.errors import LedgerError, MagnetarError, MetadataError, NotEnoughBookiesError
+from magnetar.model.errors import (
+    LedgerError,
+    MagnetarError,
+    MetadataError,
+    NotEnoughBookiesError,
+    TooManyRequestsError,
+)
 from magnetar.model.ids import BookieId
 
 log = structlog.get_logger(__name__)
@@ -36,6 +47,10 @@ BACKOFF_S = 0.05
 BACKOFF_S_MAX = 1.0
 CALM_S = 5.0
 """After this long without a failure the backoff begins anew."""
+
+
+PATIENCE_S = 2.0
+"""How long a busy bookie is waited for before it is replaced."""
 
 
 class EnsembleOwner(Protocol):
@@ -78,6 +93,8 @@ class EnsembleChange:
         self._available: Sequence[BookieId] = ()
         self._backoff_s = BACKOFF_S
         self._failed_at_s = 0.0
+        self._busy: dict[int, tuple[float, int]] = {}  # slot -> since when, at which mark
+        self._marks: dict[int, int] = {}  # of busy slots, when they were tried again last
         self.lock = asyncio.Lock()
 
     @property
@@ -88,11 +105,16 @@ class EnsembleChange:
     def bookie_failed(self, slot: int, error: MagnetarError, now_s: float) -> None:
         """The machine has put ``slot`` down because of ``error``."""
         bookie_id = self.bookies[slot]
-        self._quarantine.failed(bookie_id, str(error), now_s)
         if now_s - self._failed_at_s > CALM_S:
             self._backoff_s = BACKOFF_S
+            self._busy.clear()
         self._failed_at_s = now_s
-        log.warning(
+        busy = self._only_busy(slot, error, now_s)
+        if not busy:
+            self._busy.pop(slot, None)
+            self._quarantine.failed(bookie_id, str(error), now_s)
+        log.log(
+            logging.DEBUG if busy else logging.WARNING,
             "bookie failed an add",
             ledger=self._stored.metadata.ledger_id,
             bookie=bookie_id,
@@ -101,6 +123,17 @@ class EnsembleChange:
         if not self._running:
             self._running = True
             self._scope.spawn(self._run(), "ensemble-change")
+
+    def _only_busy(self, slot: int, error: MagnetarError, now_s: float) -> bool:
+        """Whether the bookie refuses for a while and takes something now and then."""
+        if not isinstance(error, TooManyRequestsError):
+            return False
+        mark = self._machine.mark(slot)
+        since_s, last_mark = self._busy.get(slot, (now_s, mark))
+        if mark != last_mark:
+            since_s = now_s
+        self._busy[slot] = (since_s, mark)
+        return now_s - since_s < PATIENCE_S
 
     def no_replacement_error(self) -> NotEnoughBookiesError:
         """Why nothing gets confirmed, by bookie."""
@@ -114,8 +147,7 @@ class EnsembleChange:
         try:
             while self._pending():
                 if not await self._replace():
-                    await asyncio.sleep(self._backoff_s)
-                    self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
+                    await asyncio.sleep(self._next_backoff_s())
                     self._try_again()
         finally:
             self._running = False
@@ -125,6 +157,16 @@ class EnsembleChange:
 
     def _excluded(self) -> dict[BookieId, str]:
         return self._quarantine.reasons(asyncio.get_running_loop().time())
+
+    def _next_backoff_s(self) -> float:
+        """Doubling, and from the beginning when a busy bookie has taken something meanwhile."""
+        marks = {slot: self._machine.mark(slot) for slot in self._busy}
+        if any(marks.get(slot, mark) != mark for slot, mark in self._marks.items()):
+            self._backoff_s = BACKOFF_S
+        self._marks = marks
+        backoff_s = self._backoff_s
+        self._backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+        return backoff_s
 
     def _try_again(self) -> None:
         if not self._pending():
@@ -142,7 +184,7 @@ class EnsembleChange:
         async with self.lock:
             if not self._pending():
                 return True
-            down = self._machine.down_slots()
+            down = [s for s in self._machine.down_slots() if s not in self._busy]
             replacements = choose_replacements(
                 self.bookies, down, self._available, self._excluded(), self._random
             )

@@ -10,7 +10,7 @@ Transitions::
     --------  ------------------------  -------------------------------------------------  --------
     STEADY    pushed                    ids are given; sent to every slot that is up       STEADY
     STEADY    acknowledged              counted; the LAC moves over the full prefix        STEADY
-    STEADY    failed(UNAVAILABLE)       the slot goes down, its later answers are void     STEADY
+    STEADY    failed(UNAVAILABLE)       the slot goes down: replace it or try it again     STEADY
     STEADY    retry(slot)               up again with the same bookie; what it has not     STEADY
                                         acknowledged of the unconfirmed is sent again
     STEADY    begin_change(slots)       new fragment at LAC + 1; confirming stops          CHANGING
@@ -35,7 +35,9 @@ Rules (BookKeeper's, see ADR 0040):
   exactly after the last confirmed entry: whatever is confirmed later is counted by bookies that
   the metadata names for it.
 * Each slot has an *epoch*. A failure, a retry and a replacement begin another; answers carry the
-  epoch of their request, and those of an older one do not count.
+  epoch of their request. Acknowledgements of a bookie that was replaced do not count; those of
+  the current bookie do, however late: it holds the entry and the metadata names it. Failures of
+  an older epoch are old news.
 * Being fenced or refused never causes an ensemble change.
 
 Cost: while every slot answers in order, a slot's acknowledgements are one number (its mark) and a
@@ -63,7 +65,7 @@ class FailureKind(Enum):
 
 
 class Verdict(Enum):
-    IGNORED = "ignored"  # an answer of an older epoch, or the slot is down already
+    IGNORED = "ignored"  # of an older epoch, or the slot is down already
     CHANGE = "change"  # the slot is down: replace it or try it again
     STOP = "stop"  # every pending entry fails
 
@@ -90,6 +92,7 @@ class QuorumWrite:
         "_epochs",
         "_marks",
         "_scattered",
+        "_since",
         "_size",
         "_uniform",
         "_write_quorum",
@@ -110,6 +113,7 @@ class QuorumWrite:
         self._beyond: list[set[int]] = [set() for _ in range(ensemble_size)]
         self._scattered = not self._uniform  # some slot has ids beyond its mark
         self._epochs = [0] * ensemble_size
+        self._since = [0] * ensemble_size  # the epoch that the slot's bookie came with
         self._down = [False] * ensemble_size
         self.last_add_confirmed = first_lac
         self.last_add_pushed = first_lac
@@ -125,7 +129,7 @@ class QuorumWrite:
 
     def acknowledged(self, slot: int, entry_ids: Sequence[int], epoch: int) -> int:
         """``slot`` holds ``entry_ids`` durably; returns the LAC, moved or not."""
-        if self._epochs[slot] != epoch or not entry_ids:
+        if epoch < self._since[slot] or not entry_ids:
             return self.last_add_confirmed
         first, last = entry_ids[0], entry_ids[-1]
         assert last <= self.last_add_pushed
@@ -144,8 +148,8 @@ class QuorumWrite:
         return self._advance()
 
     def failed(self, slot: int, epoch: int, kind: FailureKind) -> Verdict:
-        """An add to ``slot`` failed. The slot goes down as a whole: connections answer in order,
-        and what else it owes is sent again, so nothing is gained by counting on."""
+        """An add to ``slot`` failed. The slot goes down as a whole, until it is tried again or
+        replaced; further failures of the same epoch change nothing."""
         if self.state is WriteState.STOPPED:
             return Verdict.IGNORED
         if kind is not FailureKind.UNAVAILABLE:
@@ -258,6 +262,7 @@ class QuorumWrite:
         self._note_scattered()
         self._down[slot] = False
         self._epochs[slot] += 1
+        self._since[slot] = self._epochs[slot]
         unconfirmed = range(self.last_add_confirmed + 1, self.last_add_pushed + 1)
         return Resend(slot, self._epochs[slot], self.stripe(slot, unconfirmed))
 

@@ -133,7 +133,7 @@ class _Recovery:
         self._timeout_s = config.read_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
         self._rewrites = _Rewrites(stored, pool, config, quarantine, random)
-        self._refusals: dict[EntryId, list[Refusal]] = {}
+        self._unknown: dict[EntryId, list[Refusal]] = {}  # entries of unknown fate: who said what
         self._scope = TaskScope(f"recovery-of-{metadata.ledger_id}")
 
     async def run(self) -> LedgerMetadata:
@@ -193,6 +193,7 @@ class _Recovery:
         """Ask the entry's whole write set at once, until its fate is decided."""
         metadata = self._metadata
         vote: EntryVote[Copy] = EntryVote(metadata.write_quorum, metadata.ack_quorum)
+        refusals: list[Refusal] = []
         waiting = [
             self._scope.spawn(self._ask(bookie_id, entry_id), f"entry-{entry_id}-{bookie_id}")
             for bookie_id in metadata.write_set(entry_id)
@@ -202,22 +203,13 @@ class _Recovery:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in waiting if task.done()]:
                     waiting.remove(task)
-                    self._count(vote, entry_id, task.result())
+                    _count(vote, refusals, task.result())
         finally:
             for task in waiting:
                 task.cancel()
+        if vote.decision is Decision.UNKNOWN:
+            self._unknown[entry_id] = refusals
         return vote
-
-    def _count(self, vote: EntryVote[Copy], entry_id: EntryId, told: Copy | Refusal) -> None:
-        if isinstance(told, Copy):
-            vote.found(told)
-            return
-        if isinstance(told.error, NoEntryError | NoLedgerError):
-            vote.negative()
-        else:
-            vote.unknown()
-        if vote.decision is not Decision.ABSENT:
-            self._refusals.setdefault(entry_id, []).append(told)
 
     async def _ask(self, bookie_id: BookieId, entry_id: EntryId) -> Copy | Refusal:
         answer = self._pool.client(bookie_id).read_entry(
@@ -233,7 +225,7 @@ class _Recovery:
         return Copy(memoryview(data)[self._digest.payload_offset :], length)
 
     def _blocked(self, entry_id: EntryId) -> LedgerRecoveryError:
-        told = listing(self._refusals.get(entry_id, ()))
+        told = listing(self._unknown[entry_id])
         return LedgerRecoveryError(
             f"ledger {self._metadata.ledger_id}: nobody can say whether entry {entry_id} was "
             f"acknowledged ({told}); bring these bookies back and open it again"
@@ -257,6 +249,18 @@ class _Recovery:
                 f"read: {error}"
             ) from error
         return self._digest.verify(entry.data, entry_id)[1]
+
+
+def _count(vote: EntryVote[Copy], refusals: list[Refusal], told: Copy | Refusal) -> None:
+    """Count an answer; whoever had no copy goes to ``refusals``."""
+    if isinstance(told, Copy):
+        vote.found(told)
+        return
+    refusals.append(told)
+    if isinstance(told.error, NoEntryError | NoLedgerError):
+        vote.negative()
+    else:
+        vote.unknown()
 
 
 class _Rewrites:

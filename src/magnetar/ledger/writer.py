@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -61,6 +61,9 @@ AppendDone: TypeAlias = Callable[[MagnetarError | None, int, int, int], None]
 """``done(error, ledger_id, first_entry_id, count)``, as in ``log.seam``: these payloads of the
 append are confirmed under consecutive ids; with ``error`` set the rest of it failed and the ids
 are -1."""
+
+RESEND_BYTES = 1 << 20
+"""Entries that are sent again go in pieces of about this size."""
 
 _Channel: TypeAlias = tuple[BookieClient, AddDone]
 
@@ -281,12 +284,9 @@ class LedgerWriter:
         client, done = channel = self._channel(slot)
         self._channels[slot] = channel
         self._deadlines.sent_again(slot, self._loop.time())
-        wanted = resend.entry_ids
-        if not wanted:
-            return
-        entries = self._entries(wanted)
         key = self._digest.master_key
-        client.add_entries(self.ledger_id, key, wanted, entries, self._flags, done)
+        for entry_ids, entries in _chunks(resend.entry_ids, self._entries(resend.entry_ids)):
+            client.add_entries(self.ledger_id, key, entry_ids, entries, self._flags, done)
         if self._timer is None:
             self._watch()
 
@@ -393,6 +393,18 @@ class LedgerWriter:
                 self._drained = asyncio.Event()
             self._drained.clear()
             await self._drained.wait()
+
+
+def _chunks(
+    entry_ids: Sequence[int], entries: Sequence[bytes]
+) -> Iterator[tuple[Sequence[int], Sequence[bytes]]]:
+    """Pieces of about ``RESEND_BYTES``: a bookie that has no room for all takes a part."""
+    start = byte_count = 0
+    for end, entry in enumerate(entries, 1):
+        byte_count += len(entry)
+        if byte_count >= RESEND_BYTES or end == len(entries):
+            yield entry_ids[start:end], entries[start:end]
+            start, byte_count = end, 0
 
 
 def failure_kind(error: MagnetarError) -> FailureKind:

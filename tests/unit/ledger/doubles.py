@@ -24,6 +24,7 @@ from magnetar.model.errors import (
     NoEntryError,
     NoLedgerError,
     NoSuchLedgerError,
+    TooManyRequestsError,
 )
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
@@ -39,6 +40,7 @@ class MemoryBookie:
         self.down = False  # every request fails at once
         self.silent = False  # no request is ever answered
         self.held_back: list[Callable[[], None]] | None = None  # add answers wait here
+        self.room_bytes: int | None = None  # adds under way, in bytes, before it is too busy
         self.refuse: MagnetarError | None = None  # what adds are told instead
         self.read_error: MagnetarError | None = None
         self.corrupt: set[int] = set()
@@ -60,6 +62,8 @@ class MemoryBookie:
         if self.silent:
             return
         error = self._add_error(ledger_id, flags)
+        if error is None and self.room_bytes is not None:
+            error = self._take_room(sum(map(len, entries)))
         if error is None:
             self.entries.setdefault(ledger_id, {}).update(zip(entry_ids, entries, strict=True))
         if self.held_back is not None:
@@ -75,6 +79,19 @@ class MemoryBookie:
         if ledger_id in self.fenced and not flags & AddFlag.RECOVERY:
             return FencedError(f"ledger {ledger_id} is fenced")
         return None
+
+    def _take_room(self, byte_count: int) -> MagnetarError | None:
+        """As a journal's bounded queue: a batch fits or is refused; room comes back later."""
+        assert self.room_bytes is not None
+        if byte_count > self.room_bytes:
+            return TooManyRequestsError(f"{self.bookie_id} has too much to do")
+        self.room_bytes -= byte_count
+        asyncio.get_running_loop().call_later(0.01, self._give_room, byte_count)
+        return None
+
+    def _give_room(self, byte_count: int) -> None:
+        assert self.room_bytes is not None
+        self.room_bytes += byte_count
 
     def answer_held_back(self) -> None:
         """Let the add answers that were held back go, in order."""

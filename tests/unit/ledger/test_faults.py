@@ -383,3 +383,24 @@ def test_the_recovery_flag_is_not_on_ordinary_adds() -> None:
         assert flags == {AddFlag.NONE}
 
     asyncio.run(run())
+
+
+def test_a_busy_bookie_takes_what_it_can_and_is_not_replaced() -> None:
+    """Standalone's one bookie under a burst larger than its journal queue: everything gets
+    through in the end, and with spare bookies around nobody changes the ensemble for it."""
+
+    async def run() -> None:
+        for bookies, quorums in ((1, (1, 1, 1)), (5, (3, 3, 2))):
+            cluster = Cluster(bookies, quorums, timeout_ms=2000)
+            async with opened(cluster) as writer:
+                outcomes = Outcomes()
+                for bookie in cluster.pool.bookies.values():
+                    bookie.room_bytes = 3 << 20
+                large = [bytes(1 << 20)] * 4
+                for _ in range(5):
+                    writer.append(large, outcomes)
+                await outcomes.wait(20)
+                assert outcomes.confirmed == list(range(20))
+                assert cluster.manager.writes == []
+
+    asyncio.run(run())

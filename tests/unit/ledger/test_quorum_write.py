@@ -55,7 +55,7 @@ def test_striped_write_sets() -> None:
     assert not machine.owes(1)
 
 
-def test_a_slot_that_failed_is_not_counted_until_it_is_replaced() -> None:
+def test_answers_of_a_replaced_bookie_do_not_count() -> None:
     machine = QuorumWrite(3, 3, 3)
     machine.pushed(4)
     machine.acknowledged(0, range(4), 0)
@@ -63,13 +63,27 @@ def test_a_slot_that_failed_is_not_counted_until_it_is_replaced() -> None:
     machine.acknowledged(2, range(1), 0)
     assert machine.failed(2, 0, GONE) is Verdict.CHANGE
     assert machine.failed(2, 0, GONE) is Verdict.IGNORED
-    assert machine.acknowledged(2, [1, 2, 3], 0) == 0
     assert machine.begin_change([2]) == 1
     assert machine.acknowledged(1, [2, 3], 0) == 0
+    assert machine.acknowledged(2, [1, 2, 3], 0) == 0
     assert machine.change_succeeded([2]) == [Resend(2, 2, range(1, 4))]
-    assert machine.acknowledged(2, [1, 2], 1) == 0
+    assert machine.acknowledged(2, [1, 2, 3], 0) == 0
+    assert machine.acknowledged(2, [1, 2, 3], 1) == 0
     assert machine.acknowledged(2, [1, 2], 2) == 2
     assert machine.state is WriteState.STEADY
+
+
+def test_late_answers_of_a_bookie_that_stayed_count() -> None:
+    """The metadata names it and it holds the entry, whatever else it refused meanwhile."""
+    machine = QuorumWrite(1, 1, 1)
+    machine.pushed(6)
+    assert machine.failed(0, 0, GONE) is Verdict.CHANGE
+    assert machine.acknowledged(0, [0, 1], 0) == 1
+    assert machine.retry(0) == Resend(0, 2, range(2, 6))
+    assert machine.failed(0, 0, GONE) is Verdict.IGNORED  # old news
+    assert machine.up(0)
+    assert machine.acknowledged(0, [2], 0) == 2
+    assert machine.acknowledged(0, range(2, 6), 2) == 5
 
 
 def test_nothing_is_confirmed_during_a_change_and_all_of_it_after() -> None:
