@@ -1,0 +1,136 @@
+"""The load generator against the null broker, and against brokers that misbehave."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from bench.loadgen import ConsumeLoad, PublishLoad, Target, consume, publish
+from bench.publishing import Publisher
+from bench.wire_client import CLIENT_ID, FIRST_SEQUENCE_ID, RefusedError, send_frame
+from magnetar.wire.pulsar import replies
+from magnetar.wire.pulsar.batches import iterate_messages
+from magnetar.wire.pulsar.commands import encode_command
+from magnetar.wire.pulsar.encoders import ReceiptEncoder
+from magnetar.wire.pulsar.hot import decode_send, verify_checksum
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.null_broker"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        yield Target("127.0.0.1", port, "topic", (process.pid,))
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        PublishLoad(connections=3, depth=100, entries=5000, warmup_entries=300),
+        PublishLoad(connections=5, depth=1, entries=501),
+        PublishLoad(connections=2, depth=4, entries=300, batch=7, processes=2),
+        PublishLoad(connections=1, depth=3, entries=20, message_bytes=500_000),
+        PublishLoad(connections=3, rate=5000.0, entries=1000),
+    ],
+)
+def test_every_entry_is_acknowledged_and_counted(target: Target, load: PublishLoad) -> None:
+    report = publish(target, load)
+    assert report["entries"] == load.entries
+    latency = report["latency_ms"]
+    assert isinstance(latency, dict)
+    assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+    assert float(str(report["generator_cpu_us_per_entry"])) >= 0
+
+
+def test_a_rate_is_kept(target: Target) -> None:
+    report = publish(target, PublishLoad(connections=2, rate=2000.0, seconds=0.5))
+    assert report["entries"] == 1000
+    assert 0.45 <= float(str(report["seconds"])) <= 1.5
+
+
+def test_consuming(target: Target) -> None:
+    publish(target, PublishLoad(entries=1))
+    report = consume(target, ConsumeLoad(connections=2, messages=5000, acknowledge="cumulative"))
+    assert int(str(report["messages"])) >= 10_000
+
+
+def publisher() -> tuple[Publisher, socket.socket]:
+    ours, theirs = socket.socketpair()
+    frame, offset = send_frame(100, 0)
+    made = Publisher(ours, frame, offset)
+    made.send(3)
+    return made, theirs
+
+
+def test_the_frames_are_good_sends() -> None:
+    _, theirs = publisher()
+    data = theirs.recv(1 << 16)
+    at, sequences = 0, []
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        send = decode_send(memoryview(data), at + 4, end)
+        verify_checksum(memoryview(data), send.payload_start, send.payload_end)
+        [(_, value)] = iterate_messages(data[send.payload_start : send.payload_end])
+        assert len(value) == 100
+        sequences.append(send.sequence_id)
+        at = end
+    assert sequences == [FIRST_SEQUENCE_ID + i for i in range(3)]
+
+
+def receipts(*offsets: int) -> bytes:
+    encoder = ReceiptEncoder(CLIENT_ID)
+    return b"".join(encoder.encode(FIRST_SEQUENCE_ID + i, 7, i) for i in offsets)
+
+
+def test_receipts_in_pieces() -> None:
+    made, theirs = publisher()
+    data = receipts(0, 1, 2)
+    for i in range(0, len(data), 10):
+        theirs.sendall(data[i : i + 10])
+        made.receive()
+    assert made.outstanding == 0
+
+
+@pytest.mark.parametrize("offsets", [(1,), (0, 0), (0, 2)])
+def test_receipts_out_of_order_end_the_run(offsets: tuple[int, ...]) -> None:
+    made, theirs = publisher()
+    theirs.sendall(receipts(*offsets))
+    with pytest.raises(RefusedError, match="was due"):
+        made.receive()
+
+
+def test_an_error_ends_the_run() -> None:
+    made, theirs = publisher()
+    theirs.sendall(replies.send_error(CLIENT_ID, FIRST_SEQUENCE_ID, 9, "bad checksum"))
+    with pytest.raises(RefusedError, match="bad checksum"):
+        made.receive()
+
+
+def test_a_closed_connection_ends_the_run() -> None:
+    made, theirs = publisher()
+    theirs.close()
+    with pytest.raises((RefusedError, ConnectionResetError)):
+        made.receive()
+
+
+def test_ping_is_answered() -> None:
+    made, theirs = publisher()
+    theirs.recv(1 << 16)
+    ping = BaseCommand(type=BaseCommand.PING)
+    ping.ping.SetInParent()
+    pong = BaseCommand(type=BaseCommand.PONG)
+    pong.pong.SetInParent()
+    theirs.sendall(receipts(0) + encode_command(ping) + receipts(1))
+    assert made.receive() == 2
+    assert theirs.recv(1 << 16) == encode_command(pong)
