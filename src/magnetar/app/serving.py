@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
+from magnetar.app.ending import end_within
 from magnetar.app.fate import Fate
-from magnetar.app.storage import Cluster, LedgerAccess
+from magnetar.app.storage import METADATA_END_S, Cluster, LedgerAccess
 from magnetar.broker.broker import Broker
 from magnetar.config import Config
 from magnetar.env.exclusive import ExclusiveClaim
@@ -29,6 +30,7 @@ from magnetar.model.ids import BookieId
 if TYPE_CHECKING:
     from magnetar.admin.queries import LedgerQueries, TopicQueries
 
+LOGS_END_S = 10.0
 ADMIN_MODULES = ("magnetar.admin.api", "magnetar.admin.server")
 
 
@@ -56,7 +58,7 @@ async def claim_cluster(
         config.metadata.session_timeout_ms,
         lost,
     )
-    stack.push_async_callback(claim.release)
+    end_within(stack, METADATA_END_S, "claim of the cluster", claim.release)
     await claim.acquire(f"cluster {config.cluster!r}")
 
 
@@ -69,9 +71,9 @@ async def start_broker(
 ) -> Broker:
     """A broker that serves clients. Ends in the order: clients, logs."""
     logs = ManagedLogStore(metadata, ledgers.client, config.ledger)
-    stack.push_async_callback(logs.close)
+    end_within(stack, LOGS_END_S, "logs", logs.close)
     broker = Broker(config.broker, logs, metadata, metrics, time.time, config.cluster)
-    stack.push_async_callback(broker.close)
+    end_within(stack, LOGS_END_S, "broker", broker.close)
     try:
         await broker.start()
     except OSError as error:

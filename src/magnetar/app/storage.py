@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from magnetar.app.ending import end_within
 from magnetar.app.fate import Fate
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import check_cookie
@@ -29,6 +30,7 @@ from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 
 SQLITE_SCHEME = "sqlite:"
+METADATA_END_S = 3.0
 
 
 async def open_metadata(stack: AsyncExitStack, config: Config, default_file: Path) -> MetadataStore:
@@ -46,7 +48,7 @@ async def open_metadata(stack: AsyncExitStack, config: Config, default_file: Pat
 
         file = Path(url.removeprefix(SQLITE_SCHEME)) if url else default_file
         store = await SqliteMetadataStore.open(file)
-    stack.push_async_callback(store.close)
+    end_within(stack, METADATA_END_S, "metadata store", store.close)
     return store
 
 
@@ -103,7 +105,7 @@ async def start_bookie(
         session_timeout_ms=session_timeout_ms,
         on_lost=fate.fail,
     )
-    stack.push_async_callback(registration.close)
+    end_within(stack, METADATA_END_S, f"registration of {bookie_id}", registration.close)
     await registration.register(read_only=bookie.read_only)
     return LocalBookie(bookie_id, bookie)
 
