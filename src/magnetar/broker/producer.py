@@ -23,6 +23,7 @@ from magnetar.wire.pulsar.hot import ReceiptEncoder
 from magnetar.wire.pulsar.replies import send_error
 
 if TYPE_CHECKING:
+    from magnetar.broker.resend import ResendWindow
     from magnetar.broker.session import Session
     from magnetar.broker.topic import Topic
 
@@ -97,6 +98,8 @@ class Producer:
         self.entries_in = 0
         self.bytes_in = 0
         self.encode_receipt = ReceiptEncoder(producer_id).encode
+        self.resends: ResendWindow | None = None
+        """What an earlier incarnation stored and this one may send again."""
         self._payloads: list[memoryview] = []
         self._sequences: list[tuple[int, int]] = []
         self._byte_count = 0
@@ -107,11 +110,30 @@ class Producer:
         """Take a SEND of the current chunk; True if it is the first since the last ``flush``."""
         if self.closed:
             return False
+        if self.resends is not None and self._answer_resend(
+            sequence_id, highest_sequence_id, payload
+        ):
+            return False
         payloads = self._payloads
         payloads.append(payload)
         self._sequences.append((sequence_id, highest_sequence_id))
         self._byte_count += len(payload)
         return len(payloads) == 1
+
+    def _answer_resend(
+        self, sequence_id: int, highest_sequence_id: int, payload: memoryview
+    ) -> bool:
+        """Answer a SEND whose entry the log holds already. Such sends come before all others of
+        this incarnation, so their receipts are in order."""
+        assert self.resends is not None
+        found = self.resends.find(sequence_id, payload)
+        if found is None:
+            self.resends = None
+            return False
+        self.session.write(
+            self.encode_receipt(sequence_id, found.ledger_id, found.entry_id, highest_sequence_id)
+        )
+        return True
 
     def flush(self) -> int:
         """Append what is queued; the views need be valid no longer. Returns its bytes."""
@@ -163,8 +185,17 @@ class Producer:
             frame = in_flight.popleft().frame
             if not self.gone:
                 self.session.write(frame)
-        if not in_flight and self._drained is not None and not self._drained.done():
+        if in_flight:
+            return
+        if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+        if self.gone:
+            self.topic.forget_leaving(self)
+
+    @property
+    def pending(self) -> bool:
+        """Sends of it have no outcome yet."""
+        return bool(self._in_flight)
 
     async def wait_drained(self) -> None:
         """Wait until every send so far has its outcome; takes no more from now on."""

@@ -22,6 +22,7 @@ import structlog
 from magnetar.broker import access
 from magnetar.broker.access import AccessMode, Verdict
 from magnetar.broker.producer import Producer
+from magnetar.broker.resend import ResendWindow, stored_frames
 from magnetar.broker.subscription import Limits, Subscription
 from magnetar.broker.topic_name import TopicName
 from magnetar.env.tasks import TaskScope
@@ -80,6 +81,7 @@ class Topic:
         self._cool_until = 0.0
         self._cool_down_s = COOL_DOWN_S
         self._condemned: dict[str, str] = {}
+        self._leaving: dict[str, Producer] = {}
         for cursor in source.cursors().values():
             self.subscriptions[cursor.name] = self._subscription(cursor)
 
@@ -177,6 +179,8 @@ class Topic:
         producer.closed = producer.gone = True
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
+            if producer.pending:
+                self._leaving[producer.name] = producer
         for waiter, turn in self.waiting:
             if waiter is producer:
                 turn.cancel()
@@ -185,6 +189,19 @@ class Topic:
             turn = self.waiting[0][1]
             if not turn.done():
                 turn.set_result(None)
+
+    def forget_leaving(self, producer: Producer) -> None:
+        """The last send of a producer that is gone has its outcome."""
+        if self._leaving.get(producer.name) is producer:
+            del self._leaving[producer.name]
+
+    async def find_resends(self, name: str) -> ResendWindow | None:
+        """What an earlier incarnation of the producer stored; None if that is nothing."""
+        before = self._leaving.get(name)
+        if before is not None:
+            await before.wait_drained()
+        window = await stored_frames(self.log, name)
+        return window if len(window) else None
 
     def disconnect_producer(self, producer: Producer, tell: bool = True) -> None:
         """End a producer from this side; ``tell``: its client is told to look up again."""

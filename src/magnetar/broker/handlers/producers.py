@@ -71,6 +71,8 @@ async def _admit_once(producer: Producer, request: CommandProducer) -> None:
         if verdict is Verdict.QUEUE:
             _queue(producer, request)
             return
+        if request.epoch > 0 and request.producer_name:
+            producer.resends = await topic.find_resends(producer.name)
         if verdict is Verdict.FENCE_OTHERS:
             topic.fence_producers()
         if verdict is not Verdict.CONNECT:
