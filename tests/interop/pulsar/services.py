@@ -1,0 +1,83 @@
+"""Two services to hold the official client against: the broker over logs in memory (its faults
+can be arranged), and a whole standalone process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import httpx
+
+from magnetar.broker.broker import Broker
+from magnetar.config import BrokerConfig
+from tests.doubles.memory_log import MemoryLogStore
+from tests.doubles.memory_metadata import MemoryMetadata
+from tests.standalone import Standalone
+
+T = TypeVar("T")
+
+
+class Service(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    def create_partitioned(self, topic: str, partitions: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MemoryService:
+    """A broker in a thread of this process, over logs in memory with small ledgers."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.store = MemoryLogStore(ledger_entries=7)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
+        self._thread.start()
+        self.broker = self.run(self._start(replace(BrokerConfig(port=0), **settings)))
+
+    async def _start(self, config: BrokerConfig) -> Broker:
+        broker = Broker(config, self.store, MemoryMetadata())
+        await broker.start()
+        return broker
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run ``coroutine`` on the broker's loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
+
+    @property
+    def url(self) -> str:
+        return self.broker.service_url
+
+    def create_partitioned(self, topic: str, partitions: int) -> None:
+        assert self.run(self.broker.create_partitioned(topic, partitions))
+
+    def close(self) -> None:
+        self.run(self.broker.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+class StandaloneService:
+    """A platform process on a data directory of its own."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._process = Standalone(data_dir)
+        self._process.start()
+
+    @property
+    def url(self) -> str:
+        return self._process.service_url
+
+    def create_partitioned(self, topic: str, partitions: int) -> None:
+        path = topic.replace("://", "/")
+        url = f"{self._process.http_url}/admin/v2/{path}/partitions"
+        httpx.put(url, json=partitions).raise_for_status()
+
+    def close(self) -> None:
+        self._process.stop()
