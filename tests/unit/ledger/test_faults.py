@@ -404,3 +404,89 @@ def test_a_busy_bookie_takes_what_it_can_and_is_not_replaced() -> None:
                 assert cluster.manager.writes == []
 
     asyncio.run(run())
+
+
+def test_nothing_goes_to_a_new_bookie_before_the_metadata_names_it() -> None:
+    """Switching the ensemble before the compare-and-set: BookKeeper #1591."""
+
+    async def run() -> None:
+        cluster = Cluster(4, (3, 3, 2))
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            (spare,) = set(cluster.pool.bookies.values()) - set(cluster.ensemble(writer.ledger_id))
+            early: list[int] = []
+
+            async def look(metadata: LedgerMetadata) -> None:
+                writer.append(payloads(1, 1), outcomes)
+                await asyncio.sleep(0.01)
+                early.append(len(spare.adds))
+
+            cluster.manager.before_write = look
+            cluster.ensemble(writer.ledger_id)[0].refuse = BookieIOError("disk")
+            writer.append(payloads(0, 1), outcomes)
+            await outcomes.wait(2)
+            await until(lambda: spare.adds)
+            assert early == [0]
+            assert set(spare.entries[writer.ledger_id]) <= {0, 1}
+
+    asyncio.run(run())
+
+
+def test_two_failures_and_a_conflict_in_one_change() -> None:
+    """A second bookie fails while the compare-and-set of the first loses to re-replication of an
+    earlier fragment: BookKeeper #1886."""
+
+    async def run() -> None:
+        cluster = Cluster(6, (3, 3, 2))
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            writer.append(payloads(0, 3), outcomes)
+            await outcomes.wait(3)
+            one, two, _ = cluster.ensemble(writer.ledger_id)
+
+            async def interfere(metadata: LedgerMetadata) -> None:
+                cluster.manager.before_write = None
+                current, version = cluster.manager.ledgers[writer.ledger_id]
+                changed = replace(current, custom=(("moved", b"1"),))
+                cluster.manager.ledgers[writer.ledger_id] = (changed, version + 1)
+                two.refuse = BookieIOError("disk too")
+                writer.append(payloads(4, 1), outcomes)
+                await asyncio.sleep(0.01)
+
+            cluster.manager.before_write = interfere
+            one.refuse = BookieIOError("disk")
+            writer.append(payloads(3, 1), outcomes)
+            await outcomes.wait(5)
+            closed = await writer.close()
+            assert outcomes.confirmed == [0, 1, 2, 3, 4]
+            assert closed.custom == (("moved", b"1"),)
+            # Entry 3 was confirmed by the other two before the change began.
+            assert [fragment.first_entry_id for fragment in closed.fragments] == [0, 4]
+            assert not {one.bookie_id, two.bookie_id} & set(closed.fragments[-1].bookies)
+            check_named_copies(cluster, writer.ledger_id, outcomes.confirmed)
+
+    asyncio.run(run())
+
+
+def test_an_owner_may_append_and_give_up_from_inside_done() -> None:
+    async def run() -> None:
+        cluster = Cluster(1, (1, 1, 1))
+        async with opened(cluster) as writer:
+            log: list[tuple[bool, int]] = []
+            finished = asyncio.Event()
+
+            def done(error: MagnetarError | None, _ledger: int, first: int, count: int) -> None:
+                log.append((error is None, count))
+                if first == 0:
+                    writer.append([b"from inside"], done)
+                    writer.fail(LedgerError("given up"))
+                if len(log) == 4:
+                    finished.set()
+
+            for count in (1, 2, 3):
+                writer.append(payloads(0, count), done)
+            async with asyncio.timeout(5):
+                await finished.wait()
+            assert log == [(True, 1), (False, 2), (False, 3), (False, 1)]
+
+    asyncio.run(run())
