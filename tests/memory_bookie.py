@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from magnetar.bookie.core import AddDone
@@ -20,6 +20,13 @@ from magnetar.model.errors import (
     UnauthorizedError,
 )
 from magnetar.model.ids import BookieId
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait, looking often, until ``condition`` holds. Raises ``TimeoutError``."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 (what is waited for announces nothing)
+            await asyncio.sleep(0.01)
 
 
 class Space(NamedTuple):

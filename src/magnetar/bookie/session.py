@@ -2,7 +2,8 @@
 
 Rules:
 
-* A connection speaks version 3 until a frame is not of version 3; from then on version 2.
+* A connection speaks version 3 until a frame is not of version 3; from then on version 2. A
+  request is answered in the version it came in.
 * The adds of one ledger in a chunk go to the storage core in one call; their answers leave in one
   piece, with everything else that is answered in the same loop turn.
 * A read that the core has at hand is answered in the same call; all else that takes time goes
@@ -76,18 +77,20 @@ Queued: TypeAlias = (
 
 
 class _PendingRun:
-    """A run of adds at the storage core; knows what is still to be answered."""
+    """A run of adds at the storage core; knows what is still to be answered, and how."""
 
-    __slots__ = ("left", "run", "session")
+    __slots__ = ("answers", "left", "run", "session")
 
-    def __init__(self, session: BookieSession, run: AddRun) -> None:
+    def __init__(self, session: BookieSession, answers: Answers, run: AddRun) -> None:
         self.session = session
+        self.answers = answers
         self.run = run
         self.left = len(run.entry_ids)
 
     def done(self, error: MagnetarError | None, entry_ids: Sequence[int]) -> None:
         self.left -= len(entry_ids)
-        self.session.added(self.run, entry_ids, error, self.left == 0)
+        frames = self.answers.adds(self.run, entry_ids, error)
+        self.session.added(self.run, len(entry_ids), frames, self.left == 0)
 
 
 class BookieSession(FramedConnection):
@@ -115,7 +118,7 @@ class BookieSession(FramedConnection):
         self._adds = 0
         self._add_bytes = 0
         self._reading = True
-        self._queue: deque[Queued] = deque()
+        self._queue: deque[tuple[Queued, Answers]] = deque()
         self._workers = 0
         self._long_polls = 0
         self._drained = asyncio.Event()
@@ -195,15 +198,13 @@ class BookieSession(FramedConnection):
             run.entry_ids,
             run.entries,
             run.flags,
-            _PendingRun(self, run).done,
+            _PendingRun(self, self._answers, run).done,
         )
 
-    def added(
-        self, run: AddRun, entry_ids: Sequence[int], error: MagnetarError | None, last: bool
-    ) -> None:
-        """The storage core's answer to some adds of ``run``; ``last`` when none is left."""
-        self.write(self._answers.adds(run, entry_ids, error))
-        self._adds -= len(entry_ids)
+    def added(self, run: AddRun, count: int, frames: bytes, last: bool) -> None:
+        """``count`` adds of ``run`` are answered by ``frames``; ``last`` when none is left."""
+        self.write(frames)
+        self._adds -= count
         if last:
             self._add_bytes -= run.byte_count
         self._watch.changed(run.ledger_id)
@@ -251,9 +252,9 @@ class BookieSession(FramedConnection):
             self._refuse(request, f"{len(self._queue)} requests wait on this connection")
             return
         if isinstance(request, Read) and request.flags & (READ_FENCE | READ_HIGH_PRIORITY):
-            self._queue.appendleft(request)
+            self._queue.appendleft((request, self._answers))
         else:
-            self._queue.append(request)
+            self._queue.append((request, self._answers))
         if self._workers < min(len(self._queue), self._limits.workers_max):
             self._workers += 1
             self._scope.spawn(self._work(), f"worker of {self.peer}")
@@ -271,24 +272,24 @@ class BookieSession(FramedConnection):
                     await asyncio.sleep(0)  # let this turn's answers leave first
                     await self._drained.wait()
                     continue
-                await self._serve(self._queue.popleft())
+                await self._serve(*self._queue.popleft())
             finished = True
         finally:
             self._workers -= 1
             if not finished:
                 self.abort()
 
-    async def _serve(self, request: Queued) -> None:
+    async def _serve(self, request: Queued, answers: Answers) -> None:
         try:
-            parts = await self._answer(request)
+            parts = await self._answer(request, answers)
         except MagnetarError as error:
-            parts = (self._answers.failed(request, error),)
+            parts = (answers.failed(request, error),)
         self._write_all(parts)
 
-    async def _answer(self, request: Queued) -> Sequence[Buffer]:
+    async def _answer(self, request: Queued, answers: Answers) -> Sequence[Buffer]:
         match request:
             case Read():
-                return self._answers.read(request, await self._fetch(request), None)
+                return answers.read(request, await self._fetch(request), None)
             case BatchRead():
                 return await self._batch_read(request)
             case WriteLac(ledger_id=ledger_id, lac=lac, master_key=key, body=body):
@@ -357,18 +358,18 @@ class BookieSession(FramedConnection):
             self._refuse(request, f"{self._long_polls} long polls wait on this connection")
             return
         self._long_polls += 1
-        self._scope.spawn(self._long_poll(request), f"long poll of {self.peer}")
+        self._scope.spawn(self._long_poll(request, self._answers), f"long poll of {self.peer}")
 
-    async def _long_poll(self, request: Read) -> None:
+    async def _long_poll(self, request: Read, answers: Answers) -> None:
         try:
-            parts = await self._wait_and_answer(request)
+            parts = await self._wait_and_answer(request, answers)
         except MagnetarError as error:
-            parts = (self._answers.failed(request, error),)
+            parts = (answers.failed(request, error),)
         finally:
             self._long_polls -= 1
         self._write_all(parts)
 
-    async def _wait_and_answer(self, request: Read) -> Sequence[Buffer]:
+    async def _wait_and_answer(self, request: Read, answers: Answers) -> Sequence[Buffer]:
         ledger_id, previous = request.ledger_id, request.previous_lac
         assert previous is not None
         deadline_s = self._loop.time() + request.timeout_ms / 1000
@@ -384,9 +385,9 @@ class BookieSession(FramedConnection):
         entry_id = request.entry_id
         if request.piggyback:
             if lac <= previous:
-                return self._answers.read(request, None, lac)
+                return answers.read(request, None, lac)
             entry_id = previous + 1
-        return self._answers.read(request, await self._piggyback(request, entry_id), lac)
+        return answers.read(request, await self._piggyback(request, entry_id), lac)
 
     async def _piggyback(self, request: Read, entry_id: int) -> bytes | None:
         try:

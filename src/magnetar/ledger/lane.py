@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from magnetar.env.framed import Buffer, FramedConnection
 from magnetar.env.tasks import TaskScope
@@ -23,6 +23,13 @@ from magnetar.model.ids import BookieId
 Address: TypeAlias = tuple[str, int]
 Resolve: TypeAlias = Callable[[BookieId], Awaitable[Address]]
 """Where a bookie listens: (host, port). Raises ``BookieUnavailableError`` if nobody knows."""
+
+
+class Expired(NamedTuple):
+    """A request whose time is over; ``fail`` tells whoever waits."""
+
+    sent_at_s: float
+    fail: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +97,8 @@ class Lane:
         """Everything unanswered fails with ``error``."""
         raise NotImplementedError
 
-    def expire(self, now_s: float) -> float | None:
-        """Fail what has expired; returns when the oldest of it was sent (None: nothing has)."""
+    def expire(self, now_s: float) -> list[Expired]:
+        """Take out what has expired."""
         raise NotImplementedError
 
     @property
@@ -146,7 +153,7 @@ class Lane:
             return
         self._wire = wire
         self._backoff_s = 0.0
-        self.received_at_s = self._loop.time()
+        self.received_at_s = 0.0  # nothing yet: what expires before anything comes in is silence
         queue, self._queue = self._queue, []
         byte_count, self._queued_bytes = self._queued_bytes, 0
         if queue:
@@ -196,8 +203,15 @@ class Lane:
     def _sweep(self) -> None:
         self._sweep_timer = None
         now_s = self._loop.time()
-        sent_at_s = self.expire(now_s)
+        expired = self.expire(now_s)
+        sent_at_s = min((each.sent_at_s for each in expired), default=None)
+        silent: _Wire | None = None
         if sent_at_s is not None and self._wire is not None and self.received_at_s <= sent_at_s:
-            self._wire.abort()  # not a sound since: dead, or half open
+            silent, self._wire = self._wire, None  # first, lest a retry goes the same way
+            silent.abort()
+        for each in expired:
+            each.fail()
+        if silent is not None:
+            self._drop("the connection was silent for too long")
         if self.has_pending and self._sweep_timer is None and not self._closed:
             self._sweep_timer = self._loop.call_later(self._sweep_interval_s, self._sweep)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
-from magnetar.ledger.lane import ConnectionOptions, Lane, Resolve
+from magnetar.ledger.lane import ConnectionOptions, Expired, Lane, Resolve
 from magnetar.ledger.pending_adds import AddBatch, PendingAdds
 from magnetar.model.errors import BookieUnavailableError, MagnetarError
 from magnetar.model.ids import BookieId
@@ -182,19 +183,20 @@ class V2Lane(Lane):
         for batch, entry_ids in self._adds.drain():
             batch.done(error, entry_ids)
 
-    def expire(self, now_s: float) -> float | None:
-        oldest = self._expire_reads(now_s)
-        for batch, entry_ids in self._adds.expired(now_s):
-            sent_at_s = batch.deadline_s - self.options.add_timeout_s
-            oldest = sent_at_s if oldest is None else min(oldest, sent_at_s)
-            timeout_ms = self.options.add_timeout_s * 1000
-            error = self.unavailable(f"no answer to an add in {timeout_ms:.0f} ms")
-            batch.done(error, entry_ids)
-        return oldest
-
-    def _expire_reads(self, now_s: float) -> float | None:
+    def expire(self, now_s: float) -> list[Expired]:
+        timeout_s = self.options.add_timeout_s
+        error = self.unavailable(f"no answer to an add in {timeout_s * 1000:.0f} ms")
+        expired = [
+            Expired(batch.deadline_s - timeout_s, partial(batch.done, error, entry_ids))
+            for batch, entry_ids in self._adds.expired(now_s)
+        ]
         timeout_ms = self.options.read_timeout_s * 1000
         error = self.unavailable(f"no answer to a read in {timeout_ms:.0f} ms")
+        for call in self._expired_reads(now_s):
+            expired.append(Expired(call.sent_at_s, partial(call.fail, error)))
+        return expired
+
+    def _expired_reads(self, now_s: float) -> list[Call[bytes] | Call[list[bytes]]]:
         expired: list[Call[bytes] | Call[list[bytes]]] = []
         for request_id, batch_call in list(self._batch_reads.items()):
             if batch_call.deadline_s <= now_s:
@@ -205,6 +207,4 @@ class V2Lane(Lane):
                 self._read_count -= 1
             if not calls:
                 del self._reads[key]
-        for call in expired:
-            call.fail(error)
-        return min((call.sent_at_s for call in expired), default=None)
+        return expired

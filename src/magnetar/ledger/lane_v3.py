@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from magnetar.env.framed import Buffer
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
-from magnetar.ledger.lane import ConnectionOptions, Lane, Resolve
+from magnetar.ledger.lane import ConnectionOptions, Expired, Lane, Resolve
 from magnetar.ledger.lane_v2 import Call
 from magnetar.ledger.pending_adds import AddBatch
 from magnetar.model.errors import BookieUnavailableError
@@ -110,19 +111,19 @@ class V3Lane(Lane):
         for batch, entry_id in adds.values():
             batch.done(error, (entry_id,))
 
-    def expire(self, now_s: float) -> float | None:
-        sent_at_s: list[float] = []
+    def expire(self, now_s: float) -> list[Expired]:
+        expired: list[Expired] = []
         for txn_id, call in list(self._calls.items()):
             if call.deadline_s <= now_s:
                 del self._calls[txn_id]
-                sent_at_s.append(call.sent_at_s)
                 waited_ms = (now_s - call.sent_at_s) * 1000
-                call.fail(self.unavailable(f"no answer to a request in {waited_ms:.0f} ms"))
+                error = self.unavailable(f"no answer to a request in {waited_ms:.0f} ms")
+                expired.append(Expired(call.sent_at_s, partial(call.fail, error)))
         timeout_s = self.options.add_timeout_s
-        expired = [txn for txn, (batch, _) in self._adds.items() if batch.deadline_s <= now_s]
         error = self.unavailable(f"no answer to an add in {timeout_s * 1000:.0f} ms")
-        for txn_id in expired:
-            batch, entry_id = self._adds.pop(txn_id)
-            sent_at_s.append(batch.deadline_s - timeout_s)
-            batch.done(error, (entry_id,))
-        return min(sent_at_s, default=None)
+        for txn_id, (batch, entry_id) in list(self._adds.items()):
+            if batch.deadline_s <= now_s:
+                del self._adds[txn_id]
+                fail = partial(batch.done, error, (entry_id,))
+                expired.append(Expired(batch.deadline_s - timeout_s, fail))
+        return expired
