@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 
 from bench.consuming import Consumed, ConsumePhase, ConsumeWorker
-from bench.measure import Histogram, cpu_seconds, process_tree
+from bench.measure import CpuClock, Histogram
 from bench.publishing import Outcome, Phase, PublishWorker
 from bench.wire_client import RefusedError
 
@@ -142,17 +142,6 @@ def _topic(target: Target, index: int, topics: int) -> str:
     return name if topics == 1 else f"{name}-{index % topics}"
 
 
-class _CpuClock:
-    """CPU seconds of process trees since ``start``."""
-
-    def __init__(self, pids: tuple[int, ...] | list[int]) -> None:
-        self._pids = process_tree(pids)
-        self._start = {pid: cpu_seconds(pid) for pid in self._pids}
-
-    def total_s(self) -> float:
-        return sum(cpu_seconds(pid) - self._start[pid] for pid in self._pids)
-
-
 def publish(target: Target, load: PublishLoad) -> dict[str, object]:
     """Run a publishing load and describe what happened; raises ``RefusedError``."""
     topics = [_topic(target, i, load.topics) for i in range(load.connections)]
@@ -169,16 +158,17 @@ def publish(target: Target, load: PublishLoad) -> dict[str, object]:
             Phase(part, load.seconds, load.rate / count, load.depth)
             for part in _split(load.entries, count)
         ]
-        served, own = _CpuClock(target.pids), _CpuClock(workers.pids)
+        served, own = CpuClock(target.pids), CpuClock(workers.pids)
         outcomes = [item for item in workers.run(phases) if isinstance(item, Outcome)]
-        return _publish_report(load, outcomes, served.total_s(), own.total_s())
+        return _publish_report(load, outcomes, served, own)
     finally:
         workers.close()
 
 
 def _publish_report(
-    load: PublishLoad, outcomes: list[Outcome], served_s: float, own_s: float
+    load: PublishLoad, outcomes: list[Outcome], served: CpuClock, own: CpuClock
 ) -> dict[str, object]:
+    served_s = served.total_s()
     entries = sum(outcome.entries for outcome in outcomes)
     seconds = max(outcome.seconds for outcome in outcomes)
     latency, lag = Histogram(), Histogram()
@@ -197,8 +187,9 @@ def _publish_report(
         "generator_lag_ms": lag.summary_ms() if load.rate else None,
         "server_cpu_s": round(served_s, 2),
         "server_cpu_us_per_entry": round(served_s * 1e6 / entries, 2),
+        "server_cpu_in_kernel_percent": round(served.system_s() / max(served_s, 1e-9) * 100),
         "server_cpu_s_per_million_messages": round(served_s * 1e6 / messages, 2),
-        "generator_cpu_us_per_entry": round(own_s * 1e6 / entries, 2),
+        "generator_cpu_us_per_entry": round(own.total_s() * 1e6 / entries, 2),
     }
 
 
@@ -219,16 +210,17 @@ def consume(target: Target, load: ConsumeLoad) -> dict[str, object]:
             ConsumePhase(load.messages * part, acknowledge=load.acknowledge)
             for part in _split(load.connections, count)
         ]
-        served, own = _CpuClock(target.pids), _CpuClock(workers.pids)
+        served, own = CpuClock(target.pids), CpuClock(workers.pids)
         totals = [item for item in workers.run(phases) if isinstance(item, Consumed)]
-        return _consume_report(load, totals, served.total_s(), own.total_s())
+        return _consume_report(load, totals, served, own)
     finally:
         workers.close()
 
 
 def _consume_report(
-    load: ConsumeLoad, totals: list[Consumed], served_s: float, own_s: float
+    load: ConsumeLoad, totals: list[Consumed], served: CpuClock, own: CpuClock
 ) -> dict[str, object]:
+    served_s = served.total_s()
     messages = sum(total.messages for total in totals)
     seconds = max(total.seconds for total in totals)
     return {
@@ -240,7 +232,7 @@ def _consume_report(
         "mb_per_s": round(sum(total.received_bytes for total in totals) / seconds / 1e6, 1),
         "server_cpu_s": round(served_s, 2),
         "server_cpu_us_per_message": round(served_s * 1e6 / messages, 2),
-        "generator_cpu_us_per_message": round(own_s * 1e6 / messages, 2),
+        "generator_cpu_us_per_message": round(own.total_s() * 1e6 / messages, 2),
     }
 
 

@@ -45,14 +45,30 @@ class Histogram:
         return {name: round(self.percentile_ms(value), 3) for name, value in percents.items()}
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process (all its threads); 0 if it is gone."""
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """User and system time of a process (all its threads); zeros if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0
+        return 0.0, 0.0
     fields = text.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S
+
+
+class CpuClock:
+    """CPU time of process trees since it was made."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._start = {pid: cpu_seconds(pid) for pid in process_tree(pids)}
+
+    def user_s(self) -> float:
+        return sum(cpu_seconds(pid)[0] - start[0] for pid, start in self._start.items())
+
+    def system_s(self) -> float:
+        return sum(cpu_seconds(pid)[1] - start[1] for pid, start in self._start.items())
+
+    def total_s(self) -> float:
+        return self.user_s() + self.system_s()
 
 
 def process_tree(pids: Iterable[int]) -> list[int]:
@@ -90,9 +106,18 @@ def machine() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "load_before": f"{os.getloadavg()[0]:.2f}",
+        "load_average": f"{os.getloadavg()[0]:.2f}",
+        "cpu_pressure_percent": cpu_pressure(),
         "commit": commit(),
     }
+
+
+def cpu_pressure() -> str:
+    """How much of the last minute somebody waited for a core, in percent; "" if unknown."""
+    path = Path("/proc/pressure/cpu")
+    if not path.exists():
+        return ""
+    return path.read_text().split("avg60=")[1].split()[0]
 
 
 def commit() -> str:

@@ -41,7 +41,8 @@ def store(name: str, report: Mapping[str, object], text: str) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(whole, indent=2) + "\n")
     head = (
         f"# {name}\n\n{stamp}, commit {where['commit']}; {where['cpu']}, {where['cores']} cores, "
-        f"Linux {where['kernel']}, Python {where['python']}, load average {where['load_before']}\n"
+        f"Linux {where['kernel']}, Python {where['python']}; load average "
+        f"{where['load_average']}, CPU pressure {where['cpu_pressure_percent']} %\n"
     )
     (RESULTS / f"{name}.md").write_text(f"{head}\n{text}\n")
     print(f"{head}\n{text}\n")
