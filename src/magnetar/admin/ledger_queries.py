@@ -1,4 +1,8 @@
-"""``LedgerQueries`` over the ledger client: reads what is confirmed, fences nothing."""
+"""``LedgerQueries`` over the ledger client. Looks at what bookies hold, and fences nothing.
+
+Of an open ledger the entries after the last confirmed one are shown too: the last message of an
+idle topic is among them, because an entry tells only that those before it are confirmed.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,19 @@ from magnetar.admin.views import (
     LedgerView,
     MessageMetadataView,
 )
+from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import BookiePool
-from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.reader import LedgerReader
 from magnetar.model.entry import Entry
-from magnetar.model.errors import NoSuchLedgerError, ProtocolError
-from magnetar.model.ids import BookieId
+from magnetar.model.errors import (
+    BookieError,
+    LedgerError,
+    NoLedgerError,
+    NoSuchLedgerError,
+    ProtocolError,
+)
+from magnetar.model.ids import NO_ENTRY, BookieId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.pulsar.metadata import entry_metadata
 
@@ -30,13 +41,13 @@ class ClusterLedgers:
     def __init__(
         self,
         manager: LedgerManager,
-        client: LedgerClient,
         pool: BookiePool,
+        config: LedgerConfig,
         local: Collection[BookieId],
     ) -> None:
         self._manager = manager
-        self._client = client
         self._pool = pool
+        self._config = config
         self._local = frozenset(local)
 
     async def ledgers(self, after: int, limit: int) -> list[LedgerView]:
@@ -57,11 +68,34 @@ class ClusterLedgers:
         return _ledger(metadata)
 
     async def entries(self, ledger_id: int, first: int, count: int) -> list[EntryView]:
-        reader = await self._client.open_no_recovery(ledger_id)
-        if first > reader.last_add_confirmed:
+        metadata, _version = await self._manager.read(ledger_id)
+        last = metadata.last_entry_id if metadata.closed else await self._last_held(metadata)
+        if first > last:
             return []
+        reader = LedgerReader(metadata, last, self._pool, self._config)
         found = await reader.read(first, count, READ_BYTES_MAX)
         return [_entry(each) for each in found]
+
+    async def _last_held(self, metadata: LedgerMetadata) -> int:
+        """The highest entry that a bookie of an open ledger holds; -1 if none does. Raises
+        ``LedgerError`` when none of them answers."""
+        last, refusals = NO_ENTRY, []
+        for bookie_id in metadata.fragments[-1].bookies:
+            try:
+                reply = await self._pool.client(bookie_id).read_lac(metadata.ledger_id)
+            except NoLedgerError:
+                continue
+            except BookieError as error:
+                refusals.append(f"{bookie_id}: {error}")
+                continue
+            if reply.last_entry is not None:
+                last = max(last, int.from_bytes(reply.last_entry[8:16], "big"))
+        if len(refusals) == len(metadata.fragments[-1].bookies):
+            raise LedgerError(
+                f"no bookie of ledger {metadata.ledger_id} answers ({'; '.join(refusals)}); "
+                "bring one back"
+            )
+        return last
 
     async def bookies(self) -> list[BookieView]:
         available = await self._pool.available()

@@ -92,7 +92,7 @@ class LedgerQueries(Protocol):
         ...
 
     async def entries(self, ledger_id: int, first: int, count: int) -> list[EntryView]:
-        """Confirmed entries, read without fencing the ledger. At most ``count``,
+        """Entries as bookies hold them, read without fencing the ledger. At most ``count``,
         fewer at the ledger's end. Raises ``NoSuchLedgerError``, ``BookieError``."""
         ...
 

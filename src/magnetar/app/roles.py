@@ -94,8 +94,8 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         ledgers = open_ledgers(stack, cluster, config, {})
         broker = await start_broker(stack, metadata, ledgers, config, metrics)
         url = http_url(config, bound)
-        topics, stored = topic_queries(broker, url), ledger_queries(cluster, ledgers, [])
-        await rest.start(stack, metrics, topics, stored)
+        stored = ledger_queries(cluster, ledgers, config, [])
+        await rest.start(stack, metrics, topic_queries(broker, url), stored)
         ready(
             f"magnetar broker is ready: {broker.service_url}  {url}  "
             f"(metadata {config.metadata.url})"

@@ -123,11 +123,11 @@ def topic_queries(broker: Broker, http_url: str) -> TopicQueries:
 
 
 def ledger_queries(
-    cluster: Cluster, access: LedgerAccess, local: Sequence[BookieId]
+    cluster: Cluster, access: LedgerAccess, config: Config, local: Sequence[BookieId]
 ) -> LedgerQueries:
     from magnetar.admin.ledger_queries import ClusterLedgers
 
-    return ClusterLedgers(cluster.manager, access.client, access.pool, local)
+    return ClusterLedgers(cluster.manager, access.pool, config.ledger, local)
 
 
 def http_url(config: Config, bound: socket.socket) -> str:

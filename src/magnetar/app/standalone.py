@@ -77,7 +77,7 @@ async def _start(
         stack,
         metrics,
         topic_queries(broker, url),
-        ledger_queries(cluster, ledgers, list(local)),
+        ledger_queries(cluster, ledgers, config, list(local)),
     )
     plural = "bookie" if bookies == 1 else "bookies"
     return (

@@ -96,6 +96,7 @@ def _subscribe(
         subscription,
         consumer_type=kinds[kind],
         initial_position=position or pulsar.InitialPosition.Latest,
+        batch_index_ack_enabled=True,  # a message is acknowledged by itself, batched or not
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -40,6 +42,7 @@ def client(service_url: str) -> Iterator[pulsar.Client]:
         raise ConfigError(
             f"--service-url {service_url!r} cannot be used; accepted: pulsar://HOST:PORT"
         )
+    check_reachable(service_url)
     connection = pulsar.Client(
         service_url,
         operation_timeout_seconds=OPERATION_TIMEOUT_S,
@@ -52,6 +55,18 @@ def client(service_url: str) -> Iterator[pulsar.Client]:
         raise BrokerError(f"{service_url}: {error}{_advice(error)}") from error
     finally:
         connection.close()
+
+
+def check_reachable(service_url: str) -> None:
+    """Raise ``BrokerError`` if nobody listens: the library would try again for a long time."""
+    address = urlsplit(service_url)
+    try:
+        host, port = address.hostname or "", address.port or 6650
+        socket.create_connection((host, port), CONNECT_TIMEOUT_MS / 1000).close()
+    except (OSError, ValueError) as error:
+        raise BrokerError(
+            f"{service_url}: {error}; is a platform running there? (`magnetar standalone`)"
+        ) from error
 
 
 def _advice(error: Exception) -> str:
