@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.measure import machine
 from bench.results import store, table
 from bench.wire_client import send_frame
 from magnetar.wire.pulsar.batches import iterate_messages
@@ -82,9 +83,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="accepted, and the same")
     parser.parse_args()
+    where = machine()
     found = {name: best_ns(call) for name, call in operations().items()}
     text = table(("operation", "ns"), [[name, value] for name, value in found.items()])
-    store("codec", {"ns": found}, text)
+    store("codec", {"ns": found}, text, where)
 
 
 if __name__ == "__main__":

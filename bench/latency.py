@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 
 from bench.loadgen import PublishLoad, Target, publish
+from bench.measure import machine
 from bench.results import store, table
 from bench.server import Server, standalone
 from bench.wire_client import RefusedError
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="3 s instead of 20 s for each rate")
     parser.add_argument("--bookies", type=int, nargs="+", default=[1, 3])
     options = parser.parse_args()
+    where = machine()
     runs = []
     for bookies in options.bookies:
         with standalone(bookies) as server:
@@ -77,7 +79,7 @@ def main() -> None:
     )  # fmt: skip
     lines = [row(bookies, report) for bookies, reports in runs for report in reports]
     stored = {"runs": [{"bookies": bookies, "cases": reports} for bookies, reports in runs]}
-    store("latency", stored, table(columns, lines))
+    store("latency", stored, table(columns, lines), where)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.measure import machine
 
 RESULTS = Path(__file__).parent / "results"
+BUSY_PERCENT = 10.0
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -32,17 +33,28 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def store(name: str, report: Mapping[str, object], text: str) -> None:
-    """Write both files, with the machine and the commit, and print the text."""
-    where = machine()
+def store(
+    name: str, report: Mapping[str, object], text: str, where: Mapping[str, str] | None = None
+) -> None:
+    """Write both files, with the machine and the commit, and print the text.
+
+    ``where`` is ``machine()`` as it was before the benchmark put its own load on it; a machine
+    that was busy then is pointed out, as its rates and latencies are not the platform's.
+    """
+    where = where or machine()
     stamp = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     RESULTS.mkdir(exist_ok=True)
     whole = {"measured": stamp, "machine": where, **report}
     (RESULTS / f"{name}.json").write_text(json.dumps(whole, indent=2) + "\n")
     head = (
         f"# {name}\n\n{stamp}, commit {where['commit']}; {where['cpu']}, {where['cores']} cores, "
-        f"Linux {where['kernel']}, Python {where['python']}; load average "
+        f"Linux {where['kernel']}, Python {where['python']}; before: load average "
         f"{where['load_average']}, CPU pressure {where['cpu_pressure_percent']} %\n"
     )
+    if float(where["cpu_pressure_percent"] or 0) > BUSY_PERCENT:
+        head += (
+            "\n**The machine was busy with other work**: compare CPU per entry only; rates and "
+            "latencies say little.\n"
+        )
     (RESULTS / f"{name}.md").write_text(f"{head}\n{text}\n")
     print(f"{head}\n{text}\n")

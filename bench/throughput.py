@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, replace
 
 from bench.loadgen import ConsumeLoad, PublishLoad, Target, consume, publish
-from bench.measure import CpuClock, resident_mib
+from bench.measure import CpuClock, machine, resident_mib
 from bench.results import store, table
 from bench.server import Server, disk_mb_per_s, standalone
 from bench.wire_client import RefusedError
@@ -153,6 +153,7 @@ def main() -> None:
             replace(case, load=replace(case.load, entries=case.load.entries // 10))
             for case in CASES
         )
+    where = machine()
     disk = round(disk_mb_per_s())
     runs = [measure(bookies, cases) for bookies in options.bookies]
     columns = (
@@ -166,7 +167,7 @@ def main() -> None:
         f"{table(columns, lines)}\n\nIdle:\n\n{table(idle_columns, idle_rows)}\n\n"
         f"The disk alone, each MiB overwritten with fdatasync and appended to a file: {disk} MB/s."
     )
-    store("throughput", {"disk_mb_per_s": disk, "runs": runs}, text)
+    store("throughput", {"disk_mb_per_s": disk, "runs": runs}, text, where)
 
 
 if __name__ == "__main__":
