@@ -45,6 +45,8 @@ DECIDING: tuple[str, ...] = (
     "magnetar.ledger.quorum_write",
     "magnetar.ledger.recovery_plan",
     "magnetar.ledger.placement",
+    "magnetar.ledger.add_deadlines",
+    "magnetar.ledger.quarantine",
     "magnetar.log.acknowledgements",
     "magnetar.log.managed.chain",
     "magnetar.log.managed.cursor_format",
