@@ -84,6 +84,16 @@ class Broker:
         """What clients are told to connect to."""
         return self._services.service_url
 
+    @property
+    def connections(self) -> int:
+        """Clients connected now."""
+        return len(self._services.sessions)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes waiting for clients to read them."""
+        return sum(session.unsent_bytes for session in self._services.sessions)
+
     async def close(self) -> None:
         """Stop; what was acknowledged is stored. Idempotent."""
         self._services.closing = True
@@ -94,6 +104,10 @@ class Broker:
         for session in list(self._services.sessions):
             session.close()
         self._server = None
+
+    def fold_metrics(self) -> None:
+        """Bring the metrics up to date; before they are read."""
+        self._services.fold_metrics()
 
     # -- tenants and namespaces ---------------------------------------------------------------
 

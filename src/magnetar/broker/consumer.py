@@ -94,6 +94,7 @@ class Consumer:
                 pending[ledger_id, entry_id] = size
         self.session.write_parts(parts, total)
         self.entries_out += len(entries)
+        self.session.services.entries_out += len(entries)
         self.messages_out += sum(sizes)
         self.bytes_out += total
         if self.session.unsent_bytes > UNSENT_BYTES_MAX:

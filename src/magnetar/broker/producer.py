@@ -159,6 +159,7 @@ class Producer:
 
     def confirmed(self, publish: Publish, receipts: list[bytes], count: int) -> None:
         self.entries_in += count
+        self.session.services.entries_in += count
         if not self.gone:
             self.session.write_parts(receipts, sum(map(len, receipts)))
         self.topic.entries_confirmed(count, publish.byte_count if self._whole(publish) else 0)

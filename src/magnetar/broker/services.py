@@ -34,7 +34,15 @@ class Services:
     service_url: str = ""
     sessions: dict[Session, None] = field(default_factory=dict)
     names_given: int = 0
+    entries_in: int = 0
+    entries_out: int = 0
     closing: bool = False
+
+    def fold_metrics(self) -> None:
+        """Move what was counted since the last time into the metrics (at scrape time)."""
+        self.metrics.broker_published_entries_total.inc(self.entries_in)
+        self.metrics.broker_dispatched_entries_total.inc(self.entries_out)
+        self.entries_in = self.entries_out = 0
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -19,6 +19,7 @@ connection too: the client must not wait for an answer that will not come.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from enum import IntFlag
@@ -68,6 +69,20 @@ class Paused(IntFlag):
     PUBLISHES = 1
     REQUESTS = 2
     UNSENT = 4
+
+
+def _check_metadata_fits(view: memoryview, start: int, end: int) -> None:
+    """Raise ``ProtocolError`` if a payload's metadata is longer than the payload: such an entry
+    would break whoever reads it."""
+    at = start + 6 if view[start] == 0x0E and view[start + 1] == 0x01 else start
+    size = _U32(view, at)[0]
+    if at + 4 + size > end:
+        raise ProtocolError(
+            f"message of {end - start} bytes says that its metadata has {size}: not a message"
+        )
+
+
+_U32 = struct.Struct(">I").unpack_from
 
 
 class Session(FramedConnection):
@@ -161,6 +176,7 @@ class Session(FramedConnection):
             if payload_end - payload_start > self._payload_bytes_max or send.txn is not None:
                 self._check_send(payload_end - payload_start, send.txn is not None)
             verify_checksum(view, payload_start, payload_end)
+            _check_metadata_fits(view, payload_start, payload_end)
         except (ChecksumError, NotAllowedError, MessageTooLargeError) as error:
             self._flush_sends()
             producer.refuse(send.sequence_id, error)
@@ -197,23 +213,34 @@ class Session(FramedConnection):
     # -- commands -----------------------------------------------------------------------------
 
     def _command(self, kind: int, view: memoryview, start: int, end: int) -> None:
-        if self.ready:
-            quick = self.table.quick.get(kind)
-            if quick is not None:
-                quick(self, view, start, end)
-                return
-        command = decode_command(view, start, end)
-        kind = int(command.type)
-        if not self.ready:
-            if kind != BaseCommand.CONNECT:
-                raise ProtocolError(f"{COMMAND_NAMES[kind]} before CONNECT")
-            self.table.connect(self, command)
+        if self.ready and self._quick(kind, view, start, end):
             return
+        command = decode_command(view, start, end)
+        true_kind = int(command.type)
+        if not self.ready:
+            if true_kind != BaseCommand.CONNECT:
+                raise ProtocolError(f"{COMMAND_NAMES[true_kind]} before CONNECT")
+            self.table.connect(self, command)
+        elif true_kind == SEND:
+            self._send(view, start, end)
+            self._flush_sends()
+        elif kind == true_kind or not self._quick(true_kind, view, start, end):
+            self._request(command)
+
+    def _quick(self, kind: int, view: memoryview, start: int, end: int) -> bool:
+        """Handle a command that is handled as it is met; False if ``kind`` is none."""
+        quick = self.table.quick.get(kind)
+        if quick is None:
+            return False
+        quick(self, view, start, end)
+        return True
+
+    def _request(self, command: BaseCommand) -> None:
         lane = self.table.lane(command)
         if lane is None:
             self._refuse(command)
         elif lane[1] < 0:
-            self._begin(self._answer(command), COMMAND_NAMES[kind])
+            self._begin(self._answer(command), COMMAND_NAMES[int(command.type)])
         else:
             self._enqueue(lane, command)
 

@@ -27,6 +27,8 @@ class Service(Protocol):
 
     def create_partitioned(self, topic: str, partitions: int) -> None: ...
 
+    def subscriptions(self, topic: str) -> list[str]: ...
+
     def close(self) -> None: ...
 
 
@@ -56,6 +58,9 @@ class MemoryService:
     def create_partitioned(self, topic: str, partitions: int) -> None:
         assert self.run(self.broker.create_partitioned(topic, partitions))
 
+    def subscriptions(self, topic: str) -> list[str]:
+        return self.run(self.broker.subscriptions(topic))
+
     def close(self) -> None:
         self.run(self.broker.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -75,9 +80,14 @@ class StandaloneService:
         return self._process.service_url
 
     def create_partitioned(self, topic: str, partitions: int) -> None:
-        path = topic.replace("://", "/")
-        url = f"{self._process.http_url}/admin/v2/{path}/partitions"
-        httpx.put(url, json=partitions).raise_for_status()
+        httpx.put(self._topic_url(topic) + "/partitions", json=partitions).raise_for_status()
+
+    def subscriptions(self, topic: str) -> list[str]:
+        names: list[str] = httpx.get(self._topic_url(topic) + "/subscriptions").json()
+        return names
+
+    def _topic_url(self, topic: str) -> str:
+        return f"{self._process.http_url}/admin/v2/{topic.replace('://', '/')}"
 
     def close(self) -> None:
         self._process.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from magnetar import __version__
-from magnetar.wire.pulsar.commands import PROTOCOL_VERSION, encode_command
+from magnetar.wire.pulsar.commands import PROTOCOL_VERSION, command_bounds, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandPing, CommandPong
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ def connect(session: Session, command: BaseCommand) -> None:
 
 
 def ping(session: Session, view: memoryview, start: int, end: int) -> None:
+    command_bounds(view, start, end)
     session.write(PONG_FRAME)
 
 
 def pong(session: Session, view: memoryview, start: int, end: int) -> None:
-    """Nothing to do: that bytes came is what counts."""
+    """That bytes came is what counts."""
+    command_bounds(view, start, end)

@@ -1,0 +1,442 @@
+"""Bad input on the wire: the reaction to each kind, and that nobody else notices.
+
+Every test runs beside a bystander: an official client with a producer and a consumer that were
+there before. After the test they still have their connection, and a message goes through.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pulsar
+import pytest
+
+from magnetar.wire.pulsar.codes import ServerError
+from magnetar.wire.pulsar.commands import encode_command
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from tests.interop.pulsar.services import MemoryService
+from tests.interop.pulsar.wire import ClosedError, Wire, checked, frame, message, send_frame
+
+MESSAGE_MAX = 100_000
+HANDSHAKE_MS = 400
+FRAME_MS = 500
+KEEP_ALIVE_MS = 400
+
+TOPIC = "persistent://public/default/bad-input"
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[MemoryService]:
+    """A broker with short deadlines and small messages."""
+    service = MemoryService(
+        message_bytes_max=MESSAGE_MAX,
+        handshake_timeout_ms=HANDSHAKE_MS,
+        frame_timeout_ms=FRAME_MS,
+        keep_alive_ms=KEEP_ALIVE_MS,
+    )
+    yield service
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def bystander(strict: MemoryService) -> Iterator[Callable[[], None]]:
+    """Checks that a client that was there before is undisturbed."""
+    client = pulsar.Client(strict.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    consumer = client.subscribe("bystander", "s")
+    producer = client.create_producer("bystander")
+    number = 0
+
+    def check() -> None:
+        nonlocal number
+        number += 1
+        producer.send(str(number).encode())
+        received = consumer.receive(5000)
+        consumer.acknowledge(received)
+        assert received.data() == str(number).encode()
+        stats = strict.run(strict.broker.topic_stats("bystander"))
+        # A client that lost its connection would have come back as another incarnation.
+        assert [p.entries_in for p in stats.producers] == [number]
+
+    check()
+    yield check
+    client.close()
+
+
+@pytest.fixture
+def url(strict: MemoryService, bystander: Callable[[], None]) -> Iterator[str]:
+    yield strict.url
+    bystander()
+    assert strict.run(sessions_of(strict)) <= 3
+
+
+async def sessions_of(service: MemoryService) -> int:
+    return service.broker.connections
+
+
+def drip(wire: Wire, data: bytes, pause_s: float, step: int = 1, times: int = 1) -> None:
+    """Send ``data`` in pieces of ``step`` bytes, ``times`` over."""
+    for _ in range(times):
+        for start in range(0, len(data), step):
+            wire.send(data[start : start + step])
+            time.sleep(pause_s)
+
+
+def hello() -> bytes:
+    command = BaseCommand(type=BaseCommand.CONNECT)
+    command.connect.client_version = "wire"
+    return encode_command(command)
+
+
+# -- before CONNECT -----------------------------------------------------------------------------
+
+
+GREETINGS = {
+    "garbage": os.urandom(16).replace(b"\x00", b"\x01") * 8,
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(190),
+    "another magic": b"\xca\xfe\xba\xbe" * 10,
+    "ping": encode_command(BaseCommand(type=BaseCommand.PING)),
+    "lookup": frame(b"\x08\x17\xba\x01\x05\x0a\x01t\x10\x01"),
+    "empty frame": bytes(4),
+    "empty command": frame(b""),
+}
+
+
+@pytest.mark.parametrize("name", GREETINGS)
+def test_anything_but_connect_ends_the_connection(url: str, name: str) -> None:
+    with Wire(url, hello=False) as wire:
+        wire.send(GREETINGS[name])
+        begun = time.monotonic()
+        assert wire.wait_closed() == []
+        assert time.monotonic() - begun < HANDSHAKE_MS / 2000, "closed by the deadline only"
+
+
+def test_silence_before_connect_ends_at_the_handshake_deadline(url: str) -> None:
+    with Wire(url, hello=False) as wire:
+        begun = time.monotonic()
+        assert wire.wait_closed() == []
+        assert HANDSHAKE_MS / 1000 * 0.9 < time.monotonic() - begun < HANDSHAKE_MS / 1000 * 2 + 1
+
+
+def test_a_handshake_a_byte_at_a_time_ends_at_its_deadline(url: str) -> None:
+    with Wire(url, hello=False) as wire:
+        begun = time.monotonic()
+        with pytest.raises((ClosedError, ConnectionError)):
+            drip(wire, hello() + bytes(100), 0.1)
+        assert time.monotonic() - begun < 5
+
+
+# -- frames that are none -------------------------------------------------------------------------
+
+
+def truncated_command() -> bytes:
+    return (8).to_bytes(4, "big") + (100).to_bytes(4, "big") + b"\x08\x12\x00\x00"
+
+
+ENDINGS = {
+    "oversize frame": (MESSAGE_MAX + (1 << 20)).to_bytes(4, "big") + b"x" * 100,
+    "largest possible frame": b"\xff\xff\xff\xff",
+    "empty frame": bytes(4),
+    "three bytes": b"\x00\x00\x00\x03abc",
+    "command longer than its frame": truncated_command(),
+    "undecodable command": frame(b"\xff" * 20),
+    "unknown command": frame(b"\x08\x7b\xda\x07\x00"),
+    "no command type": frame(b"\x12\x00"),
+    "body missing": frame(b"\x08\x17"),
+    "required fields missing": frame(b"\x08\x17\xba\x01\x00"),
+    "not utf-8": frame(b"\x08\x17\xba\x01\x06\x0a\x02\xff\xfe\x10\x01"),
+    "second connect": hello(),
+    "a command of servers": frame(b"\x08\x0d\x6a\x02\x08\x01"),
+    "garbage": b"\x00\x00\x00\x40" + b"\xa5" * 64,
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_broken_frames_end_their_connection(url: str, name: str) -> None:
+    with Wire(url) as wire:
+        wire.send(ENDINGS[name])
+        begun = time.monotonic()
+        assert wire.wait_closed() == []
+        assert time.monotonic() - begun < KEEP_ALIVE_MS / 2000, "closed by a deadline only"
+
+
+def test_a_slow_sender_ends_at_the_frame_deadline(url: str) -> None:
+    with Wire(url) as wire:
+        begun = time.monotonic()
+        wire.send((5000).to_bytes(4, "big"))
+        with pytest.raises((ClosedError, ConnectionError)):
+            drip(wire, b"x" * 100, 0.05)
+        assert FRAME_MS / 1000 * 0.9 < time.monotonic() - begun < FRAME_MS / 1000 * 2 + 1
+
+
+def test_slow_but_whole_frames_are_fine(url: str) -> None:
+    ping = encode_command(BaseCommand(type=BaseCommand.PING))
+    with Wire(url) as wire:
+        for _ in range(3):
+            wire.send(ping[:5])
+            time.sleep(FRAME_MS / 3000)
+            wire.send(ping[5:])
+            assert wire.next_kind() in ("PONG", "PING")
+
+
+def test_a_half_open_connection_is_asked_and_then_ended(url: str) -> None:
+    with Wire(url) as wire:
+        begun = time.monotonic()
+        assert wire.wait_closed() == ["PING"]
+        assert time.monotonic() - begun > KEEP_ALIVE_MS / 1000 * 1.8
+
+
+def test_a_connection_cut_inside_of_a_frame_frees_what_it_had(url: str) -> None:
+    with Wire(url) as wire:
+        assert wire.produce(TOPIC).type == BaseCommand.PRODUCER_SUCCESS
+        wire.send(send_frame(1, 0, message(b"x" * 1000))[:500])
+    with Wire(url) as wire:
+        assert until_free(wire) == BaseCommand.PRODUCER_SUCCESS
+
+
+def until_free(wire: Wire) -> int:
+    """The same producer name is free as soon as the broker has seen the end of the connection."""
+    for _ in range(50):
+        answer = wire.produce(TOPIC)
+        if answer.type != BaseCommand.ERROR:
+            break
+        time.sleep(0.02)
+    return int(answer.type)
+
+
+def test_a_reset_frees_what_it_had(url: str) -> None:
+    wire = Wire(url)
+    assert wire.produce(TOPIC).type == BaseCommand.PRODUCER_SUCCESS
+    wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    wire.close()
+    with Wire(url) as other:
+        assert until_free(other) == BaseCommand.PRODUCER_SUCCESS
+
+
+# -- messages that are none -----------------------------------------------------------------------
+
+
+def test_a_bad_checksum_is_told_in_its_turn_and_the_producer_goes_on(url: str) -> None:
+    with Wire(url) as wire:
+        wire.produce(TOPIC)
+        good = send_frame(1, 0, message(b"good"))
+        bad = send_frame(1, 1, message(b"bad", flip=True))
+        wire.send(good + bad + send_frame(1, 2, message(b"good too")))
+        first, second, third = wire.receive(), wire.receive(), wire.receive()
+        assert (first.send_receipt.sequence_id, third.send_receipt.sequence_id) == (0, 2)
+        assert second.type == BaseCommand.SEND_ERROR
+        assert second.send_error.sequence_id == 1
+        assert second.send_error.error == ServerError.CHECKSUM
+        assert "checksum" in second.send_error.message
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x0e\x01\x00",
+        b"\x0e\x07" + bytes(20),
+        checked((1000).to_bytes(4, "big") + b"short"),
+        (1 << 30).to_bytes(4, "big") + b"x" * 50,
+    ],
+    ids=["nothing", "half a head", "wrong magic", "metadata past the end", "huge metadata"],
+)
+def test_what_is_no_message_ends_the_connection(url: str, payload: bytes) -> None:
+    with Wire(url) as wire:
+        wire.produce(TOPIC)
+        wire.send(send_frame(1, 0, payload))
+        assert wire.wait_closed() == []
+
+
+def test_a_message_too_large_is_refused_for_good(url: str) -> None:
+    with Wire(url) as wire:
+        wire.produce(TOPIC)
+        large = send_frame(1, 1, message(bytes(MESSAGE_MAX + 20_000)))
+        wire.send(send_frame(1, 0, message(b"before")) + large)
+        wire.send(send_frame(1, 2, message(b"after")))
+        assert wire.receive().type == BaseCommand.SEND_RECEIPT
+        refusal = wire.receive()
+        assert refusal.type == BaseCommand.SEND_ERROR
+        assert refusal.send_error.sequence_id == 1
+        assert refusal.send_error.error == ServerError.NOT_ALLOWED
+        assert str(MESSAGE_MAX) in refusal.send_error.message
+    with Wire(url) as wire:
+        again = wire.produce(TOPIC, epoch=1)
+        assert again.error.error == ServerError.PRODUCER_FENCED
+        assert wire.produce(TOPIC, epoch=0).type == BaseCommand.PRODUCER_SUCCESS
+
+
+def test_metadata_that_cannot_be_read_is_left_out(url: str) -> None:
+    topic = f"{TOPIC}-metadata"
+    with Wire(url) as wire:
+        wire.subscribe(topic)
+        wire.produce(topic)
+        wire.send(send_frame(1, 0, checked((4).to_bytes(4, "big") + b"\xff\xff\xff\xffdata")))
+        wire.send(send_frame(1, 1, message(b"good")))
+        assert wire.receive().type == BaseCommand.SEND_RECEIPT
+        assert wire.receive().type == BaseCommand.SEND_RECEIPT
+        flow = BaseCommand(type=BaseCommand.FLOW)
+        flow.flow.consumer_id = 1
+        flow.flow.messagePermits = 10
+        received = wire.ask(flow)
+        assert received.type == BaseCommand.MESSAGE
+        assert received.message.message_id.entryId == 1
+
+
+def test_a_transaction_is_refused(url: str) -> None:
+    with Wire(url) as wire:
+        wire.produce(TOPIC)
+        command = BaseCommand(type=BaseCommand.SEND)
+        command.send.producer_id = 1
+        command.send.sequence_id = 0
+        command.send.txnid_most_bits = 1
+        body = command.SerializeToString()
+        payload = message(b"x")
+        head = (4 + len(body) + len(payload)).to_bytes(4, "big") + len(body).to_bytes(4, "big")
+        wire.send(head + body + payload)
+        assert wire.receive().send_error.error == ServerError.NOT_ALLOWED
+        begin = BaseCommand(type=BaseCommand.NEW_TXN)
+        begin.newTxn.request_id = 9
+        answer = wire.ask(begin)
+        assert answer.newTxnResponse.request_id == 9
+        assert answer.newTxnResponse.error == ServerError.NOT_ALLOWED
+
+
+# -- commands about nothing -----------------------------------------------------------------------
+
+
+def test_commands_of_the_unknown_are_ignored(url: str) -> None:
+    with Wire(url) as wire:
+        wire.send(send_frame(77, 0, message(b"nobody's")))
+        flow = BaseCommand(type=BaseCommand.FLOW)
+        flow.flow.consumer_id = 77
+        flow.flow.messagePermits = 2**32 - 1
+        wire.tell(flow)
+        ack = BaseCommand(type=BaseCommand.ACK)
+        ack.ack.consumer_id = 77
+        ack.ack.ack_type = ack.ack.Individual
+        ack.ack.message_id.add(ledgerId=1, entryId=0)
+        wire.tell(ack)
+        again = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+        again.redeliverUnacknowledgedMessages.consumer_id = 77
+        wire.tell(again)
+        assert wire.ask(BaseCommand(type=BaseCommand.PING)).type == BaseCommand.PONG
+        ack.ack.request_id = 5
+        answer = wire.ask(ack)
+        assert answer.ackResponse.request_id == 5
+        assert answer.ackResponse.error == ServerError.CONSUMER_NOT_FOUND
+
+
+def test_requests_about_unknown_consumers_are_refused(url: str) -> None:
+    with Wire(url) as wire:
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 77, 1
+        last = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+        last.getLastMessageId.consumer_id, last.getLastMessageId.request_id = 77, 2
+        leave = BaseCommand(type=BaseCommand.UNSUBSCRIBE)
+        leave.unsubscribe.consumer_id, leave.unsubscribe.request_id = 77, 3
+        for number, command in enumerate((seek, last, leave), 1):
+            answer = wire.ask(command)
+            assert answer.error.request_id == number
+            assert answer.error.error == ServerError.CONSUMER_NOT_FOUND
+        close = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        close.close_consumer.consumer_id, close.close_consumer.request_id = 77, 4
+        assert wire.ask(close).success.request_id == 4
+
+
+def test_acknowledgements_of_what_is_not_there_change_nothing(url: str) -> None:
+    topic = f"{TOPIC}-acks"
+    with Wire(url) as wire:
+        wire.subscribe(topic)
+        wire.produce(topic)
+        ack = BaseCommand(type=BaseCommand.ACK)
+        ack.ack.consumer_id = 1
+        ack.ack.ack_type = ack.ack.Individual
+        for ledger_id, entry_id in ((1, 0), (1, 10**9), (2**64 - 1, 0), (2**62, 2**63)):
+            ack.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id, ack_set=[0])
+            ack.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+        ack.ack.request_id = 6
+        assert not wire.ask(ack).ackResponse.HasField("error")
+        wire.send(send_frame(1, 0, message(b"x")))
+        assert wire.receive().type == BaseCommand.SEND_RECEIPT
+        flow = BaseCommand(type=BaseCommand.FLOW)
+        flow.flow.consumer_id, flow.flow.messagePermits = 1, 1
+        assert wire.ask(flow).message.message_id.entryId == 0
+
+
+def test_lookups_are_refused_in_their_own_way(url: str) -> None:
+    cases = {
+        "persistent://nobody/nowhere/t": ServerError.TOPIC_NOT_FOUND,
+        "persistent://public/default": ServerError.INVALID_TOPIC_NAME,
+        "persistent://a/b/c/d": ServerError.INVALID_TOPIC_NAME,
+        "persistent://public/default/": ServerError.INVALID_TOPIC_NAME,
+        "persistent://public/de fault/t": ServerError.INVALID_TOPIC_NAME,
+        "persistent://public/../t": ServerError.TOPIC_NOT_FOUND,
+        "ftp://public/default/t": ServerError.INVALID_TOPIC_NAME,
+        "x" * 5000: ServerError.INVALID_TOPIC_NAME,
+        "non-persistent://public/default/t": ServerError.NOT_ALLOWED,
+    }
+    with Wire(url) as wire:
+        for number, (name, code) in enumerate(cases.items()):
+            lookup = BaseCommand(type=BaseCommand.LOOKUP)
+            lookup.lookupTopic.topic, lookup.lookupTopic.request_id = name, number
+            answer = wire.ask(lookup)
+            assert answer.type == BaseCommand.LOOKUP_RESPONSE
+            assert answer.lookupTopicResponse.request_id == number
+            assert (name, answer.lookupTopicResponse.error) == (name, code)
+            parts = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
+            parts.partitionMetadata.topic, parts.partitionMetadata.request_id = name, number
+            answer = wire.ask(parts)
+            assert answer.type == BaseCommand.PARTITIONED_METADATA_RESPONSE
+            assert answer.partitionMetadataResponse.error == code
+
+
+def test_listeners_that_are_not_there(url: str) -> None:
+    with Wire(url) as wire:
+        lookup = BaseCommand(type=BaseCommand.LOOKUP)
+        lookup.lookupTopic.topic, lookup.lookupTopic.request_id = TOPIC, 1
+        lookup.lookupTopic.advertised_listener_name = "test"
+        answer = wire.ask(lookup).lookupTopicResponse
+        assert answer.error == ServerError.SERVICE_NOT_READY
+        assert "the broker do not have test listener" in answer.message
+
+
+def test_what_is_not_served_is_refused_clearly(url: str) -> None:
+    with Wire(url) as wire:
+        watch = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST)
+        watch.watchTopicList.request_id = 1
+        watch.watchTopicList.watcher_id = 1
+        watch.watchTopicList.namespace = "public/default"
+        watch.watchTopicList.topics_pattern = ".*"
+        answer = wire.ask(watch)
+        assert answer.error.error == ServerError.NOT_ALLOWED
+        subscribe = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        subscribe.subscribe.topic = TOPIC
+        subscribe.subscribe.subscription = "s"
+        subscribe.subscribe.subType = subscribe.subscribe.Key_Shared
+        subscribe.subscribe.consumer_id, subscribe.subscribe.request_id = 5, 2
+        answer = wire.ask(subscribe)
+        assert answer.error.request_id == 2
+        assert answer.error.error == ServerError.NOT_ALLOWED
+        assert "Key_Shared" in answer.error.message
+        assert wire.subscribe(TOPIC, name="").error.error == ServerError.NOT_ALLOWED
+
+
+def test_one_who_asks_and_never_listens_is_not_served_without_end(
+    url: str, strict: MemoryService
+) -> None:
+    """Answers pile up to a bound; then nothing more is read from that client."""
+    with Wire(url) as wire:
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.socket.settimeout(0.3)
+        pings = encode_command(BaseCommand(type=BaseCommand.PING)) * 10_000
+        with pytest.raises((TimeoutError, ConnectionError)):
+            drip(wire, pings, 0.0, step=len(pings), times=2000)
+        assert strict.run(unsent_of(strict)) < 32 << 20
+
+
+async def unsent_of(service: MemoryService) -> int:
+    return service.broker.unsent_bytes
