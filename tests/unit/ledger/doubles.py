@@ -142,10 +142,12 @@ class MemoryBookie:
     ) -> list[bytes]:
         await self._reached(ledger_id, ReadFlag.NONE)
         found = [self._data(ledger_id, first_entry_id)]
+        room = max_bytes - len(found[0])
         for entry_id in range(first_entry_id + 1, first_entry_id + max_entries):
             data = self._ledger(ledger_id).get(entry_id)
-            if data is None or sum(map(len, found)) + len(data) > max_bytes:
+            if data is None or len(data) > room:
                 break
+            room -= len(data)
             found.append(self._data(ledger_id, entry_id))
         return found
 
