@@ -8,6 +8,8 @@ computations must agree to the last digit.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,6 +32,9 @@ Row: TypeAlias = tuple[int | None, ...]
 
 def session(warehouse: Path) -> SparkSession:
     """Spark on this machine, with settings that suit small and frequent batches."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # its workers run in this environment too
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_CONF_DIR"] = str(Path(__file__).resolve().parent / "conf")
     return (
         SparkSession.builder.master("local[2]")
         .appName("magnetar-demo")
@@ -40,7 +45,7 @@ def session(warehouse: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(warehouse))
-        .config("spark.log.level", "ERROR")
+        .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
 

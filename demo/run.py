@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # the repository, not this folder
 
 import httpx
 import pandas as pd
@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from demo import delays, flights, picture
-from demo.platform import Platform, refuse_if_one_runs, running
+from demo.standalone import Platform, refuse_if_one_runs, running
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "out" / "demo"
@@ -40,7 +40,7 @@ console = Console()
 
 
 def say(text: str) -> None:
-    console.print(text, highlight=False)
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 def create_partitioned(platform: Platform) -> None:

@@ -81,6 +81,7 @@ def run_once(url: str, folder: Path, per_trigger: int, kill_after_s: float | Non
         stdout=log,
         stderr=log,
         start_new_session=True,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
     )
     try:
         code = process.wait(kill_after_s if kill_after_s is not None else 600)
