@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -110,7 +111,11 @@ def test_rest_answers_for_real(platform: Standalone) -> None:
         assert rest.put("/admin/v2/tenants/private", json={}).status_code == 204
         assert rest.put("/admin/v2/namespaces/private/auth", json={}).status_code == 204
         assert rest.get("/admin/v2/namespaces/private").json() == ["private/auth"]
-        assert "magnetar_journal_entries_total" in rest.get("/metrics").text
+        metrics = rest.get("/metrics").text
+        published = re.search(r"^magnetar_broker_published_entries_total (\S+)", metrics, re.M)
+        assert published is not None
+        assert float(published[1]) >= 2
+        assert "process_resident_memory_bytes" in metrics
 
 
 def test_the_command_line_publishes_and_consumes(platform: Standalone) -> None:

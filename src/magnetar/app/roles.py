@@ -95,7 +95,7 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         broker = await start_broker(stack, metadata, ledgers, config, metrics)
         url = http_url(config, bound)
         stored = ledger_queries(cluster, ledgers, config, [])
-        await rest.start(stack, metrics, topic_queries(broker, url), stored)
+        await rest.start(stack, metrics, topic_queries(broker, url), stored, [broker.fold_metrics])
         ready(
             f"magnetar broker is ready: {broker.service_url}  {url}  "
             f"(metadata {config.metadata.url})"

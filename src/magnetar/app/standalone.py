@@ -78,6 +78,7 @@ async def _start(
         metrics,
         topic_queries(broker, url),
         ledger_queries(cluster, ledgers, config, list(local)),
+        [broker.fold_metrics],
     )
     plural = "bookie" if bookies == 1 else "bookies"
     return (

@@ -1,16 +1,18 @@
 """What a server process needs before its first part is built: memory allocator, threads, loop,
 signals, logs.
 
-Two settings come from measurement. Freed blocks of 128 KiB and more go back to the kernel by
+Three settings come from measurement. Freed blocks of 128 KiB and more go back to the kernel by
 default and are faulted in again at the next message: with thresholds above the largest frame they
 stay. And a journal thread that comes back from an fsync wants the interpreter at once, not after
-the default 5 ms of whoever runs.
+the default 5 ms of whoever runs. And what is made while starting (modules, above all) lives as long
+as the process: the garbage collector looks at none of it, neither meanwhile nor ever after.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -25,6 +27,7 @@ from magnetar.config_loading import unsafe_settings
 
 log = structlog.get_logger(__name__)
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SWITCH_INTERVAL_S = 0.0001
 GLIBC_SETTINGS = (
     (-3, 16 << 20),  # M_MMAP_THRESHOLD: larger blocks are mapped by themselves
@@ -47,6 +50,7 @@ def serve(config: Config, role: Role) -> None:
         log.warning("unsafe setting", what=warning)
     tune_allocator()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.disable()
     import uvloop
 
     uvloop.run(_until_stopped(role))
@@ -55,14 +59,24 @@ def serve(config: Config, role: Role) -> None:
 async def _until_stopped(role: Role) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    await role(_print_ready, stopped)
+
+    def stop() -> None:
+        """The first signal asks; the second finds the default: the end, at once."""
+        stopped.set()
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop)
+    await role(_ready, stopped)
 
 
-def _print_ready(line: str) -> None:
+def _ready(line: str) -> None:
     click.echo(line)
     sys.stdout.flush()
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def tune_allocator() -> bool:
