@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from magnetar.model.errors import ChecksumError, ProtocolError
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.commands import COMMAND_NAMES, command_bounds, parse_command
-from magnetar.wire.pulsar.encoders import MessageHeaderEncoder, ReceiptEncoder
+from magnetar.wire.pulsar.encoders import MessageHeaderEncoder, ReceiptEncoder, varint
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandAck, MessageIdData
 
 __all__ = [
@@ -236,7 +236,7 @@ _U32 = struct.Struct(">I").unpack_from
 
 def decode_ack(view: memoryview, start: int, end: int) -> AckCommand:
     """Decode the ACK frame ``view[start:end]``."""
-    body = _simple_body(view, start, end, 0x080A, 0x52)
+    body = _simple_body(view, start, end, 0x080A, 0x52) or _long_ack_body(view, start, end)
     if body is not None and len(body) > 4 and body[0] == 0x08 and body[2] == 0x10:
         try:
             ids = _simple_ack_ids(body, 4)
@@ -247,10 +247,27 @@ def decode_ack(view: memoryview, start: int, end: int) -> AckCommand:
     return _decode_any_ack(view, start, end)
 
 
+def _long_ack_body(view: memoryview, start: int, end: int) -> bytes | None:
+    """As ``_simple_body``, for lists of ids: a body whose size takes two bytes."""
+    if end - start < 9:
+        return None
+    size, found, found_tag, low = _HEAD(view, start)
+    high = view[start + 8]
+    length = low & 127 | high << 7
+    if found != 0x080A or found_tag != 0x52 or low < 128 or high > 127 or size != length + 5:
+        return None
+    stop = start + 4 + size
+    return bytes(view[start + 9 : stop]) if stop <= end else None
+
+
 def _simple_ack_ids(body: bytes, at: int) -> tuple[AckId, ...] | None:
-    """The ids from ``at`` on; None if anything else follows."""
+    """The ids from ``at`` on; None if anything else follows.
+
+    Most ids of a list are of one ledger, so they begin with the same bytes, ``prefix``.
+    """
     ids = []
     stop = len(body)
+    prefix, ledger_id = b"\x08", -1
     while at < stop:
         if body[at] != 0x1A or body[at + 1] > 127:
             return None
@@ -258,15 +275,41 @@ def _simple_ack_ids(body: bytes, at: int) -> tuple[AckId, ...] | None:
         at = first + body[at + 1]
         if at > stop:
             return None
-        fields = _varint_fields(body, first, at)
-        if fields is not None and len(fields) == 2 and 0x08 in fields and 0x10 in fields:
-            ids.append(_new(AckId, (fields[0x08], fields[0x10], (), -1, 0)))
-            continue
-        data = MessageIdData.FromString(body[first:at])
-        if not data.IsInitialized():
+        if ledger_id >= 0 and body.startswith(prefix, first):
+            entry_id = _rest_as_varint(body, first + len(prefix), at)
+            if entry_id >= 0:
+                ids.append(_new(AckId, (ledger_id, entry_id, (), -1, 0)))
+                continue
+        found = _any_ack_id(body, first, at)
+        if found is None:
             return None
-        ids.append(ack_id(data))
+        ids.append(found)
+        if at < stop:
+            ledger_id = found.ledger_id
+            prefix = b"\x08" + varint(ledger_id) + b"\x10"
     return tuple(ids)
+
+
+def _rest_as_varint(data: bytes, at: int, stop: int) -> int:
+    """The varint that takes all of ``data[at:stop]``; -1 if that is no varint below 2^56."""
+    if not 0 < stop - at <= 8 or data[stop - 1] > 127:
+        return -1
+    value = shift = 0
+    for byte in data[at : stop - 1]:
+        if byte < 128:
+            return -1
+        value |= (byte & 127) << shift
+        shift += 7
+    return value | data[stop - 1] << shift
+
+
+def _any_ack_id(body: bytes, first: int, stop: int) -> AckId | None:
+    """The id in ``body[first:stop]``; None if it lacks a half."""
+    fields = _varint_fields(body, first, stop)
+    if fields is not None and len(fields) == 2 and 0x08 in fields and 0x10 in fields:
+        return _new(AckId, (fields[0x08], fields[0x10], (), -1, 0))
+    data = MessageIdData.FromString(body[first:stop])
+    return ack_id(data) if data.IsInitialized() else None
 
 
 def _decode_any_ack(view: memoryview, start: int, end: int) -> AckCommand:

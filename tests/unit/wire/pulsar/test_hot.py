@@ -77,7 +77,10 @@ def test_ack_is_what_protobuf_reads(command: BaseCommand) -> None:
     )
 
 
-IDS = st.lists(st.tuples(U64, U64, st.none() | I64, st.lists(I64, max_size=3)), max_size=20)
+LEDGERS = st.sampled_from([5, 300, 2**40]) | U64
+IDS = st.lists(
+    st.tuples(LEDGERS, U64, st.none() | I64, st.just([]) | st.lists(I64, max_size=3)), max_size=40
+)
 
 
 @given(st.integers(0, 300), st.booleans(), IDS)
@@ -100,6 +103,22 @@ def test_acks_as_clients_send_them(
         (signed64(ledger_id), signed64(entry_id), tuple(ack_set))
         for ledger_id, entry_id, _, ack_set in ids
     ]
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 12, 13, 200, 3000])
+def test_long_lists_of_acks(count: int) -> None:
+    """Command sizes of one, two and three bytes; entry ids across every length of a varint."""
+    ids = [(300 if i % 50 else 301, i * i * i * 77) for i in range(count)]
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id = 1
+    command.ack.ack_type = 0  # type: ignore[assignment]
+    for ledger_id, entry_id in ids:
+        command.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+    data = b"...." + encode_command(command) + b"\x1a\x04\x08\x01\x10\x01"
+    found = decode_ack(memoryview(data), 8, len(data) - 6)
+    assert [(item.ledger_id, item.entry_id) for item in found.ids] == ids
+    with pytest.raises(ProtocolError):
+        decode_ack(memoryview(data), 8, len(data) - 7)
 
 
 @given(commands(BaseCommand.FLOW))
