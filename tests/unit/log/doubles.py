@@ -8,7 +8,7 @@ does has any effect and every call fails.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from magnetar.config import LedgerConfig
@@ -190,7 +190,10 @@ class MemoryLedgers:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.create_errors: list[MagnetarError] = []
+        self.ids: Iterator[int] = iter(())  # the next ids to give
         self.break_after: int | None = None  # appended entries until a writer fails
+        self.close_errors: list[MagnetarError] = []
+        self.silent = False  # writers store, but do not confirm
         self.hold = False  # writers do not confirm until ``MemoryWriter.confirm``
         self.writers: list[MemoryWriter] = []
         self.reads: list[tuple[int, int, int]] = []  # ledger, first, entries read
@@ -207,7 +210,9 @@ class MemoryLedgers:
         if self.create_errors:
             raise self.create_errors.pop(0)
         ledgers = self.process.world.ledgers
-        ledger_id = len(ledgers) + 1
+        ledger_id = next(self.ids, len(ledgers) + 1)
+        if ledger_id in ledgers:
+            return MemoryWriter(self, ledger_id, StoredLedger())
         self.process.change(lambda: ledgers.update({ledger_id: StoredLedger()}))
         writer = MemoryWriter(self, ledger_id, ledgers[ledger_id])
         self.writers.append(writer)
@@ -282,6 +287,8 @@ class MemoryWriter:
             except MagnetarError as error:
                 self.fail(error)
                 return
+            if self._owner.silent:
+                return
             self._pending.pop(0)
             self.last_add_confirmed = first + len(entries) - 1
             done(None, self.ledger_id, first, len(entries))
@@ -307,6 +314,8 @@ class MemoryWriter:
         return MemoryReader(self._owner, self.ledger_id, self._ledger, self.last_add_confirmed)
 
     async def close(self) -> StoredLedger:
+        if self._owner.close_errors:
+            raise self._owner.close_errors.pop(0)
         self.confirm()
         self._owner.process.require_alive()
         if self._ledger.closed:

@@ -77,6 +77,7 @@ def test_an_empty_chain_has_a_place() -> None:
     assert chain.settle(EARLIEST) == (7, 0)
     chain.close_last(0, 0, 5)
     assert chain.ledgers == []
+    assert chain.confirmed == (7, -1), "never back"
     assert chain.settle(EARLIEST) > chain.confirmed
 
 

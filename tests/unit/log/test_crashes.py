@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.config import LedgerConfig
 from magnetar.log.managed.managed_log import ManagedLog
+from magnetar.log.managed.records import cursor_path, decode_cursor, decode_log, log_path
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST, Position
 from tests.unit.log.doubles import NAME, Outcomes, Process, World
@@ -67,6 +68,8 @@ async def survivors(world: World, life: Life) -> None:
         await asyncio.sleep(0)
     held = {ledger[0] for ledger in log.stats().ledgers}
     assert held <= world.alive()
+    cursor = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value).ledger_id
+    assert len(world.alive() - held - {cursor}) <= 1, "only one created just before the crash"
     await publish(log, 900, 2)
     assert values(await read_all(log))[-2:] == [900, 901]
     await store.close()
@@ -159,6 +162,9 @@ def test_trimming_follows_the_slowest_stored_cursor() -> None:
         await log.delete_cursor("two")
         assert await held() == ledgers[-1:], "the open ledger stays"
         assert values(await read_all(log)) == [16, 17]
+        await publish(log, 18, 8)
+        record = decode_log(NAME, world.nodes[log_path(NAME)].value)
+        assert not set(record.deleting) & set(ledgers[:-1]), "deleted ones leave the record"
 
     asyncio.run(scenario())
 

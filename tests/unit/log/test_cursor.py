@@ -197,6 +197,46 @@ def test_acknowledgements_are_stored_without_being_asked_within_the_interval() -
     asyncio.run(scenario())
 
 
+def test_closing_stores_what_is_not_stored_yet() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        config = LedgerConfig(cursor_flush_interval_ms=60_000)
+        store = Process(world).store(config)
+        log = await store.open(NAME)
+        for name in ("a", "b"):
+            cursor = await log.open_cursor(name, EARLIEST)
+            cursor.acknowledge([positions[6]])
+            if name == "b":
+                await cursor.wait_stored()
+            cursor.acknowledge([positions[8]])
+        await store.close()
+        assert all(ledger.closed for ledger in world.ledgers.values())
+        log = await Process(world).store(config).open(NAME)
+        for cursor in log.cursors().values():
+            assert acked(cursor, positions) == {positions[6], positions[8]}
+
+    asyncio.run(scenario())
+
+
+def test_recovery_reads_from_the_last_snapshot_only() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        limits = CursorLimits(snapshot_deltas=8)
+        log = await Process(world).store(CONFIG, limits).open(NAME)
+        cursor = await log.open_cursor("s", EARLIEST)
+        for position in positions[1:]:
+            cursor.acknowledge([position])
+            await cursor.wait_stored()
+        process = Process(world)
+        taken = await process.store(CONFIG, limits).open(NAME)
+        assert acked(taken.cursors()["s"], positions) == set(positions[1:])
+        assert 1 < sum(read for _, _, read in process.ledgers.reads) <= 1 + 9
+
+    asyncio.run(scenario())
+
+
 def test_many_holes_make_a_chunked_snapshot_that_is_read_back() -> None:
     async def scenario() -> None:
         world = World()

@@ -8,12 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.config import LedgerConfig
+from magnetar.log.managed import catch_up
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
+    LedgerError,
     LogClosedError,
     LogError,
     LogFencedError,
+    MetadataError,
     NotEnoughBookiesError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
@@ -126,6 +129,79 @@ def test_a_failed_ledger_costs_no_error_no_order_and_no_duplicate(break_after: i
         assert not outcomes.errors
         assert values(await read_all(log)) == list(range(20))
         assert len(log.stats().ledgers) == 2
+
+    asyncio.run(scenario())
+
+
+def test_what_recovery_finds_in_a_failed_ledger_is_confirmed_and_not_sent_again() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        log = await process.store().open(NAME)
+        await publish(log, 0, 2)
+        process.ledgers.silent = True
+        outcomes = Outcomes()
+        log.append([number(2), number(3)], outcomes)
+        await asyncio.sleep(0)
+        writer = process.ledgers.writers[-1]
+        log.append([number(4)], outcomes)  # never reaches the ledger
+        process.ledgers.close_errors = [MetadataError("no answer")]
+        writer.fail(LedgerError("too few bookies"))
+        process.ledgers.silent = False
+        await outcomes.wait(3)
+        assert not outcomes.errors
+        assert [p.ledger_id for p in outcomes.positions] == [1, 1, 2]
+        assert values(await read_all(log)) == list(range(5))
+
+    asyncio.run(scenario())
+
+
+def test_an_append_to_a_ledger_that_failed_in_silence_goes_to_the_next() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        log = await process.store().open(NAME)
+        await publish(log, 0, 2)
+        process.ledgers.writers[-1].fail(LedgerError("noticed while nothing was pending"))
+        buffer = bytearray(number(2))
+        outcomes = Outcomes()
+        log.append([memoryview(buffer)], outcomes)
+        buffer[:] = b"reused"
+        await outcomes.wait(1)
+        assert not outcomes.errors
+        assert values(await read_all(log)) == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_id_that_is_not_new_is_refused() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        log = await process.store(SMALL).open(NAME)
+        await publish(log, 0, 15)
+        process.ledgers.ids = iter([1, 1, 1, 1])
+        outcomes = Outcomes()
+        log.append([number(i) for i in range(15, 21)], outcomes)
+        await outcomes.wait(6)
+        log.append([b"x"], outcomes)
+        await outcomes.wait(7)
+        assert isinstance(outcomes.errors[0], LedgerError)
+        assert "counter" in str(outcomes.errors[0])
+        assert values(await read_all(log)) == list(range(21))
+
+    asyncio.run(scenario())
+
+
+def test_several_readers_catch_up_through_small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catch_up, "WINDOW_ENTRIES", 16)
+
+    async def scenario() -> None:
+        process = Process(World())
+        config = LedgerConfig(ledger_entries_max=300, tail_cache_bytes=0)
+        log = await process.store(config).open(NAME)
+        await publish(log, 0, 1000, batch=50)
+        readers = [read_all(log, chunk=chunk) for chunk in (1, 3, 7, 40)]
+        for entries in await asyncio.gather(*readers):
+            assert values(entries) == list(range(1000))
+        assert all(read <= 40 for _, _, read in process.ledgers.reads)
 
     asyncio.run(scenario())
 
