@@ -120,9 +120,7 @@ def main() -> None:
     for entry_kib in args.entry_kib:
         for batch in args.batches:
             for sync in (True, False):
-                window = (
-                    args.window if entry_kib * batch < 4096 else max(1, 4096 // entry_kib // batch)
-                )
+                window = max(1, min(args.window, (32 << 10) // entry_kib // batch))
                 result = asyncio.run(
                     measure(args.directory, entry_kib * KIB, batch, sync, args.seconds, window)
                 )

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -46,6 +45,7 @@ from magnetar.bookie.ledger_state import (
     inspect_entries,
 )
 from magnetar.bookie.ledger_table import LedgerTable
+from magnetar.bookie.parking import Add, Parking
 from magnetar.bookie.read_cache import ReadCache
 from magnetar.bookie.replay import Replayer, StartReport, replay_journal, sort_damages
 from magnetar.bookie.storage import LedgerStorage
@@ -78,7 +78,6 @@ FENCE = 1
 """Read flag: fence before reading."""
 
 READS_MAX = 1024
-PARKED_WAIT_MS_MAX = 5_000
 FLUSH_RETRY_S = 1.0
 
 
@@ -92,14 +91,6 @@ class BookieInfo(NamedTuple):
     write_cache_bytes: int
     read_cache_bytes: int
     journal_pending_bytes: int
-
-
-class _Parked(NamedTuple):
-    """An add that waits for room in the write cache."""
-
-    arguments: tuple[int, bytes, Sequence[int], Sequence[bytes], int, Done]
-    byte_count: int
-    deadline_s: float
 
 
 class Bookie:
@@ -118,8 +109,6 @@ class Bookie:
         self._disk: Disk = disk or RealDisk()
         self._read_cache = ReadCache(config.read_cache_bytes)
         self._flush_bytes = config.write_cache_bytes // (4 * len(config.ledger_directories))
-        self._parked: deque[_Parked] = deque()
-        self._parked_bytes = 0
         self._reads: dict[tuple[int, int], asyncio.Future[list[tuple[int, bytes]]]] = {}
         self._flushing = 0
         self._closed = True
@@ -152,6 +141,9 @@ class Bookie:
         self._journals = [
             Journal(index, directory, disk, config.journal, self._metrics)
             for index, directory in enumerate(self._directories)
+        ]
+        self._parkings = [
+            Parking(config.journal.pending_bytes_max, self._add_parked) for _ in self._storages
         ]
         self._table = LedgerTable(self._storages, self._journals)
         self._wanted = [asyncio.Event() for _ in self._storages]
@@ -225,7 +217,8 @@ class Bookie:
             return
         self._closed = True
         await self._tasks.close()
-        self._refuse_parked(BookieIOError("the bookie is closing"), all_of_them=True)
+        for parking in self._parkings:
+            parking.refuse_all(BookieIOError("the bookie is closing"))
         try:
             for journal in self._journals:
                 await journal.barrier()
@@ -257,7 +250,7 @@ class Bookie:
         """Store whole entries, ``entries[i]`` under ``entry_ids[i]``; ``done(error, entry_ids)``
         is called on the loop, later, once. Never blocks, never raises for the world's faults."""
         try:
-            self._add(ledger_id, master_key, entry_ids, entries, flags, done, parked=False)
+            self._add(ledger_id, master_key, entry_ids, entries, flags, done)
         except MagnetarError as error:
             self._loop.call_soon(done, error, entry_ids)
 
@@ -269,7 +262,7 @@ class Bookie:
         entries: Sequence[bytes],
         flags: int,
         done: Done,
-        parked: bool,
+        parked: bool = False,
     ) -> None:
         size, lac, last = inspect_entries(
             ledger_id, entry_ids, entries, self._config.entry_bytes_max
@@ -277,14 +270,15 @@ class Bookie:
         ledger = self._table.get_loaded(ledger_id) or self._table.find(ledger_id)
         self._check_writable(ledger_id, ledger, master_key, flags)
         storage = self._table.storage_of(ledger_id) if ledger is None else ledger.storage
-        if storage.cache.full or (self._parked and not parked):
-            arguments = (ledger_id, master_key, entry_ids, entries, flags, done)
-            self._park(_Parked(arguments, size, self._loop.time() + PARKED_WAIT_MS_MAX / 1000))
+        if not parked and (storage.cache.full or self._parkings[storage.index]):
+            add = Add(ledger_id, master_key, entry_ids, entries, flags, done)
+            self._parkings[storage.index].park(add, size)
+            self._want_flush()
             return
         self._check_journal(ledger_id, size)
         if ledger is None or not ledger.master_key:
-            certain = not flags & RECOVERY and entry_ids[0] == 0
-            ledger = self._bind(ledger_id, ledger, master_key, certain)
+            begins = not flags & RECOVERY and entry_ids[0] == 0
+            ledger = self._bind(ledger_id, ledger, master_key, begins)
         if min(entry_ids) <= ledger.last_entry_id:  # added again: the newer bytes count
             self._read_cache.drop_entries(ledger_id, entry_ids)
         if last > ledger.last_entry_id:
@@ -297,6 +291,9 @@ class Bookie:
         ledger.journal.append(Request(ENTRY, entries, size, done, entry_ids))
         if half.byte_count >= self._flush_bytes:
             self._want_flush()
+
+    def _add_parked(self, add: Add) -> None:
+        self._add(*add, parked=True)
 
     def _check_writable(
         self, ledger_id: int, ledger: LedgerState | None, master_key: bytes, flags: int
@@ -329,61 +326,18 @@ class Bookie:
             )
 
     def _bind(
-        self, ledger_id: int, ledger: LedgerState | None, master_key: bytes, certain: bool
+        self, ledger_id: int, ledger: LedgerState | None, master_key: bytes, begins: bool = False
     ) -> LedgerState:
-        """Bind the master key: in the journal before whatever depends on it."""
+        """Bind the master key: in the journal before whatever depends on it. ``begins``: this is
+        the ledger's first entry, so nothing of it can have been lost before."""
         if ledger is None:
             ledger = self._table.create(ledger_id, master_key)
-            ledger.certain = certain
+            ledger.epoch = ledger.storage.marks.epoch if begins else 0
         ledger.master_key = master_key
         ledger.storage.dirty[ledger_id] = ledger
         record = encode_ledger(ledger_id, master_key, ledger.fenced)
         ledger.journal.append(Request(LEDGER, (record,), len(record), None, ()))
         return ledger
-
-    # -- adds that wait for room --------------------------------------------------------------
-
-    def _park(self, parked: _Parked) -> None:
-        if self._parked_bytes + parked.byte_count > self._config.journal.pending_bytes_max:
-            raise TooManyRequestsError(
-                f"add to ledger {parked.arguments[0]}: the write cache is full and its flush is "
-                "behind; try again later"
-            )
-        if not self._parked:
-            self._loop.call_later(PARKED_WAIT_MS_MAX / 1000, self._expire_parked)
-        self._parked.append(parked)
-        self._parked_bytes += parked.byte_count
-        self._want_flush()
-
-    def _unpark(self) -> None:
-        """There may be room again: go on with what waits, in order."""
-        while self._parked:
-            parked = self._parked[0]
-            if self._table.storage_of(parked.arguments[0]).cache.full:
-                return
-            self._parked.popleft()
-            self._parked_bytes -= parked.byte_count
-            try:
-                self._add(*parked.arguments, parked=True)
-            except MagnetarError as error:
-                self._loop.call_soon(parked.arguments[5], error, parked.arguments[2])
-
-    def _expire_parked(self) -> None:
-        error = TooManyRequestsError(
-            f"the write cache has been full for {PARKED_WAIT_MS_MAX} ms and its flush is behind; "
-            "try again later"
-        )
-        self._refuse_parked(error, all_of_them=False)
-        if self._parked:
-            delay = self._parked[0].deadline_s - self._loop.time()
-            self._loop.call_later(max(delay, 0.01), self._expire_parked)
-
-    def _refuse_parked(self, error: BookieError, all_of_them: bool) -> None:
-        now = self._loop.time()
-        while self._parked and (all_of_them or self._parked[0].deadline_s <= now):
-            parked = self._parked.popleft()
-            self._parked_bytes -= parked.byte_count
-            self._loop.call_soon(parked.arguments[5], error, parked.arguments[2])
 
     # -- fencing, last add confirmed, barriers ------------------------------------------------
 
@@ -401,7 +355,7 @@ class Bookie:
             _check_key(ledger, master_key)
         if not ledger.fenced:
             ledger.fenced = True
-            self._bind(ledger_id, ledger, master_key, certain=False)
+            self._bind(ledger_id, ledger, master_key)
         if not ledger.fence_durable:
             await ledger.journal.barrier()
             ledger.fence_durable = True
@@ -414,7 +368,7 @@ class Bookie:
         ledger = self._table.find(ledger_id)
         self._check_writable(ledger_id, ledger, master_key, RECOVERY)
         if ledger is None or not ledger.master_key:
-            ledger = self._bind(ledger_id, ledger, master_key, certain=False)
+            ledger = self._bind(ledger_id, ledger, master_key)
         if lac > ledger.explicit_lac:
             ledger.explicit_lac, ledger.lac_body = lac, bytes(body)
             ledger.storage.dirty[ledger_id] = ledger
@@ -483,7 +437,7 @@ class Bookie:
             found = await self._fetch(ledger, entry_id)
             if found:
                 return found[0][1]
-        if ledger.storage.marks.limbo and not ledger.certain:
+        if not ledger.certain:
             raise _unknown(f"entry {ledger_id}:{entry_id}")
         raise NoEntryError(f"entry {ledger_id}:{entry_id} is not on this bookie")
 
@@ -573,6 +527,12 @@ class Bookie:
         self._read_cache.drop_ledger(ledger_id)
         await ledger.journal.write(DELETE, encode_delete(ledger_id))
 
+    async def leave_limbo(self) -> None:
+        """An operator's word that what this bookie lost has been restored from others: "no" is
+        certain again."""
+        for storage in self._storages:
+            await storage.leave_limbo()
+
     # -- flushing -----------------------------------------------------------------------------
 
     def _want_flush(self) -> None:
@@ -584,9 +544,10 @@ class Bookie:
     async def _flush_loop(self, index: int) -> None:
         event = self._wanted[index]
         interval_s = self._config.flush_interval_ms / 1000
-        while True:
+        while not self._closed:
             with suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), interval_s)
+                async with asyncio.timeout(interval_s):  # wait_for may lose a cancellation
+                    await event.wait()
             event.clear()
             try:
                 await self._flush(index)
@@ -611,7 +572,7 @@ class Bookie:
         if not self._flushing:
             self._table.shrink()
         self._check_space()
-        self._unpark()
+        self._parkings[index].drain(lambda: storage.cache.full)
 
     def _check_space(self) -> None:
         """Take no new entries while a directory lacks room for what memory and journal hold."""

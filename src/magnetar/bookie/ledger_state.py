@@ -2,7 +2,8 @@
 
 Record (value of the index's ``ledgers`` family), big-endian::
 
-    version 1 | flags 1 | master key 20 | last entry id 8 | LAC 8 | explicit LAC 8 | LAC body n
+    version 1 | flags 1 | epoch 4 | master key 20 | last entry id 8 | LAC 8 | explicit LAC 8
+    | LAC body n
 
 Invariants: a bound master key never changes; a fence and a deletion are never undone; the last
 entry id and the LACs only grow.
@@ -24,19 +25,19 @@ if TYPE_CHECKING:
 MASTER_KEY_BYTES = 20
 LAC_BODY_BYTES_MAX = 4096
 
-_RECORD = struct.Struct(">BB20sqqq")
+_RECORD = struct.Struct(">BBI20sqqq")
 _VERSION = 1
-_FENCED, _DELETED, _CERTAIN = 1, 2, 4
+_FENCED, _DELETED = 1, 2
 _entry_head = struct.Struct(">qqq").unpack_from
 
 
 class LedgerState:
-    """One ledger, on the loop. ``certain``: begun after the bookie went into limbo (if it ever
-    did), so that "no entry" is certain for it."""
+    """One ledger, on the loop. ``epoch``: losses of this bookie (``Marks.epoch``) before the
+    ledger's first entry came; 0 also if that is not known."""
 
     __slots__ = (
-        "certain",
         "deleted",
+        "epoch",
         "explicit_lac",
         "fence_durable",
         "fenced",
@@ -59,20 +60,27 @@ class LedgerState:
         self.fenced = False
         self.fence_durable = False
         self.deleted = False
-        self.certain = False
+        self.epoch = 0
         self.last_entry_id = -1
         self.lac = -1
         self.explicit_lac = -1
         self.lac_body = b""
 
+    @property
+    def certain(self) -> bool:
+        """Whether what is not held was never held: the bookie has lost nothing since."""
+        marks = self.storage.marks
+        return not marks.limbo or self.epoch == marks.epoch
+
     def encode(self) -> bytes:
-        flags = (
-            (_FENCED if self.fenced else 0)
-            | (_DELETED if self.deleted else 0)
-            | (_CERTAIN if self.certain else 0)
-        )
         head = _RECORD.pack(
-            _VERSION, flags, self.master_key, self.last_entry_id, self.lac, self.explicit_lac
+            _VERSION,
+            (_FENCED if self.fenced else 0) | (_DELETED if self.deleted else 0),
+            self.epoch,
+            self.master_key,
+            self.last_entry_id,
+            self.lac,
+            self.explicit_lac,
         )
         return head + self.lac_body
 
@@ -82,12 +90,11 @@ class LedgerState:
             raise BookieIOError(
                 f"index record of ledger {self.ledger_id} is damaged ({record[:8].hex()}...)"
             )
-        _, flags, self.master_key, self.last_entry_id, self.lac, self.explicit_lac = (
+        _, flags, self.epoch, self.master_key, self.last_entry_id, self.lac, self.explicit_lac = (
             _RECORD.unpack_from(record)
         )
         self.fenced = self.fence_durable = bool(flags & _FENCED)
         self.deleted = bool(flags & _DELETED)
-        self.certain = bool(flags & _CERTAIN)
         if not any(self.master_key):
             self.master_key = b""  # known by its entries only: the key's record was damaged
         self.lac_body = record[_RECORD.size :]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crc32c import crc32c
@@ -28,7 +28,7 @@ from magnetar.model.errors import BookieIOError, ConfigError
 
 MARK_NAME = "lastmark"
 _MAGIC = b"MGMK"
-_HEAD = struct.Struct(">4sIHHHH")
+_HEAD = struct.Struct(">4sIHHHHI")
 _MARK = struct.Struct(">QQ")
 _CRC = struct.Struct(">I")
 _VERSION = 1
@@ -38,20 +38,25 @@ _LIMBO = 1
 @dataclass(frozen=True, slots=True)
 class Marks:
     """What ``lastmark`` says. ``limbo``: acknowledged entries may have been lost (a damaged or
-    missing journal), so "no" is not certain any more."""
+    missing journal), so "no" is not certain any more, but for ledgers begun in this ``epoch``,
+    which counts the losses."""
 
     directory_index: int
     directory_count: int
     positions: tuple[JournalPosition, ...]
     limbo: bool = False
+    epoch: int = 0
 
     def moved(self, positions: Sequence[JournalPosition]) -> Marks:
         """With each position at least as far as in ``positions``."""
         merged = tuple(max(pair) for pair in zip(self.positions, positions, strict=True))
-        return Marks(self.directory_index, self.directory_count, merged, self.limbo)
+        return replace(self, positions=merged)
 
     def in_limbo(self) -> Marks:
-        return Marks(self.directory_index, self.directory_count, self.positions, limbo=True)
+        return replace(self, limbo=True, epoch=self.epoch + 1)
+
+    def repaired(self) -> Marks:
+        return replace(self, limbo=False)
 
 
 def encode_marks(marks: Marks) -> bytes:
@@ -63,6 +68,7 @@ def encode_marks(marks: Marks) -> bytes:
         marks.directory_count,
         len(marks.positions),
         flags,
+        marks.epoch,
     ) + b"".join(_MARK.pack(*position) for position in marks.positions)
     return body + _CRC.pack(crc32c(body))
 
@@ -74,11 +80,11 @@ def decode_marks(data: bytes) -> Marks | None:
     body = data[: -_CRC.size]
     if crc32c(body) != _CRC.unpack(data[-_CRC.size :])[0]:
         return None
-    _, version, index, count, journals, flags = _HEAD.unpack_from(body)
+    _, version, index, count, journals, flags, epoch = _HEAD.unpack_from(body)
     if version != _VERSION or len(body) != _HEAD.size + journals * _MARK.size:
         return None
     positions = tuple(JournalPosition(*pair) for pair in _MARK.iter_unpack(body[_HEAD.size :]))
-    return Marks(index, count, positions, bool(flags & _LIMBO))
+    return Marks(index, count, positions, bool(flags & _LIMBO), epoch)
 
 
 class MarkFile:

@@ -185,7 +185,7 @@ class Replayer:
 
 def flush_early(storage: LedgerStorage) -> None:
     """Make room during a replay; the marks stay."""
-    storage.write(storage.take_work(), storage.marks, paced=False)
+    storage.write(storage.take_work(), None, paced=False)
     storage.cache.flushed()
 
 

@@ -77,6 +77,7 @@ class LedgerStorage:
         self._config = config
         self._sleep = sleep
         self._mark_file = MarkFile(disk, path)
+        self._opened = False
         self._work: FlushWork | None = None
         self._read_lanes = [disk.lane(f"read-{index}-{n}") for n in range(READ_LANES)]
         self._readers = [EntryLogReader(disk, path) for _ in range(READ_LANES)]
@@ -86,22 +87,29 @@ class LedgerStorage:
         """Blocking. ``count``: ledger directories; ``journals``: journal directories."""
         self._disk.make_dir(self.path)
         self.marks: Marks = self._mark_file.load(self.index, count, journals)
-        self.location_index = LocationIndex(self.path / "index")
         self._log = EntryLogWriter(self._disk, self.path, self._config.entry_log_bytes_max)
+        self.location_index = LocationIndex(self.path / "index")
+        self._opened = True
         self._mark_file.store(self.marks)
 
     def enter_limbo(self) -> None:
         """Blocking. Remember durably that "no" is not certain any more."""
-        if not self.marks.limbo:
-            self.marks = self.marks.in_limbo()
-            self._mark_file.store(self.marks)
+        self.marks = self.marks.in_limbo()
+        self._mark_file.store(self.marks)
+
+    async def leave_limbo(self) -> None:
+        """What was lost has been restored from other bookies."""
+        await self.flush_lane.run(self._leave_limbo)
+
+    def _leave_limbo(self) -> None:
+        self.marks = self.marks.repaired()
+        self._mark_file.store(self.marks)
 
     async def close(self) -> None:
         for lane in self._read_lanes:
             await lane.close()
-        if not hasattr(self, "location_index"):
-            return
-        await self.flush_lane.run(self._close_files)
+        if self._opened:
+            await self.flush_lane.run(self._close_files)
         await self.flush_lane.close()
 
     def _close_files(self) -> None:
@@ -137,12 +145,13 @@ class LedgerStorage:
     async def _flush_work(
         self, work: FlushWork, positions: Sequence[JournalPosition] | None
     ) -> None:
-        marks = self.marks if positions is None else self.marks.moved(positions)
-        await self.flush_lane.run(lambda: self.write(work, marks, paced=True))
+        await self.flush_lane.run(lambda: self.write(work, positions, paced=True))
         self._work = None
         self.cache.flushed()
 
-    def write(self, work: FlushWork, marks: Marks, paced: bool) -> None:
+    def write(
+        self, work: FlushWork, positions: Sequence[JournalPosition] | None, paced: bool
+    ) -> None:
         """In the flush lane (or, before the lanes run, in the replay's thread)."""
         try:
             self._write_entries(work.half, paced)
@@ -152,6 +161,7 @@ class LedgerStorage:
                 self.location_index.delete_locations(ledger_id)
             if work.half.entry_count or work.records or work.deleted:
                 self.location_index.sync()
+            marks = self.marks if positions is None else self.marks.moved(positions)
             if marks != self.marks:
                 self._mark_file.store(marks)
                 self.marks = marks

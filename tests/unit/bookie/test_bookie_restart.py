@@ -1,0 +1,368 @@
+"""Starting on what a crash, a power loss or bad hardware left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.bookie import FENCE, Bookie
+from magnetar.bookie.entry_log import HEADER_BYTES, RECORD_HEADER_BYTES
+from magnetar.config import BookieConfig
+from magnetar.env.disk import RealDisk
+from magnetar.model.errors import (
+    BookieIOError,
+    FencedError,
+    NoEntryError,
+    NoLedgerError,
+    UnauthorizedError,
+    UnknownLedgerStateError,
+)
+from tests.unit.bookie.storage_kit import (
+    KEY,
+    OTHER_KEY,
+    add,
+    crashed,
+    entry,
+    flip_bit,
+    journal_files,
+    running,
+    settings,
+)
+
+
+async def filled(
+    config: BookieConfig, root: Path, batches: Sequence[Sequence[int]] = ((0, 1), (2, 3), (4, 5))
+) -> BookieConfig:
+    """Ledger 1 with one commit per batch, killed before any flush: settings of the remains."""
+    async with running(config) as bookie:
+        for batch in batches:
+            await add(bookie, 1, batch, entries=[entry(1, i, size=900) for i in batch])
+        return crashed(config, root)
+
+
+async def survivors(bookie: Bookie, ledger_id: int, count: int) -> list[int]:
+    found = []
+    for entry_id in range(count):
+        try:
+            data = await bookie.read_entry(ledger_id, entry_id)
+        except (NoEntryError, UnknownLedgerStateError):
+            continue
+        assert data == entry(ledger_id, entry_id, size=900)
+        found.append(entry_id)
+    return found
+
+
+def test_replay_after_a_kill_gives_everything_acknowledged(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        remains = await filled(settings(tmp_path), tmp_path)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.entries == 6
+            assert bookie.report.torn_tails == bookie.report.damages == ()
+            assert await survivors(bookie, 1, 7) == list(range(6))
+            with pytest.raises(UnauthorizedError):
+                await add(bookie, 1, [6], key=OTHER_KEY)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.entries == 0
+            assert await survivors(bookie, 1, 7) == list(range(6))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 700, 1500])
+@pytest.mark.parametrize("how", ["truncated", "zeroed", "garbage"])
+def test_a_torn_tail_costs_only_the_last_commit_and_is_no_damage(
+    tmp_path: Path, cut_bytes: int, how: str
+) -> None:
+    async def scenario() -> None:
+        remains = await filled(settings(tmp_path), tmp_path)
+        path = journal_files(remains)[-1]
+        data = path.read_bytes()
+        tail = {"truncated": b"", "zeroed": bytes(cut_bytes), "garbage": b"\xa5" * cut_bytes}[how]
+        path.write_bytes(data[:-cut_bytes] + tail)
+        for _ in range(2):  # what was torn at one start is no damage at the next
+            async with running(remains) as bookie:
+                assert bookie.report is not None
+                assert bookie.report.damages == ()
+                assert not bookie.report.limbo
+                found = await survivors(bookie, 1, 6)
+                assert found[:4] == [0, 1, 2, 3]
+                with pytest.raises(NoEntryError):
+                    await bookie.read_entry(1, 6)
+
+    asyncio.run(scenario())
+
+
+def test_a_torn_tail_seen_by_two_kills_in_a_row_stays_torn(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        remains = await filled(settings(tmp_path), tmp_path)
+        path = journal_files(remains)[-1]
+        path.write_bytes(path.read_bytes()[:-700])
+        root = path.parent.parent
+        bookie_config = remains
+        for life in range(3):
+            async with running(bookie_config) as bookie:
+                assert bookie.report is not None
+                assert bookie.report.damages == ()
+                await add(bookie, 2, [life], entries=[entry(2, life, size=900)])
+                bookie_config = crashed(bookie_config, root, f"again{life}")
+            root = bookie_config.journal.directories[0].parent
+        async with running(bookie_config) as bookie:
+            assert await survivors(bookie, 2, 3) == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_flipped_bit_in_the_middle_is_told_and_never_served(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        remains = await filled(settings(tmp_path), tmp_path)
+        path = journal_files(remains)[-1]
+        flip_bit(path, path.read_bytes().index(entry(1, 2, size=900)) + 500)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert len(bookie.report.damages) == 1
+            assert bookie.report.damages[0].path == str(path)
+            assert bookie.report.limbo
+            assert await survivors(bookie, 1, 6) == [0, 1, 3, 4, 5]
+            await in_limbo(bookie)
+            await add(bookie, 5, range(3))  # a ledger begun now is certain
+            with pytest.raises(NoEntryError):
+                await bookie.read_entry(5, 3)
+        async with running(remains) as bookie:  # remembered
+            assert bookie.report is not None
+            assert bookie.report.damages == ()
+            await in_limbo(bookie)
+            with pytest.raises(NoEntryError):
+                await bookie.read_entry(5, 3)
+            await bookie.leave_limbo()
+        async with running(remains) as bookie:
+            with pytest.raises(NoEntryError):
+                await bookie.read_entry(1, 6)
+
+    async def in_limbo(bookie: Bookie) -> None:
+        assert bookie.info().limbo
+        for ledger_id, entry_id in ((1, 2), (1, 6), (9, 0)):
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(ledger_id, entry_id)
+        with pytest.raises(UnknownLedgerStateError):
+            await bookie.read_entry(10, 0, FENCE, KEY)
+
+    asyncio.run(scenario())
+
+
+def test_a_missing_journal_file_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(3))
+        for path in config.journal.directories[0].iterdir():
+            path.unlink()
+        async with running(config) as bookie:
+            assert bookie.report is not None
+            assert len(bookie.report.damages) == 1
+            assert await bookie.read_entry(1, 2) == entry(1, 2)
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(1, 3)
+
+    asyncio.run(scenario())
+
+
+def test_a_missing_file_between_two_others_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, write_cache_bytes=64 << 20)
+        async with running(config) as bookie:
+            for i in range(60):
+                await add(bookie, 1, [i], entries=[entry(1, i, size=60_000)])
+            remains = crashed(config, tmp_path)
+        files = journal_files(remains)
+        assert len(files) >= 4
+        files[1].unlink()
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.damages
+            assert await bookie.read_entry(1, 0) == entry(1, 0, size=60_000)
+            assert await bookie.read_entry(1, 59) == entry(1, 59, size=60_000)
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(1, 25)
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_tail_of_a_file_that_was_rolled_is_damage_not_a_torn_tail(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, write_cache_bytes=64 << 20)
+        async with running(config) as bookie:
+            for i in range(40):
+                await add(bookie, 1, [i], entries=[entry(1, i, size=60_000)])
+            remains = crashed(config, tmp_path)
+        first = journal_files(remains)[0]
+        data = first.read_bytes().rstrip(b"\0")
+        first.write_bytes(data[:-50_000])
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert len(bookie.report.damages) == 1
+            assert bookie.report.limbo
+
+    asyncio.run(scenario())
+
+
+def test_recycled_files_replay_only_their_present_life(tmp_path: Path) -> None:
+    """Journals turn over many times; the remains of a kill replay to exactly what was added,
+    though every file is full of sealed records of earlier lives."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, write_cache_bytes=2 << 20, flush_interval_ms=20)
+        rng = random.Random(3)
+        async with running(config) as bookie:
+            for i in range(0, 700, 5):
+                ids = range(i, i + 5)
+                await add(bookie, 1, ids, entries=[entry(1, j, size=9_000) for j in ids])
+                if rng.random() < 0.3:
+                    await asyncio.sleep(0.005)
+            await bookie.delete_ledger(1)
+            await asyncio.sleep(0.1)
+            await add(bookie, 2, range(3))
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.damages == ()
+            assert await bookie.ledgers() == [2]
+            assert await bookie.list_entries(2) == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_corrupt_entry_in_an_entry_log_is_an_error_and_its_neighbours_are_served(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(5), entries=[entry(1, i, size=900) for i in range(5)])
+        path = config.ledger_directories[0] / "00000001.log"
+        record = RECORD_HEADER_BYTES + len(entry(1, 0, size=900))
+        flip_bit(path, HEADER_BYTES + 2 * record + 400)
+        async with running(config) as bookie:
+            offset = HEADER_BYTES + 2 * record
+            for _ in range(2):
+                with pytest.raises(BookieIOError, match=f"{path}.*offset {offset}"):
+                    await bookie.read_entry(1, 2)
+            for i in (0, 1, 3, 4):
+                assert await bookie.read_entry(1, i) == entry(1, i, size=900)
+            assert len(await bookie.read_batch(1, 0, 10, 1 << 20)) == 2
+        path.rename(path.with_suffix(".gone"))
+        async with running(config) as bookie:
+            with pytest.raises(BookieIOError, match="missing"):
+                await bookie.read_entry(1, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_fence_survives_a_flush_with_nothing_else_to_flush(tmp_path: Path) -> None:
+    """The mark passes the fence record with an empty write cache; a crash right after."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=20)
+        async with running(config) as bookie:
+            await bookie.read_lac(4, FENCE, KEY)
+            before = bookie._storages[0].marks.positions
+            await asyncio.sleep(0.3)
+            assert bookie._storages[0].marks.positions > before
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            with pytest.raises(FencedError):
+                await add(bookie, 4, [0])
+            with pytest.raises(UnauthorizedError):
+                await add(bookie, 4, [0], key=OTHER_KEY)
+
+    asyncio.run(scenario())
+
+
+def test_a_directory_that_cannot_flush_holds_the_journal_for_all(tmp_path: Path) -> None:
+    """Two ledger directories on one journal: one flushes often, the other's disk refuses. No
+    entry of the other may be lost by the first one's marks."""
+
+    class HalfBroken(RealDisk):
+        def open(self, path: Path, *, create: bool = False):  # type: ignore[no-untyped-def]
+            if path.parent.name == "ledgers1" and path.suffix == ".log":
+                raise OSError(5, "refused")
+            return super().open(path, create=create)
+
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers=2, write_cache_bytes=32 << 20, flush_interval_ms=20)
+        async with running(config, HalfBroken()) as bookie:
+            for i in range(150):
+                await add(bookie, 0, [i], entries=[entry(0, i, size=20_000)])
+                if i % 10 == 0:
+                    await add(bookie, 1, [i // 10], entries=[entry(1, i // 10, size=900)])
+            await asyncio.sleep(0.2)
+            first, second = (storage.marks.positions[0] for storage in bookie._storages)
+            assert first.file_id > second.file_id
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert await survivors(bookie, 1, 15) == list(range(15))
+            assert bookie.report is not None
+            assert bookie.report.damages == ()
+            assert await bookie.read_entry(0, 149) == entry(0, 149, size=20_000)
+
+    asyncio.run(scenario())
+
+
+def test_marks_move_forward_and_spent_files_go(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, write_cache_bytes=2 << 20, flush_interval_ms=30)
+        seen = []
+        async with running(config) as bookie:
+            for i in range(400):
+                await add(bookie, 1, [i], entries=[entry(1, i, size=20_000)])
+                seen.append(bookie._storages[0].marks.positions[0])
+        assert seen == sorted(seen)
+        assert len(set(seen)) > 3
+        assert len(journal_files(config)) <= 5
+
+    asyncio.run(scenario())
+
+
+def test_a_new_disk_under_an_old_journal_starts_empty_but_replays(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        remains = await filled(settings(tmp_path), tmp_path)
+        shutil.rmtree(remains.ledger_directories[0])
+        async with running(remains) as bookie:
+            assert await survivors(bookie, 1, 6) == list(range(6))
+            with pytest.raises(NoLedgerError):
+                await bookie.read_entry(2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_random_damage_to_a_journal_never_invents_or_hides(tmp_path: Path) -> None:
+    """Whatever is overwritten: a start succeeds, what is served is what was added, and if an
+    acknowledged entry of a commit before the last is gone, the bookie says so."""
+
+    async def scenario() -> None:
+        batches = [range(i, i + 3) for i in range(0, 30, 3)]
+        remains = await filled(settings(tmp_path), tmp_path, batches)
+        source = remains.journal.directories[0].parent
+        rng = random.Random(11)
+        for number in range(12):
+            config = crashed(remains, source, f"damage{number}")
+            path = journal_files(config)[-1]
+            data = bytearray(path.read_bytes())
+            start = rng.randrange(len(data))
+            size = min(rng.choice((1, 40, 512, 3000)), len(data) - start)
+            data[start : start + size] = rng.randbytes(size)
+            path.write_bytes(data)
+            async with running(config) as bookie:
+                assert bookie.report is not None
+                found = await survivors(bookie, 1, 31)
+                if not set(range(27)) <= set(found):
+                    assert bookie.report.limbo
+
+    asyncio.run(scenario())

@@ -1,0 +1,279 @@
+"""Group commits: order, rolls, recycling, and that nothing uncertain is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.journal import Journal, Request
+from magnetar.bookie.journal_files import JournalDirectory
+from magnetar.bookie.journal_format import ENTRY, JournalPosition, Record
+from magnetar.bookie.replay import replay_journal
+from magnetar.config import JournalConfig
+from magnetar.env.disk import Disk
+from magnetar.metrics import Metrics
+from magnetar.model.errors import BookieIOError, MagnetarError
+from tests.unit.bookie.storage_kit import WatchedDisk
+
+FILE_BYTES = 1 << 20
+BEGINNING = JournalPosition(0, 0)
+
+
+class Harness:
+    """A journal in ``path``, and what its requests were told."""
+
+    def __init__(self, path: Path, disk: Disk, **changes: object) -> None:
+        self.path = path
+        self.disk = disk
+        self.config = JournalConfig(directories=(path,), file_bytes=FILE_BYTES, **changes)  # type: ignore[arg-type]
+        self.directory = JournalDirectory(disk, path, FILE_BYTES, self.config.recycled_files_max)
+        self.journal = Journal(0, self.directory, disk, self.config, Metrics())
+        self.acknowledged: list[int] = []
+        self.errors: list[MagnetarError] = []
+
+    def open(self, start: JournalPosition = BEGINNING) -> list[bytes]:
+        """Replay, then begin a new file; gives the entries that were found."""
+        found: list[bytes] = []
+
+        def apply(position: JournalPosition, record: Record) -> None:
+            if record.kind == ENTRY:
+                found.append(record.payload)
+
+        result = replay_journal(self.directory, start, apply)
+        assert result.damages == []
+        self.journal.open(result.files, result.last_id, result.next_id)
+        return found
+
+    def append(self, number: int, size: int = 100) -> None:
+        payload = number.to_bytes(4, "big") * (size // 4)
+        self.journal.append(Request(ENTRY, [payload], len(payload), self._done, [number]))
+
+    def _done(self, error: MagnetarError | None, ids: Sequence[int]) -> None:
+        if error is None:
+            self.acknowledged.extend(ids)
+        else:
+            self.errors.append(error)
+
+
+def numbers(payloads: list[bytes]) -> list[int]:
+    return [int.from_bytes(payload[:4], "big") for payload in payloads]
+
+
+def test_one_sync_for_all_that_waits_and_answers_in_order(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk)
+        kit.open()
+        disk.events.clear()
+        for number in range(500):
+            kit.append(number)
+        await kit.journal.barrier()
+        assert kit.acknowledged == list(range(500))
+        assert [operation for operation, _ in disk.events] == ["write", "sync"]
+        assert kit.journal.pending_bytes == 0
+        await kit.journal.close()
+        again = Harness(tmp_path, disk)
+        assert numbers(again.open()) == list(range(500))
+        await again.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_group_is_bounded_in_bytes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk, group_bytes_max=4096)
+        kit.open()
+        disk.events.clear()
+        for number in range(10):
+            kit.append(number, 2000)
+        await kit.journal.barrier()
+        assert disk.events.count(("sync", disk.events[-1][1])) == 5
+        assert kit.acknowledged == list(range(10))
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_rolls_the_file_is_not_acknowledged_before_its_own_sync(
+    tmp_path: Path,
+) -> None:
+    """Each answer must find its own commit, in whichever file, durable already."""
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk, group_bytes_max=64 << 10)
+        kit.open()
+        answered_in: list[str] = []
+
+        def done(error: MagnetarError | None, ids: Sequence[int]) -> None:
+            assert error is None
+            position = kit.journal.committed
+            name = f"{position.file_id:016x}.journal"
+            assert disk.synced_to[name] >= position.offset
+            answered_in.append(name)
+
+        payload = b"x" * 30_000
+        for number in range(120):
+            kit.journal.append(Request(ENTRY, [payload], len(payload), done, [number]))
+        await kit.journal.barrier()
+        assert len(answered_in) == 120
+        assert len(set(answered_in)) >= 3  # it did roll
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_roll_of_a_failing_file_acknowledges_nothing_of_it(tmp_path: Path) -> None:
+    """The first file's sync fails in the very commit before the roll: neither its records nor
+    those of the next file are acknowledged."""
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk, group_bytes_max=4096)
+        kit.open()
+        kit.append(0)
+        await kit.journal.barrier()
+        first = kit.journal.committed.file_id
+
+        def fail(operation: str, name: str) -> None:
+            if operation == "sync" and name == f"{first:016x}.journal":
+                raise OSError(errno.EIO, "device gone")
+
+        disk.fail = fail
+        for number in range(1, 800):
+            kit.append(number, 4000)
+        with pytest.raises(BookieIOError, match="device gone"):
+            await kit.journal.barrier()
+        assert kit.acknowledged == [0]
+        assert len(kit.errors) == 799
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_failed_journal_stays_failed(tmp_path: Path, operation: str) -> None:
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk)
+        kit.open()
+        kit.append(1)
+        await kit.journal.barrier()
+
+        def fail(happening: str, name: str) -> None:
+            if happening == operation:
+                raise OSError(errno.EIO, "bad sector")
+
+        disk.fail = fail
+        kit.append(2)
+        with pytest.raises(BookieIOError, match="bad sector"):
+            await kit.journal.barrier()
+        disk.fail = lambda happening, name: None  # the disk works again: no matter
+        kit.append(3)
+        with pytest.raises(BookieIOError):
+            await kit.journal.barrier()
+        assert kit.acknowledged == [1]
+        assert len(kit.errors) == 2
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_raises_does_not_keep_the_others_from_theirs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        kit = Harness(tmp_path, WatchedDisk())
+        kit.open()
+        raised: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: raised.append(context["exception"])
+        )
+
+        def broken(error: MagnetarError | None, ids: Sequence[int]) -> None:
+            raise ZeroDivisionError
+
+        kit.append(1)
+        kit.journal.append(Request(ENTRY, [b"x" * 40], 40, broken, [2]))
+        kit.append(3)
+        kit.append(4)
+        await kit.journal.barrier()
+        assert kit.acknowledged == [1, 3, 4]
+        assert [type(error) for error in raised] == [ZeroDivisionError]
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_barrier_syncs_even_where_sync_is_off(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk, sync=False)
+        kit.open()
+        disk.events.clear()
+        await kit.journal.write(ENTRY, b"e" * 40)
+        assert [operation for operation, _ in disk.events] == ["write"]
+        await kit.journal.barrier()
+        assert disk.events[-1][0] == "sync"
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_spent_files_are_recycled_and_their_records_stay_gone(tmp_path: Path) -> None:
+    """Many lives of the same few files: replay gives exactly what lies behind the mark."""
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk, recycled_files_max=2, group_bytes_max=256 << 10)
+        kit.open()
+        mark = kit.journal.committed
+        kept_from = 0
+        for number in range(3000):
+            kit.append(number, 4000)
+            if number % 100 == 99:
+                await kit.journal.barrier()
+            if number % 500 == 499:
+                mark, kept_from = kit.journal.committed, number + 1
+                kit.journal.trim(mark)
+                await asyncio.sleep(0.01)
+        await kit.journal.close()
+        names = disk.list(tmp_path)
+        assert sum(name.endswith(".spare") for name in names) <= 2
+        assert len(names) < 9
+        again = Harness(tmp_path, disk)
+        assert numbers(again.open(mark)) == list(range(kept_from, 3000))
+        await again.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_larger_than_a_file_is_taken(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        kit = Harness(tmp_path, WatchedDisk())
+        kit.open()
+        for number, size in enumerate((100, 3 << 20, 200)):
+            kit.append(number, size)
+            await kit.journal.barrier()
+        assert kit.acknowledged == [0, 1, 2]
+        await kit.journal.close()
+        again = Harness(tmp_path, WatchedDisk())
+        assert numbers(again.open()) == [0, 1, 2]
+        await again.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_many_short_lives_without_a_mark_keep_everything(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for life in range(5):
+            kit = Harness(tmp_path, WatchedDisk())
+            assert numbers(kit.open()) == list(range(life))
+            kit.append(life)
+            await kit.journal.barrier()
+            await kit.journal.close()
+
+    asyncio.run(scenario())
