@@ -194,6 +194,37 @@ def test_a_body_that_says_more_than_there_is() -> None:
             decode(view, 0, len(view))
 
 
+def ack_frame(*ids: bytes) -> memoryview:
+    body = b"\x08\x01\x10\x00" + b"".join(b"\x1a" + varint(len(item)) + item for item in ids)
+    command = b"\x08\x0a\x52" + varint(len(body)) + body
+    return memoryview(len(command).to_bytes(4, "big") + command)
+
+
+def test_unusual_ids_behind_a_usual_one() -> None:
+    usual = b"\x08\x05\x10\x06"
+    for unusual, entry_id in (
+        (b"\x08\x05\x10" + b"\xff" * 9 + b"\x01", -1),
+        (b"\x08\x05\x10\x86\x80\x80\x80\x80\x80\x80\x80\x80\x00", 6),
+        (b"\x08\x05\x10\x07\x10\x08", 8),
+        (b"\x10\x07\x08\x05", 7),
+    ):
+        view = ack_frame(usual, unusual, usual)
+        found = decode_ack(view, 0, len(view))
+        assert [item[:2] for item in found.ids] == [(5, 6), (5, entry_id), (5, 6)]
+    for broken in (b"\x08\x05\x10", b"\x08\x05\x10\x80", b"\x08\x05"):
+        for frame in (ack_frame(usual, broken), ack_frame(usual, broken, usual)):
+            with pytest.raises(ProtocolError):
+                decode_ack(frame, 0, len(frame))
+
+
+def test_a_long_body_that_says_more_than_there_is() -> None:
+    good = bytes(ack_frame(*[b"\x08\x05\x10\x06"] * 100))
+    view = memoryview(good.replace(b"\x52\xdc\x04", b"\x52\xdd\x04"))
+    assert view != good
+    with pytest.raises(ProtocolError, match="undecodable"):
+        decode_ack(view, 0, len(view))
+
+
 def test_half_an_id_is_no_acknowledgement() -> None:
     command = b"\x08\x0a\x52\x08\x08\x01\x10\x00\x1a\x02\x08\x05"
     view = memoryview(len(command).to_bytes(4, "big") + command)
