@@ -21,6 +21,7 @@ from magnetar.model.errors import (
     UnauthorizedError,
 )
 from magnetar.model.ledger import Fragment, LedgerMetadata, LedgerState
+from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, MemoryBookie, Outcomes, opened, payloads, until
 
 
@@ -61,7 +62,7 @@ def test_a_failed_bookie_is_replaced(fault: str, quorums: tuple[int, int, int]) 
             entries = await reader.read_range(0, 39)
             assert [bytes(e.payload) for e in entries] == payloads(0, 40)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def _break(bookie: MemoryBookie, fault: str) -> None:
@@ -106,7 +107,7 @@ def test_nothing_is_confirmed_while_the_ensemble_changes() -> None:
             check_named_copies(cluster, writer.ledger_id, outcomes.confirmed)
             assert one.bookie_id not in metadata.fragments[-1].bookies
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_late_answers_of_a_replaced_bookie_do_not_count() -> None:
@@ -129,7 +130,7 @@ def test_late_answers_of_a_replaced_bookie_do_not_count() -> None:
             check_named_copies(cluster, writer.ledger_id, outcomes.confirmed)
             assert len(cluster.metadata(writer.ledger_id).fragments) == 1  # replaced in place
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_two_bookies_fail_one_after_the_other() -> None:
@@ -156,7 +157,7 @@ def test_two_bookies_fail_one_after_the_other() -> None:
             assert two.bookie_id not in named
             check_named_copies(cluster, writer.ledger_id, [0, 1])
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_one_bookie_that_comes_back_loses_nothing() -> None:
@@ -181,7 +182,7 @@ def test_one_bookie_that_comes_back_loses_nothing() -> None:
             entries = await reader.read_range(0, 9)
             assert [bytes(e.payload) for e in entries] == payloads(0, 10)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_one_bookie_that_stays_away_fails_the_appends_by_name() -> None:
@@ -208,7 +209,7 @@ def test_one_bookie_that_stays_away_fails_the_appends_by_name() -> None:
             closed = await writer.close()
             assert (closed.last_entry_id, closed.length) == (1, sum(map(len, payloads(0, 2))))
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_without_a_spare_bookie_the_others_go_on() -> None:
@@ -231,7 +232,7 @@ def test_without_a_spare_bookie_the_others_go_on() -> None:
             assert 40 in gone.entries[writer.ledger_id]
             check_named_copies(cluster, writer.ledger_id, outcomes.confirmed)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_fenced_and_refused_never_change_the_ensemble(
             assert outcomes.log[0][1:] == (-1, -1, 2)
             assert cluster.manager.writes == []
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_change_lost_to_a_recovery_is_fenced() -> None:
@@ -270,7 +271,7 @@ def test_a_change_lost_to_a_recovery_is_fenced() -> None:
             with pytest.raises(LedgerFencedError):
                 await writer.close()
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def _steal(cluster: Cluster, ledger_id: int, state: LedgerState) -> None:
@@ -298,7 +299,7 @@ def test_a_change_whose_answer_was_lost_is_found_done() -> None:
             assert writer.metadata == cluster.metadata(writer.ledger_id)
             check_named_copies(cluster, writer.ledger_id, outcomes.confirmed)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_change_keeps_what_re_replication_did_to_earlier_fragments() -> None:
@@ -322,7 +323,7 @@ def test_a_change_keeps_what_re_replication_did_to_earlier_fragments() -> None:
             await until(lambda: len(cluster.metadata(writer.ledger_id).fragments) == 3)
             assert cluster.metadata(writer.ledger_id).fragments[0] == moved
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_conflicting_close_counts_only_if_identical() -> None:
@@ -342,7 +343,7 @@ def test_a_conflicting_close_counts_only_if_identical() -> None:
                     with pytest.raises(LedgerClosedError):
                         await writer.close()
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_failed_change_does_not_stop_the_close() -> None:
@@ -369,7 +370,7 @@ def test_a_failed_change_does_not_stop_the_close() -> None:
             assert closed.last_entry_id == 1
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        asyncio.run(run(monkeypatch))
+        run_virtual(run(monkeypatch))
 
 
 def test_the_recovery_flag_is_not_on_ordinary_adds() -> None:
@@ -382,7 +383,7 @@ def test_the_recovery_flag_is_not_on_ordinary_adds() -> None:
         flags = {flag for b in cluster.pool.bookies.values() for _, flag in b.adds}
         assert flags == {AddFlag.NONE}
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_busy_bookie_takes_what_it_can_and_is_not_replaced() -> None:
@@ -403,7 +404,7 @@ def test_a_busy_bookie_takes_what_it_can_and_is_not_replaced() -> None:
                 assert outcomes.confirmed == list(range(20))
                 assert cluster.manager.writes == []
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_nothing_goes_to_a_new_bookie_before_the_metadata_names_it() -> None:
@@ -429,7 +430,7 @@ def test_nothing_goes_to_a_new_bookie_before_the_metadata_names_it() -> None:
             assert early == [0]
             assert set(spare.entries[writer.ledger_id]) <= {0, 1}
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_two_failures_and_a_conflict_in_one_change() -> None:
@@ -465,7 +466,7 @@ def test_two_failures_and_a_conflict_in_one_change() -> None:
             assert not {one.bookie_id, two.bookie_id} & set(closed.fragments[-1].bookies)
             check_named_copies(cluster, writer.ledger_id, outcomes.confirmed)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_an_owner_may_append_and_give_up_from_inside_done() -> None:
@@ -489,4 +490,4 @@ def test_an_owner_may_append_and_give_up_from_inside_done() -> None:
                 await finished.wait()
             assert log == [(True, 1), (False, 2), (False, 3), (False, 1)]
 
-    asyncio.run(run())
+    run_virtual(run())

@@ -15,6 +15,7 @@ from magnetar.model.errors import (
     NotEnoughBookiesError,
 )
 from magnetar.model.ledger import DigestType, LedgerState
+from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads
 
 QUORUMS = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (4, 2, 1), (5, 3, 2), (3, 3, 3)]
@@ -48,7 +49,7 @@ def test_what_was_appended_is_read_back(quorums: tuple[int, int, int]) -> None:
         assert closed.ctime_ms == 1500
         assert await read_all(cluster.new_client(), writer.ledger_id) == payloads(0, 100)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 @pytest.mark.parametrize("quorums", QUORUMS, ids=str)
@@ -68,7 +69,7 @@ def test_each_entry_lies_on_its_write_set_and_nowhere_else(quorums: tuple[int, i
                 }
                 assert holders == set(writer.metadata.write_set(entry_id))
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 @pytest.mark.parametrize("quorums", QUORUMS, ids=str)
@@ -92,7 +93,7 @@ def test_a_crashed_writers_entries_are_recovered(quorums: tuple[int, int, int]) 
             assert isinstance(outcomes.errors[1], LedgerFencedError)
             assert await read_all(cluster.client, writer.ledger_id) == payloads(0, 30)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_an_empty_ledger_is_recovered_and_read() -> None:
@@ -105,7 +106,7 @@ def test_an_empty_ledger_is_recovered_and_read() -> None:
             assert await reader.read(0, 10, 1000) == []
             assert cluster.metadata(writer.ledger_id).length == 0
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_looking_without_recovery_leaves_the_writer_alone() -> None:
@@ -124,7 +125,7 @@ def test_looking_without_recovery_leaves_the_writer_alone() -> None:
             await outcomes.wait(6)
             assert not outcomes.errors
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_appends_after_close_fail_and_closing_twice_is_fine() -> None:
@@ -143,7 +144,7 @@ def test_appends_after_close_fail_and_closing_twice_is_fine() -> None:
         assert outcomes.confirmed == [0, 1]
         assert isinstance(outcomes.errors[0], LedgerClosedError)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
@@ -158,7 +159,7 @@ def test_every_digest_type_and_a_password(digest_type: DigestType) -> None:
         assert await read_all(cluster.client, writer.ledger_id) == [b"a", b"bc", b"def"]
         assert cluster.metadata(writer.ledger_id).length == 6
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_too_few_bookies_to_create_names_them() -> None:
@@ -167,7 +168,7 @@ def test_too_few_bookies_to_create_names_them() -> None:
         with pytest.raises(NotEnoughBookiesError, match=r"needs 3 bookies and 2.*b1.*b2"):
             await cluster.client.create()
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_delete_and_read_metadata() -> None:
@@ -181,7 +182,7 @@ def test_delete_and_read_metadata() -> None:
         with pytest.raises(NoSuchLedgerError):
             await cluster.client.open(writer.ledger_id)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_an_entry_that_nobody_has_is_told_by_bookie() -> None:
@@ -198,4 +199,4 @@ def test_an_entry_that_nobody_has_is_told_by_bookie() -> None:
         with pytest.raises(NoEntryError, match=r"b1.*b2.*b3|b2.*b3.*b1|b3.*b1.*b2"):
             await reader.read(1, 5, 1000)
 
-    asyncio.run(run())
+    run_virtual(run())

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.ledger.reader import LedgerReader
 from magnetar.model.errors import BookieIOError, LedgerError, NoEntryError
+from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, payloads
 
 
@@ -38,7 +39,7 @@ def test_bounds_and_the_end(quorums: tuple[int, int, int]) -> None:
         with pytest.raises(ValueError, match="past the last confirmed"):
             await reader.read_range(0, 50)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (3, 2, 2)], ids=str)
@@ -59,7 +60,7 @@ def test_one_bad_replica_is_passed_over(fault: str, quorums: tuple[int, int, int
             entries = await reader.read_range(0, 29)
             assert [bytes(e.payload) for e in entries] == payloads(0, 30)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_bookie_that_refused_is_asked_last_from_then_on() -> None:
@@ -75,7 +76,7 @@ def test_a_bookie_that_refused_is_asked_last_from_then_on() -> None:
             await reader.read(0, 5, 1000)
         assert loop.time() - began < 0.05 * 20 / 2
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_when_no_replica_is_sound_the_error_says_what_each_said() -> None:
@@ -96,7 +97,7 @@ def test_when_no_replica_is_sound_the_error_says_what_each_said() -> None:
         found = await reader.read(0, 3, 1000)  # what comes before the bad one is given
         assert [entry.entry_id for entry in found] == [0]
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_entries_of_several_fragments_are_read_from_their_own_bookies() -> None:
@@ -116,4 +117,4 @@ def test_entries_of_several_fragments_are_read_from_their_own_bookies() -> None:
         found = await reader.read(0, 20, 1 << 20)
         assert [bytes(e.payload) for e in found] == payloads(0, 20)
 
-    asyncio.run(run())
+    run_virtual(run())

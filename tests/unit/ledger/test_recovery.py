@@ -18,6 +18,7 @@ from magnetar.model.errors import (
     UnknownLedgerStateError,
 )
 from magnetar.model.ledger import Fragment, LedgerMetadata, LedgerState
+from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, payloads, until
 
 
@@ -63,7 +64,7 @@ def test_a_tail_that_may_be_acknowledged_is_kept_and_written_again() -> None:
             assert {5, 6} <= set(bookie.entries[writer.ledger_id])
             assert bookie.adds[-1][1] & AddFlag.RECOVERY
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_entries_beyond_a_hole_are_dropped() -> None:
@@ -73,7 +74,7 @@ def test_entries_beyond_a_hole_are_dropped() -> None:
         plant(cluster, writer, 6, [0])
         assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 5)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 @pytest.mark.parametrize("kind", ["down", "silent", "io", "limbo", "corrupt"])
@@ -104,7 +105,7 @@ def test_unknown_is_never_taken_for_absent(kind: str) -> None:
         if kind == "corrupt":
             bookie.corrupt.add(5)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 @pytest.mark.parametrize("fault", ["down", "silent"])
@@ -117,7 +118,7 @@ def test_one_bookie_away_does_not_hold_recovery_up(fault: str) -> None:
         async with asyncio.timeout(1.5):
             assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 20)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_bookie_lost_for_rewrites_is_replaced_only_in_the_closed_metadata() -> None:
@@ -143,7 +144,7 @@ def test_a_bookie_lost_for_rewrites_is_replaced_only_in_the_closed_metadata() ->
         assert metadata.fragments[-1].first_entry_id == 5
         assert 5 in spare.entries[writer.ledger_id]
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_fresh_last_fragment_that_knows_no_lac() -> None:
@@ -165,7 +166,7 @@ def test_a_fresh_last_fragment_that_knows_no_lac() -> None:
         firsts = [fragment.first_entry_id for fragment in closed.fragments]
         assert firsts == sorted(set(firsts))
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_the_old_writer_is_not_acknowledged_after_the_close() -> None:
@@ -188,7 +189,7 @@ def test_the_old_writer_is_not_acknowledged_after_the_close() -> None:
         assert isinstance(outcomes.errors[1], LedgerFencedError)
         await writer.abandon()
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_concurrent_recoveries_end_identical() -> None:
@@ -208,7 +209,7 @@ def test_concurrent_recoveries_end_identical() -> None:
             assert kept in (6, 7)
             assert await contents(clients[0], writer.ledger_id) == payloads(0, kept)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_recovery_that_finds_the_ledger_closed_meanwhile_takes_that_end() -> None:
@@ -227,7 +228,7 @@ def test_a_recovery_that_finds_the_ledger_closed_meanwhile_takes_that_end() -> N
         cluster.manager.before_write = other_recovery_first
         assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 4)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_long_tail_is_recovered_in_windows() -> None:
@@ -240,7 +241,7 @@ def test_a_long_tail_is_recovered_in_windows() -> None:
         await writer.abandon()
         assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 1000)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_recovery_waits_for_no_more_than_it_needs_and_names_who_is_missing() -> None:
@@ -255,4 +256,4 @@ def test_recovery_waits_for_no_more_than_it_needs_and_names_who_is_missing() -> 
         assert all(name in str(told.value) for name in names[:2])
         assert names[2] not in str(told.value)
 
-    asyncio.run(run())
+    run_virtual(run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata, LedgerState
+from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import MemoryManager
 
 B = [BookieId(f"b{i}") for i in range(6)]
@@ -39,7 +39,7 @@ def run(
         version = await manager.create(metadata)
         await scenario(manager, kind(manager, metadata, version))  # type: ignore[arg-type]
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def stored(manager: MemoryManager) -> LedgerMetadata:
