@@ -62,7 +62,9 @@ public final class BookiePeer {
         emptyLedger();
         fencing();
         wrongPassword();
-        batchRead();
+        if (v2) {
+            batchRead(); // the client has it in version 2 only
+        }
         tailing();
         held();
         info();

@@ -28,11 +28,10 @@ STEPS = [
     "recovery of an empty ledger",
     "recovery fences the writer",
     "another password is refused",
-    "batch read",
     "bookie info",
     "delete",
 ]
-ONLY_V2 = ["tailing by reading the last confirmed"]
+ONLY_V2 = ["batch read", "tailing by reading the last confirmed"]
 ONLY_V3 = ["explicit LAC and long poll", "list of entries"]
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
