@@ -1,0 +1,182 @@
+"""The roles of a cluster as processes of their own, with a real ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pulsar
+import pytest
+
+from tests.standalone import free_port
+
+pytestmark = pytest.mark.zookeeper
+
+READY_S = 30.0
+END_S = 30.0
+SESSION = ("--set", "metadata.session_timeout_ms=2000")
+QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+
+
+class Role:
+    """A ``magnetar`` server process."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.log_path = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"
+        self.ready_line = ""
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "magnetar", *arguments], stdout=subprocess.PIPE, stderr=log
+            )
+
+    def wait_ready(self) -> Role:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], READY_S)[0]:
+            raise TimeoutError(self.log)
+        self.ready_line = self.process.stdout.readline().decode()
+        assert self.ready_line, self.log
+        return self
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+class Cluster:
+    """ZooKeeper and three bookies; brokers come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.broker_port, self.http_port = free_port(), free_port()
+        zookeeper_port = free_port()
+        data = ("--data-dir", str(folder / "zookeeper"))
+        self.zookeeper = Role(folder, "zookeeper", *data, "--port", str(zookeeper_port))
+        self.metadata = ("--metadata", f"zk://127.0.0.1:{zookeeper_port}/test", *SESSION)
+        self.roles = [self.zookeeper.wait_ready()]
+        self.bookies = [self.bookie(index, free_port()) for index in range(3)]
+        for bookie in self.bookies:
+            bookie.wait_ready()
+
+    def bookie(self, index: int, port: int) -> Role:
+        data = ("--data-dir", str(self.folder / f"bookie-{index}"))
+        return self._keep(Role(self.folder, "bookie", *data, "--port", str(port), *self.metadata))
+
+    def broker(self, ensemble: int = 3) -> Role:
+        ports = ("--port", str(self.broker_port), "--http-port", str(self.http_port))
+        ensembles = ("--set", f"ledger.ensemble_size={ensemble}")
+        quorums = ("--set", f"ledger.write_quorum={ensemble}", "--set", "ledger.ack_quorum=2")
+        return self._keep(Role(self.folder, "broker", *ports, *self.metadata, *ensembles, *quorums))
+
+    def kill_zookeeper(self) -> None:
+        """The server itself, as a crash would; its role notices."""
+        pid = self.zookeeper.process.pid
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+
+    def _keep(self, role: Role) -> Role:
+        self.roles.append(role)
+        return role
+
+    def client(self) -> pulsar.Client:
+        url = f"pulsar://127.0.0.1:{self.broker_port}"
+        return pulsar.Client(url, operation_timeout_seconds=20, logger=QUIET)
+
+    def end(self) -> None:
+        for role in reversed(self.roles[1:]):
+            role.end(signal.SIGKILL)
+        self.zookeeper.end()  # asked to, so that it takes its server along
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.end()
+
+
+def publish(client: pulsar.Client, bodies: list[bytes]) -> None:
+    producer = client.create_producer("t", batching_enabled=False)
+    for body in bodies:
+        producer.send(body)
+    producer.close()
+
+
+def read(client: pulsar.Client, count: int) -> list[bytes]:
+    reader = client.create_reader("t", pulsar.MessageId.earliest)
+    return [reader.read_next(timeout_millis=20_000).data() for _ in range(count)]
+
+
+def test_a_cluster_of_processes_goes_on_when_one_is_killed(cluster: Cluster) -> None:
+    broker = cluster.broker().wait_ready()
+    bodies = [b"%d" % n for n in range(300)]
+    client = cluster.client()
+    publish(client, bodies[:100])
+
+    cluster.bookies[0].end(signal.SIGKILL)
+    publish(client, bodies[100:200])  # two of three confirm
+    client.close()
+
+    broker.end(signal.SIGKILL)
+    cluster.broker(ensemble=2).wait_ready()  # recovers with the two that are left
+    client = cluster.client()
+    publish(client, bodies[200:])
+    assert read(client, 300) == bodies
+    client.close()
+
+
+def test_a_cluster_has_one_broker_at_a_time(cluster: Cluster) -> None:
+    broker = cluster.broker().wait_ready()
+    holder = broker.process.pid
+    cluster.broker_port, cluster.http_port = free_port(), free_port()
+    second = cluster.broker()
+    assert second.process.wait(END_S) == 1
+    assert f"process {holder}" in second.log
+    assert "cluster 'standalone' is held by the broker at" in second.log
+
+    assert broker.end() == 0  # gives the claim up, so the next need not wait
+    cluster.broker().wait_ready()
+
+
+def test_every_role_ends_cleanly(cluster: Cluster) -> None:
+    broker = cluster.broker().wait_ready()
+    url = f"http://127.0.0.1:{cluster.http_port}/magnetar/v1/bookies"
+    assert len(httpx.get(url, trust_env=False).json()) == 3
+    client = cluster.client()
+    publish(client, [b"x"])
+    client.close()
+    assert broker.end() == 0
+    assert [bookie.end() for bookie in cluster.bookies] == [0, 0, 0]
+    assert cluster.zookeeper.end() == 0
+    for role in cluster.roles:
+        assert "Traceback" not in role.log
+
+
+def test_roles_end_without_zookeeper_too(cluster: Cluster) -> None:
+    broker = cluster.broker().wait_ready()
+    cluster.kill_zookeeper()
+    assert cluster.zookeeper.process.wait(END_S) == 1
+    assert "ZooKeeper ended with code" in cluster.zookeeper.log
+    assert broker.process.wait(END_S) == 1, "a broker that lost its claim stops"
+    assert "cluster 'standalone' may have another broker by now" in broker.log
+    assert [bookie.end() for bookie in cluster.bookies] == [0, 0, 0]
