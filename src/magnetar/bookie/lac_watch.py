@@ -2,7 +2,7 @@
 
 ``changed`` is called after adds, explicit LACs and fences; it costs one dict lookup when nobody
 waits. What reaches the storage core past the server (a client in the same process) is not seen
-here, so waits are short and the waiter looks again.
+here, so waits are short and the waiter looks again (``docs/adr/0022-long-polls-look-again.md``).
 """
 
 from __future__ import annotations

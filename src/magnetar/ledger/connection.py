@@ -3,7 +3,7 @@
 As BookKeeper's clients do, two connections, each made when it is first needed: version 2, cheap,
 for adds and plain reads; version 3 for what version 2 lacks (last add confirmed) and for what must
 not be mistaken for something else (fencing reads, adds of a recovery). ``v3_only`` leaves the
-first out.
+first out. Why it is split so: ``docs/adr/0020-two-lanes-per-bookie.md``.
 """
 
 from __future__ import annotations

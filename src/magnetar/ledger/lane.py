@@ -5,7 +5,7 @@ attempt it fails at once until a bounded, doubling pause is over. What is sent b
 connection is up waits in the lane, bounded. When the connection breaks, everything unanswered
 fails with ``BookieUnavailableError``. Time limits are swept coarsely, by one timer per lane that
 runs only while something is unanswered; a lane on which a request expired and nothing at all came
-in since is taken for dead and broken.
+in since is taken for dead and broken (``docs/adr/0023-silence-breaks-a-connection.md``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A chunk of frames decodes to a list of requests in the order of the frames, with one exception:
 the adds of one ledger between two other requests become one ``AddRun``, so that the bookie takes
 them with one call. Entry ids ascend within a run; an id that does not ascend begins a new run,
-so no id occurs twice in one.
+so no id occurs twice in one. See ``docs/adr/0021-runs-of-adds.md``.
 
 ``txn_id`` is version 3's transaction id (0 in version 2, which matches answers on ledger and
 entry instead).
