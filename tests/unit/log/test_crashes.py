@@ -91,6 +91,26 @@ def test_a_crash_at_any_step_loses_nothing_confirmed(effect: bool) -> None:
     asyncio.run(scenario())
 
 
+def test_a_ledger_left_empty_by_a_crash_is_deleted() -> None:
+    async def scenario() -> None:
+        world = World()
+        process = Process(world, crash_at=5)  # node, epoch, ledger, record; then the entry
+        log = await process.store().open(NAME)
+        log.append([b"lost"], Outcomes())
+        while not process.crashed:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert world.alive() == {1}
+        log = await Process(world).store().open(NAME)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert world.alive() == set()
+        assert log.stats().ledgers == ()
+        await publish(log, 0, 3)
+        assert values(await read_all(log)) == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("effect", [False, True], ids=["before", "after"])
 def test_a_deletion_cut_off_anywhere_is_finished(effect: bool) -> None:
     async def fill(world: World) -> None:
