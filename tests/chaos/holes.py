@@ -44,6 +44,7 @@ def subscribe(client: pulsar.Client, count: int) -> list[pulsar.Consumer]:
             consumer_type=pulsar.ConsumerType.Shared,
             initial_position=pulsar.InitialPosition.Earliest,
             receiver_queue_size=1000,
+            batch_index_ack_enabled=True,
         )
         for _ in range(count)
     ]
