@@ -19,13 +19,12 @@ full (bytes and time), reads under way. Past them: ``TooManyRequestsError``.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
 
+from magnetar.bookie.flusher import Flusher
 from magnetar.bookie.journal import Done, Journal, Request
 from magnetar.bookie.journal_files import JournalDirectory
 from magnetar.bookie.journal_format import (
@@ -33,7 +32,6 @@ from magnetar.bookie.journal_format import (
     ENTRY,
     LAC,
     LEDGER,
-    Damage,
     encode_delete,
     encode_lac,
     encode_ledger,
@@ -47,11 +45,10 @@ from magnetar.bookie.ledger_state import (
 from magnetar.bookie.ledger_table import LedgerTable
 from magnetar.bookie.parking import Add, Parking
 from magnetar.bookie.read_cache import ReadCache
-from magnetar.bookie.replay import Replayer, StartReport, replay_journal, sort_damages
+from magnetar.bookie.replay import StartReport, replay_all
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk, RealDisk
-from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
 from magnetar.model.entry import LacReply
 from magnetar.model.errors import (
@@ -78,7 +75,6 @@ FENCE = 1
 """Read flag: fence before reading."""
 
 READS_MAX = 1024
-FLUSH_RETRY_S = 1.0
 
 
 class BookieInfo(NamedTuple):
@@ -108,11 +104,10 @@ class Bookie:
         self._metrics = metrics
         self._disk: Disk = disk or RealDisk()
         self._read_cache = ReadCache(config.read_cache_bytes)
-        self._flush_bytes = config.write_cache_bytes // (4 * len(config.ledger_directories))
         self._reads: dict[tuple[int, int], asyncio.Future[list[tuple[int, bytes]]]] = {}
-        self._flushing = 0
         self._closed = True
-        self.read_only = False
+        self.writes_refused = False
+        """An operator's word; ``read_only`` is also true while a disk is nearly full."""
         self.report: StartReport | None = None
 
     # -- start and end ------------------------------------------------------------------------
@@ -120,7 +115,6 @@ class Bookie:
     async def start(self) -> StartReport:
         """Open the directories, replay the journals. Raises ``ConfigError``, ``BookieIOError``."""
         self._loop = asyncio.get_running_loop()
-        self._tasks = TaskScope("bookie")
         config, disk = self._config, self._disk
         if not config.journal.sync:
             log.warning(
@@ -132,100 +126,44 @@ class Bookie:
             LedgerStorage(index, path, disk, config, half)
             for index, path in enumerate(config.ledger_directories)
         ]
-        self._directories = [
-            JournalDirectory(
-                disk, path, config.journal.file_bytes, config.journal.recycled_files_max
-            )
-            for path in config.journal.directories
+        size, kept = config.journal.file_bytes, config.journal.recycled_files_max
+        directories = [
+            JournalDirectory(disk, path, size, kept) for path in config.journal.directories
         ]
         self._journals = [
             Journal(index, directory, disk, config.journal, self._metrics)
-            for index, directory in enumerate(self._directories)
+            for index, directory in enumerate(directories)
         ]
+        self._table = LedgerTable(self._storages, self._journals)
         self._parkings = [
             Parking(config.journal.pending_bytes_max, self._add_parked) for _ in self._storages
         ]
-        self._table = LedgerTable(self._storages, self._journals)
-        self._wanted = [asyncio.Event() for _ in self._storages]
+        self._flusher = Flusher(self._table, self._parkings, config, disk, self._metrics)
         try:
-            self.report = await self._storages[0].flush_lane.run(self._open)
+            self.report = report = await self._storages[0].flush_lane.run(
+                lambda: replay_all(self._table, directories, self._metrics)
+            )
         except MagnetarError:
             await self._close_parts()
             raise
         self._closed = False
-        self._check_space()
-        for index in range(len(self._storages)):
-            self._tasks.spawn(self._flush_loop(index), f"flush-{index}")
-        if self.report.files > len(self._journals):
-            self._want_flush()
-        return self.report
-
-    def _open(self) -> StartReport:
-        """Blocking, in a lane."""
-        started = time.perf_counter()
-        for storage in self._storages:
-            storage.open(len(self._storages), len(self._journals))
-        entries = byte_count = files = 0
-        found: list[tuple[int, JournalDirectory, Damage]] = []
-        for journal, directory in zip(self._journals, self._directories, strict=True):
-            replayer = Replayer(journal.index, self._table)
-            result = replay_journal(directory, replayer.start, replayer.apply)
-            journal.open(result.files, result.last_id, result.next_id)
-            entries += replayer.entries
-            byte_count += result.byte_count
-            files += len(result.files)
-            found.extend((journal.index, directory, damage) for damage in result.damages)
-        torn, damages = sort_damages(found)
-        if damages:
-            for storage in self._storages:
-                storage.enter_limbo()
-        limbo = any(storage.marks.limbo for storage in self._storages)
-        seconds = time.perf_counter() - started
-        report = StartReport(entries, byte_count, files, torn, damages, limbo, seconds)
-        self._tell(report)
+        self._flusher.start()
+        if report.files > len(self._journals):
+            self._flusher.want()
         return report
-
-    def _tell(self, report: StartReport) -> None:
-        for one in report.torn_tails:
-            log.info(
-                "journal ends in an unfinished write, as after a crash; nothing in it was "
-                "acknowledged",
-                file=one.path,
-                offset=one.damage.start,
-            )
-        for one in report.damages:
-            log.error(
-                "journal damaged: acknowledged entries may be lost; negative answers are "
-                "withheld until the bookie is repaired",
-                file=one.path,
-                start=one.damage.start,
-                end=one.damage.end,
-            )
-        self._metrics.bookie_journal_damages_total.inc(len(report.damages))
-        self._metrics.bookie_replayed_entries_total.inc(report.entries)
-        log.info(
-            "bookie started",
-            replayed_entries=report.entries,
-            replayed_bytes=report.byte_count,
-            seconds=round(report.seconds, 3),
-            limbo=report.limbo,
-        )
 
     async def close(self) -> None:
         """Commit and flush everything, then end. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        await self._tasks.close()
+        await self._flusher.stop()
         for parking in self._parkings:
             parking.refuse_all(BookieIOError("the bookie is closing"))
         try:
             for journal in self._journals:
                 await journal.barrier()
-            for index, storage in enumerate(self._storages):
-                if storage.has_failed_work:
-                    await self._flush(index)
-                await self._flush(index)
+            await self._flusher.flush_all()
         except BookieIOError as error:
             log.error("last flush failed; the next start replays the journal", error=str(error))
         await self._close_parts()
@@ -235,6 +173,11 @@ class Bookie:
             await journal.close()
         for storage in self._storages:
             await storage.close()
+
+    @property
+    def read_only(self) -> bool:
+        """No new entries are taken; recovery may write."""
+        return self.writes_refused or self._flusher.disk_full
 
     # -- adding -------------------------------------------------------------------------------
 
@@ -273,7 +216,7 @@ class Bookie:
         if not parked and (storage.cache.full or self._parkings[storage.index]):
             add = Add(ledger_id, master_key, entry_ids, entries, flags, done)
             self._parkings[storage.index].park(add, size)
-            self._want_flush()
+            self._flusher.want()
             return
         self._check_journal(ledger_id, size)
         if ledger is None or not ledger.master_key:
@@ -289,8 +232,8 @@ class Bookie:
         half.put(ledger_id, entry_ids, entries, size)
         storage.dirty[ledger_id] = ledger
         ledger.journal.append(Request(ENTRY, entries, size, done, entry_ids))
-        if half.byte_count >= self._flush_bytes:
-            self._want_flush()
+        if half.byte_count >= self._flusher.flush_bytes:
+            self._flusher.want()
 
     def _add_parked(self, add: Add) -> None:
         self._add(*add, parked=True)
@@ -302,8 +245,8 @@ class Bookie:
             raise BookieIOError("the bookie is closed")
         if self.read_only and not flags & RECOVERY:
             raise ReadOnlyBookieError(
-                f"add to ledger {ledger_id}: the bookie's disks are nearly full; "
-                "free space or write elsewhere"
+                f"add to ledger {ledger_id}: the bookie is read-only (its disks are nearly full, "
+                "or an operator said so); free space or write elsewhere"
             )
         if ledger is None:
             _check_key_length(ledger_id, master_key)
@@ -532,62 +475,6 @@ class Bookie:
         certain again."""
         for storage in self._storages:
             await storage.leave_limbo()
-
-    # -- flushing -----------------------------------------------------------------------------
-
-    def _want_flush(self) -> None:
-        """All directories together: the journals are held by whichever is furthest behind."""
-        for event in self._wanted:
-            if not event.is_set():
-                event.set()
-
-    async def _flush_loop(self, index: int) -> None:
-        event = self._wanted[index]
-        interval_s = self._config.flush_interval_ms / 1000
-        while not self._closed:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(interval_s):  # wait_for may lose a cancellation
-                    await event.wait()
-            event.clear()
-            try:
-                await self._flush(index)
-            except BookieIOError as error:
-                self._metrics.bookie_flush_failures_total.inc()
-                log.error("flush failed; trying again", error=str(error))
-                await asyncio.sleep(FLUSH_RETRY_S)
-                event.set()
-
-    async def _flush(self, index: int) -> None:
-        storage = self._storages[index]
-        started = time.perf_counter()
-        self._flushing += 1
-        try:
-            await storage.flush([journal.committed for journal in self._journals])
-        finally:
-            self._flushing -= 1
-        self._metrics.bookie_flush_seconds.observe(time.perf_counter() - started)
-        for journal in self._journals:
-            marks = [storage.marks.positions[journal.index] for storage in self._storages]
-            journal.trim(min(marks))
-        if not self._flushing:
-            self._table.shrink()
-        self._check_space()
-        self._parkings[index].drain(lambda: storage.cache.full)
-
-    def _check_space(self) -> None:
-        """Take no new entries while a directory lacks room for what memory and journal hold."""
-        config = self._config
-        reserve = 2 * config.write_cache_bytes + 2 * config.journal.file_bytes
-        paths = [*config.ledger_directories, *config.journal.directories]
-        free = min(self._disk.space(path).free_bytes for path in paths)
-        read_only = free < reserve * (1.25 if self.read_only else 1.0)
-        if read_only != self.read_only:
-            log.warning(
-                "bookie is read-only now" if read_only else "bookie is writable again",
-                free_bytes=free,
-                reserve_bytes=reserve,
-            )
-        self.read_only = read_only
 
 
 def _check_key_length(ledger_id: int, master_key: bytes) -> None:

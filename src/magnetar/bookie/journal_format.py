@@ -259,10 +259,13 @@ class FileScan:
         return bool(crc32c(payload, crc32c(_WORD.pack(word), self._seed)) == crc)
 
     def _next_commit(self, pos: int) -> int | None:
-        """The first whole COMMIT record of this life of the file, at or after ``pos``."""
-        found = self._data.find(_COMMIT_WORD, pos)
-        while found >= 0:
-            if found % BLOCK_BYTES == 0 and self._whole_at(found):
-                return found
-            found = self._data.find(_COMMIT_WORD, found + 1)
+        """The first whole COMMIT record of this life of the file, at or after ``pos``, which is
+        the start of a block. Looks at the first byte of each block only."""
+        firsts = self._data[pos::BLOCK_BYTES]
+        block = firsts.find(_COMMIT_WORD[0])
+        while block >= 0:
+            candidate = pos + block * BLOCK_BYTES
+            if self._data.startswith(_COMMIT_WORD, candidate) and self._whole_at(candidate):
+                return candidate
+            block = firsts.find(_COMMIT_WORD[0], block + 1)
         return None

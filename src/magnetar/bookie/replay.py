@@ -8,9 +8,12 @@ have been acknowledged, so the ledger directories go into limbo ("no" is not cer
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import structlog
 
 from magnetar.bookie.journal_files import JournalDirectory
 from magnetar.bookie.journal_format import (
@@ -32,6 +35,9 @@ from magnetar.bookie.journal_format import (
 from magnetar.bookie.ledger_state import LedgerState
 from magnetar.bookie.ledger_table import LedgerTable
 from magnetar.bookie.storage import LedgerStorage
+from magnetar.metrics import Metrics
+
+log = structlog.get_logger(__name__)
 
 _entry_head = struct.Struct(">qqq").unpack_from
 
@@ -168,9 +174,10 @@ class Replayer:
             state.last_entry_id = entry_id
         if lac > state.lac:
             state.lac = lac
-        state.storage.cache.active.put(ledger_id, (entry_id,), (data,), len(data))
+        cache = state.storage.cache
+        cache.active.put_one(ledger_id, entry_id, data)
         self.entries += 1
-        if state.storage.cache.full:
+        if cache.active.byte_count >= 2 * cache.half_bytes_max:
             flush_early(state.storage)
 
     def _state(self, ledger_id: int, position: JournalPosition) -> LedgerState | None:
@@ -184,18 +191,64 @@ class Replayer:
 
 
 def flush_early(storage: LedgerStorage) -> None:
-    """Make room during a replay; the marks stay."""
+    """Make room during a replay, when both halves' worth is full; the marks stay."""
     storage.write(storage.take_work(), None, paced=False)
     storage.cache.flushed()
 
 
-def sort_damages(
-    found: Sequence[tuple[int, JournalDirectory, Damage]],
-) -> tuple[tuple[JournalDamage, ...], tuple[JournalDamage, ...]]:
-    """(torn tails, real damage), with paths for the operator."""
-    told = [
-        JournalDamage(journal, str(directory.file_path(damage.file_id)), damage)
-        for journal, directory, damage in found
-    ]
-    torn = tuple(one for one in told if one.damage.torn)
-    return torn, tuple(one for one in told if not one.damage.torn)
+def replay_all(
+    table: LedgerTable, directories: Sequence[JournalDirectory], metrics: Metrics
+) -> StartReport:
+    """Open the ledger directories, replay and reopen the journals (``directories`` are theirs).
+    Raises ``ConfigError`` for a changed layout, ``BookieIOError`` for an unusable directory."""
+    started = time.perf_counter()
+    for storage in table.storages:
+        storage.open(len(table.storages), len(table.journals))
+    entries = byte_count = files = 0
+    found: list[JournalDamage] = []
+    for journal, directory in zip(table.journals, directories, strict=True):
+        replayer = Replayer(journal.index, table)
+        result = replay_journal(directory, replayer.start, replayer.apply)
+        journal.open(result.files, result.last_id, result.next_id)
+        entries += replayer.entries
+        byte_count += result.byte_count
+        files += len(result.files)
+        for damage in result.damages:
+            path = str(directory.file_path(damage.file_id))
+            found.append(JournalDamage(journal.index, path, damage))
+    torn = tuple(one for one in found if one.damage.torn)
+    damages = tuple(one for one in found if not one.damage.torn)
+    if damages:
+        for storage in table.storages:
+            storage.enter_limbo()
+    limbo = any(storage.marks.limbo for storage in table.storages)
+    seconds = time.perf_counter() - started
+    report = StartReport(entries, byte_count, files, torn, damages, limbo, seconds)
+    _tell(report, metrics)
+    return report
+
+
+def _tell(report: StartReport, metrics: Metrics) -> None:
+    for one in report.torn_tails:
+        log.info(
+            "journal ends in an unfinished write, as after a crash; nothing in it was acknowledged",
+            file=one.path,
+            offset=one.damage.start,
+        )
+    for one in report.damages:
+        log.error(
+            "journal damaged: acknowledged entries may be lost; negative answers are withheld "
+            "until the bookie is repaired",
+            file=one.path,
+            start=one.damage.start,
+            end=one.damage.end,
+        )
+    metrics.bookie_journal_damages_total.inc(len(report.damages))
+    metrics.bookie_replayed_entries_total.inc(report.entries)
+    log.info(
+        "bookie started",
+        replayed_entries=report.entries,
+        replayed_bytes=report.byte_count,
+        seconds=round(report.seconds, 3),
+        limbo=report.limbo,
+    )

@@ -37,6 +37,15 @@ class WriteHalf:
         self.byte_count += size + count * ENTRY_OVERHEAD_BYTES
         self.entry_count += count
 
+    def put_one(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
+        """As ``put``; replay's way."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self.ledgers[ledger_id] = {}
+        ledger[entry_id] = entry
+        self.byte_count += len(entry) + ENTRY_OVERHEAD_BYTES
+        self.entry_count += 1
+
     def sorted_entries(self) -> Iterator[tuple[int, int, bytes]]:
         """(ledger id, entry id, entry), by ledger and id."""
         for ledger_id in sorted(self.ledgers):

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie import bookie as bookie_module
-from magnetar.bookie import parking
+from magnetar.bookie import flusher, parking
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.config import BookieConfig
 from magnetar.metrics import Metrics
@@ -366,7 +365,7 @@ def test_full_write_cache_waits_then_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parking, "WAIT_MS_MAX", 200)
-    monkeypatch.setattr(bookie_module, "FLUSH_RETRY_S", 0.05)
+    monkeypatch.setattr(flusher, "RETRY_S", 0.05)
 
     async def scenario() -> None:
         disk = WatchedDisk()
@@ -424,7 +423,7 @@ def test_a_nearly_full_disk_takes_recovery_adds_only(
     async def scenario() -> None:
         async with running(settings(tmp_path)) as bookie:
             await add(bookie, 1, [0])
-            bookie.read_only = True
+            bookie.writes_refused = True
             with pytest.raises(ReadOnlyBookieError):
                 await add(bookie, 1, [1])
             await add(bookie, 1, [1], flags=RECOVERY)
