@@ -296,6 +296,26 @@ def test_a_failed_store_is_told_and_tried_again_in_a_new_ledger() -> None:
     asyncio.run(scenario())
 
 
+def test_a_seek_whose_store_failed_is_stored_later() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.open_cursor("s", EARLIEST)
+        cursor.acknowledge_cumulative(positions[20])
+        await cursor.wait_stored()
+        await asyncio.sleep(0.01)
+        process.ledgers.break_after = 0
+        with pytest.raises(LedgerError):
+            await cursor.reset(positions[10])
+        await asyncio.sleep(0.1)
+        taken = await Process(world).store(CONFIG).open(NAME)
+        assert acked(taken.cursors()["s"], positions) == set(positions[:10])
+
+    asyncio.run(scenario())
+
+
 def test_a_former_owner_stores_nothing_more() -> None:
     async def scenario() -> None:
         world = World()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -347,6 +348,29 @@ def test_find_first_finds_the_boundary_wherever_it_is() -> None:
             assert await log.find_first(at_least(boundary)) == positions[boundary]
         beyond = await log.find_first(lambda entry: False)
         assert beyond == log.next_position(log.confirmed)
+
+    asyncio.run(scenario())
+
+
+def test_find_first_while_the_log_grows_and_is_trimmed() -> None:
+    async def scenario() -> None:
+        config = replace(SMALL, retention_ms=0, retention_bytes=0)
+        log = await Process(World()).store(config).open(NAME)
+        cursor = await log.open_cursor("s", EARLIEST)
+        positions = await publish(log, 0, 40)
+        seen: list[int] = []
+
+        def wanted(entry: Entry) -> bool:
+            """Each question is asked of another log than the last."""
+            number_there = int(bytes(entry.payload))
+            seen.append(number_there)
+            log.append([number(40 + len(seen))], Outcomes())
+            if len(seen) == 2:
+                cursor.acknowledge_cumulative(positions[25])
+            return number_there >= 33
+
+        assert await log.find_first(wanted) == positions[33]
+        assert len(seen) > 3
 
     asyncio.run(scenario())
 

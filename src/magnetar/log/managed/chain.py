@@ -35,11 +35,20 @@ class LedgerInfo:
 class Chain:
     """The ledgers of one log, in order, and its last confirmed position."""
 
-    __slots__ = ("_ids", "_ranks", "confirmed", "last_confirmed_entry", "ledgers", "trimmed")
+    __slots__ = (
+        "_ids",
+        "_ranks",
+        "confirmed",
+        "last_confirmed_entry",
+        "ledgers",
+        "trimmed",
+        "trimmed_entries",
+    )
 
     def __init__(self, ledgers: Sequence[LedgerInfo] = (), trimmed: Position = EARLIEST) -> None:
         self.ledgers: list[LedgerInfo] = []
         self.trimmed = trimmed
+        self.trimmed_entries = 0  # since the chain was made
         self.last_confirmed_entry = NO_ENTRY  # of the open ledger
         self.confirmed = trimmed
         self.replace_ledgers(ledgers)
@@ -86,6 +95,7 @@ class Chain:
         if gone:
             last = gone[-1]
             self.trimmed = Position(last.ledger_id, last.entries - 1)
+            self.trimmed_entries += sum(info.entries for info in gone)
             self.replace_ledgers(self.ledgers[count:])
         return gone
 

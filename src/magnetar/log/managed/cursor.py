@@ -118,6 +118,7 @@ class ManagedCursor:
 
     async def reset(self, position: Position) -> None:
         self._state.reset(self._chain.previous_position(position))
+        self._changed()
         await self.wait_stored()
 
     async def wait_stored(self) -> None:

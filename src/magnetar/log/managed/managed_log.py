@@ -185,27 +185,23 @@ class ManagedLog:
         return await waiter
 
     async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
-        """See the seam; reads about log2(entries) entries. Entries trimmed meanwhile do not
-        matter: ranks are counted from the end."""
+        """See the seam; reads about log2(entries) entries. Searches by ordinal, which neither
+        appending nor trimming changes."""
         chain = self._chain
-        low, high = 0, chain.entries  # entries from the end: high ones are searched, low wanted
+        low = chain.trimmed_entries + 1
+        high = low + chain.entries
         while low < high:
-            middle = (low + high) // 2  # is the entry that ``middle`` others follow wanted?
-            rank = chain.entries - middle
-            if rank < 1:
-                high = middle
-                continue
-            entries = await self.read(chain.at_rank(rank), 1, 1)
+            middle = (low + high) // 2
+            rank = middle - chain.trimmed_entries
+            entries = await self.read(chain.at_rank(rank), 1, 1) if rank > 0 else []
             if entries and wanted(entries[0]):
-                low = middle + 1
-            else:
                 high = middle
-        return self._from_end(low)
-
-    def _from_end(self, count: int) -> Position:
-        if count == 0:
-            return self._chain.next_position(self._chain.confirmed)
-        return self._chain.at_rank(max(1, self._chain.entries - count + 1))
+            else:
+                low = middle + 1
+        rank = low - chain.trimmed_entries
+        if rank > chain.entries:
+            return chain.next_position(chain.confirmed)
+        return chain.at_rank(max(1, rank))
 
     # -- cursors ------------------------------------------------------------------------------
 
