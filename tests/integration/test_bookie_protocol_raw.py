@@ -311,6 +311,21 @@ def test_a_frame_that_takes_too_long_ends_its_connection() -> None:
     run(scenario, SessionLimits(frame_timeout_s=0.4))
 
 
+def test_a_frame_that_waits_because_we_do_not_read_is_not_late() -> None:
+    async def scenario(world: World) -> None:
+        raw = await world.connect()
+        world.core.hold = True
+        raw.send(b"".join(add(i, b"x" * 100_000) for i in range(20)))
+        await asyncio.sleep(1.0)
+        assert len(world.core.ledgers[7].entries) < 20
+        world.core.hold = False
+        world.core.release()
+        answers = {await raw.frame() for _ in range(20)}
+        assert answers == {v2.encode_add_answers(7, [i], None)[4:] for i in range(20)}
+
+    run(scenario, SessionLimits(frame_timeout_s=0.2, add_bytes_max=300_000))
+
+
 def test_a_peer_that_vanishes_mid_request_is_forgotten() -> None:
     async def scenario(world: World) -> None:
         raw = await world.connect()

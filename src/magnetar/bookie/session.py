@@ -124,6 +124,7 @@ class BookieSession(FramedConnection):
         self._drained = asyncio.Event()
         self._drained.set()
         self._frames = 0
+        self._complained = False
         self._overdue_mark = (-1, 0.0)
 
     # -- the connection -----------------------------------------------------------------------
@@ -148,9 +149,10 @@ class BookieSession(FramedConnection):
         self._steer_reading()
 
     def check_frame_deadline(self, now_s: float) -> None:
-        """Called now and then: end the connection if one frame has been coming in too long."""
+        """Called now and then: end the connection if one frame has been coming in too long
+        (while it is read: what we leave in the socket is not the peer's delay)."""
         frames, since_s = self._overdue_mark
-        if not self.partial_frame_bytes or frames != self._frames:
+        if not self.partial_frame_bytes or frames != self._frames or not self._reading:
             self._overdue_mark = (self._frames, now_s)
         elif now_s - since_s >= self._limits.frame_timeout_s:
             log.warning(
@@ -183,11 +185,16 @@ class BookieSession(FramedConnection):
             elif isinstance(request, Auth):
                 self.write(self._answers.auth(request))
             elif isinstance(request, Refused):
-                log.info("request refused", peer=self.peer, error=str(request.error))
-                self.write(self._answers.refused(request))
+                self._refuse_bad(request)
             else:
                 self._enqueue(request)
         self._steer_reading()
+
+    def _refuse_bad(self, request: Refused) -> None:
+        if not self._complained:  # once per connection: a peer must not fill the log
+            self._complained = True
+            log.warning("request refused", peer=self.peer, error=str(request.error))
+        self.write(self._answers.refused(request))
 
     def _add(self, run: AddRun) -> None:
         self._adds += len(run.entry_ids)
@@ -276,7 +283,7 @@ class BookieSession(FramedConnection):
             finished = True
         finally:
             self._workers -= 1
-            if not finished:
+            if not finished and not self.closed:
                 self.abort()
 
     async def _serve(self, request: Queued, answers: Answers) -> None:
