@@ -192,7 +192,9 @@ class MemoryLog:
     # -- reading ------------------------------------------------------------------------------
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        return self._slice(start, max_entries, max_bytes) if self.cached else None
+        if not self.cached and start <= self.confirmed:
+            return None
+        return self._slice(start, max_entries, max_bytes)
 
     async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
         await asyncio.sleep(0)

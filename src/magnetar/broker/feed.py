@@ -20,7 +20,7 @@ from magnetar.broker.redelivery import Redelivery, ReplayRun
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import Cursor, Log
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LogClosedError, MagnetarError
+from magnetar.model.errors import LogClosedError, LogError, MagnetarError
 from magnetar.model.ids import Position
 
 log = structlog.get_logger(__name__)
@@ -100,9 +100,12 @@ class EntryFeed:
 
     async def _read_new(self, generation: int, count: int) -> None:
         entries = await self._log.read(self.position, count, BYTES_MAX)
-        if generation == self._generation:
-            self._step_past(entries)
-            self._ahead = entries
+        if generation != self._generation:
+            return
+        if not entries and self.position <= self._log.confirmed:
+            raise LogError(f"log {self._log.name} has entries at {self.position} and reads none")
+        self._step_past(entries)
+        self._ahead = entries
 
     # -- replays ------------------------------------------------------------------------------
 

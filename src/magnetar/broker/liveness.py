@@ -99,10 +99,13 @@ class Sweeper:
         return ""
 
     def _listen(self, session: Session, watch: Watch, now: float) -> None:
-        """Note what has been heard of the session since the last look."""
+        """Note what has been heard of the session since the last look. Bytes that it took count
+        only while it is not read: the kernel takes some for a peer that is gone."""
         unsent = session.unsent_bytes
-        drained = unsent < watch.unsent or (session.paused and session.writable)
-        if session.chunks != watch.chunks or drained:
+        alive = session.chunks != watch.chunks
+        if session.paused:
+            alive = session.writable or unsent < watch.unsent
+        if alive:
             watch.heard = now
             watch.pinged = False
         watch.chunks, watch.unsent = session.chunks, unsent

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.handlers.connection import PING_FRAME
 from magnetar.broker.handlers.table import make_table
 from magnetar.broker.session import Session
 from magnetar.broker.topic import Topic
@@ -23,10 +24,11 @@ TOPIC = "persistent://public/default/t"
 SHARED = CommandSubscribe.Shared
 EXCLUSIVE = CommandSubscribe.Exclusive
 FAILOVER = CommandSubscribe.Failover
+ANNOUNCEMENTS = (BaseCommand.ACTIVE_CONSUMER_CHANGE, BaseCommand.PING)
 
 
 class FakeTransport(asyncio.Transport):
-    """Records; ``buffered`` is what it claims to hold back."""
+    """Records; ``buffered`` is what it claims to hold back; a PING calls ``on_ping``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,12 +36,15 @@ class FakeTransport(asyncio.Transport):
         self.buffered = 0
         self.reading = True
         self.closed = False
+        self.on_ping: Callable[[], None] | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("peer", 1) if name == "peername" else default
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.data += data
+        if self.on_ping is not None and PING_FRAME in bytes(data):
+            asyncio.get_running_loop().call_soon(self.on_ping)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         for part in list_of_data:
@@ -98,6 +103,7 @@ class Peer:
         self.transport = FakeTransport()
         self.session = Session(world.services, make_table())
         self.session.connection_made(self.transport)
+        self.transport.on_ping = self.pong
         if hello:
             command = BaseCommand(type=BaseCommand.CONNECT)
             command.connect.client_version = "peer"
@@ -113,6 +119,13 @@ class Peer:
             self.session.buffer_updated(size)
             data = data[size:]
 
+    def pong(self) -> None:
+        self.tell(BaseCommand(type=BaseCommand.PONG))
+
+    def play_dead(self) -> None:
+        """Answer no PING from now on."""
+        self.transport.on_ping = None
+
     def tell(self, command: BaseCommand) -> None:
         self.feed(encode_command(command))
 
@@ -122,12 +135,12 @@ class Peer:
         return await self.next()
 
     async def next(self) -> BaseCommand:
-        for _ in range(200):
+        for turn in range(1000):
             self.session._flush()
             found = self._pop()
-            if found is not None and found.type != BaseCommand.ACTIVE_CONSUMER_CHANGE:
+            if found is not None and found.type not in ANNOUNCEMENTS:
                 return found
-            await asyncio.sleep(0)
+            await asyncio.sleep(0 if turn < 100 else 0.005)
         raise AssertionError("no answer")
 
     def _pop(self) -> BaseCommand | None:
@@ -168,6 +181,11 @@ class Peer:
         self, topic: str = TOPIC, producer_id: int = 1, name: str = "", **fields: Any
     ) -> BaseCommand:
         await self.heard()
+        return await self.ask(self.produce_command(topic, producer_id, name, **fields))
+
+    def produce_command(
+        self, topic: str = TOPIC, producer_id: int = 1, name: str = "", **fields: Any
+    ) -> BaseCommand:
         command = BaseCommand(type=BaseCommand.PRODUCER)
         command.producer.topic = topic
         command.producer.producer_id = producer_id
@@ -176,7 +194,7 @@ class Peer:
             command.producer.producer_name = name
         for key, value in fields.items():
             setattr(command.producer, key, value)
-        return await self.ask(command)
+        return command
 
     def publish(self, count: int, first: int = 0, producer_id: int = 1) -> None:
         """SENDs with sequence ids from ``first`` on, in one chunk."""
@@ -196,6 +214,19 @@ class Peer:
         **fields: Any,
     ) -> BaseCommand:
         await self.heard()
+        return await self.ask(
+            self.subscribe_command(name, kind, consumer_id, topic, earliest, **fields)
+        )
+
+    def subscribe_command(
+        self,
+        name: str = "s",
+        kind: CommandSubscribe.SubType = SHARED,
+        consumer_id: int = 1,
+        topic: str = TOPIC,
+        earliest: bool = True,
+        **fields: Any,
+    ) -> BaseCommand:
         command = BaseCommand(type=BaseCommand.SUBSCRIBE)
         request = command.subscribe
         request.topic, request.subscription, request.subType = topic, name, kind
@@ -203,7 +234,7 @@ class Peer:
         request.initialPosition = request.Earliest if earliest else request.Latest
         for key, value in fields.items():
             setattr(request, key, value)
-        return await self.ask(command)
+        return command
 
     def flow(self, permits: int, consumer_id: int = 1) -> None:
         command = BaseCommand(type=BaseCommand.FLOW)

@@ -6,6 +6,7 @@ for a consumer that is not there (any more) they mean nothing.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.consumer import Consumer
@@ -94,15 +95,14 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
 
 async def _drop_dead(session: Session, subscription: Subscription) -> bool:
     """Remove consumers whose connections are dead; True if there were any."""
-    dropped = False
-    for consumer in list(subscription.consumers):
-        other = consumer.session
-        if other is not session and not await is_alive(other):
-            other.abort()
-            other.forget_consumer(consumer)
-            subscription.remove(consumer)
-            dropped = True
-    return dropped
+    others = [c for c in subscription.consumers if c.session is not session]
+    alive = await asyncio.gather(*(is_alive(consumer.session) for consumer in others))
+    dead = [consumer for consumer, lives in zip(others, alive, strict=True) if not lives]
+    for consumer in dead:
+        consumer.session.abort()
+        consumer.session.forget_consumer(consumer)
+        subscription.remove(consumer)
+    return bool(dead)
 
 
 def _consumer(session: Session, consumer_id: int) -> Consumer:
