@@ -1,0 +1,126 @@
+"""Flushes: their order on the disk, and what a failed one leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie import flusher
+from tests.unit.bookie.storage_kit import WatchedDisk, add, crashed, entry, running, settings
+
+
+def test_the_mark_is_written_after_the_entry_log_is_synced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        async with running(settings(tmp_path), disk) as bookie:
+            await add(bookie, 1, range(10))
+            disk.events.clear()
+        relevant = [event for event in disk.events if not event[1].endswith(".journal")]
+        written = relevant.index(("write", "00000001.log"))
+        synced = relevant.index(("sync", "00000001.log"))
+        mark = relevant.index(("write", "lastmark.new"))
+        assert written < synced < mark
+        last_write = max(i for i, e in enumerate(relevant[:mark]) if e[0] == "write")
+        assert last_write < synced
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_failed_flush_is_repeated_into_a_new_log(
+    tmp_path: Path, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flusher, "RETRY_S", 0.02)
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        config = settings(tmp_path, flush_interval_ms=30)
+        failed: list[str] = []
+
+        def fail(happening: str, name: str) -> None:
+            if happening == operation and name.endswith(".log") and not failed:
+                failed.append(name)
+                raise OSError(errno.EIO, "once")
+
+        async with running(config, disk) as bookie:
+            await add(bookie, 1, range(5))
+            disk.fail = fail
+            await add(bookie, 1, range(5, 10))
+            deadline = asyncio.get_running_loop().time() + 10
+            while bookie.info().write_cache_bytes and asyncio.get_running_loop().time() < deadline:
+                for i in range(10):
+                    assert await bookie.read_entry(1, i) == entry(1, i)
+                await asyncio.sleep(0.01)
+            assert failed
+            assert bookie.info().write_cache_bytes == 0
+            assert len(disk.list(config.ledger_directories[0])) >= 3
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            for i in range(10):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_mark_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flusher, "RETRY_S", 0.02)
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        config = settings(tmp_path, flush_interval_ms=20)
+        async with running(config, disk) as bookie:
+            before = bookie._storages[0].marks
+
+            def fail(happening: str, name: str) -> None:
+                if name == "lastmark.new":
+                    raise OSError(errno.ENOSPC, "no room for a mark")
+
+            disk.fail = fail
+            await add(bookie, 1, range(5))
+            await asyncio.sleep(0.2)
+            assert bookie._storages[0].marks == before
+            remains = crashed(config, tmp_path)
+            disk.fail = lambda happening, name: None
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.entries == 5
+            assert await bookie.list_entries(1) == list(range(5))
+
+    asyncio.run(scenario())
+
+
+def test_reads_are_shared_and_read_ahead_fills_the_cache(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, read_ahead_entries=10)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(100))
+        async with running(config) as bookie:
+            same = await asyncio.gather(*[bookie.read_entry(1, 50) for _ in range(20)])
+            assert set(same) == {entry(1, 50)}
+            assert bookie.read_cached(1, 59) == entry(1, 59)
+            assert bookie.read_cached(1, 60) is None
+            read_cache_bytes = bookie.info().read_cache_bytes
+            await bookie.read_entry(1, 50)
+            assert bookie.info().read_cache_bytes == read_cache_bytes
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_reader_does_not_take_the_read_from_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(3))
+        async with running(config) as bookie:
+            first = asyncio.ensure_future(bookie.read_entry(1, 1))
+            second = asyncio.ensure_future(bookie.read_entry(1, 1))
+            await asyncio.sleep(0)
+            first.cancel()
+            assert await second == entry(1, 1)
+            with pytest.raises(asyncio.CancelledError):
+                await first
+
+    asyncio.run(scenario())

@@ -1,0 +1,241 @@
+"""The parts below the bookie: marks, entry logs, location index, caches, ledger records."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.bookie.entry_log import (
+    HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    EntryLogReader,
+    EntryLogWriter,
+    decode_footer,
+    log_ids,
+    log_path,
+)
+from magnetar.bookie.journal_format import JournalPosition
+from magnetar.bookie.ledger_state import inspect_entries
+from magnetar.bookie.location_index import LocationIndex
+from magnetar.bookie.marks import MarkFile, Marks, decode_marks, encode_marks
+from magnetar.bookie.read_cache import ReadCache
+from magnetar.bookie.write_cache import WriteCache
+from magnetar.env.disk import RealDisk
+from magnetar.model.errors import BadRequestError, BookieIOError, ConfigError
+from tests.unit.bookie.storage_kit import WatchedDisk, entry, flip_bit
+
+POSITIONS = (JournalPosition(3, 512), JournalPosition(9, 4096))
+
+# -- marks ------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), min_size=1, max_size=4
+    ),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+def test_marks_round_trip(pairs: list[tuple[int, int]], limbo: bool, epoch: int) -> None:
+    marks = Marks(1, 3, tuple(JournalPosition(*pair) for pair in pairs), limbo, epoch)
+    assert decode_marks(encode_marks(marks)) == marks
+
+
+@given(st.binary(max_size=100))
+def test_garbage_is_no_mark(data: bytes) -> None:
+    assert decode_marks(data) is None
+
+
+def test_a_flipped_bit_in_a_mark_is_seen() -> None:
+    data = encode_marks(Marks(0, 1, POSITIONS))
+    for offset in range(len(data)):
+        broken = bytearray(data)
+        broken[offset] ^= 2
+        assert decode_marks(bytes(broken)) is None
+
+
+def test_a_mark_never_moves_back() -> None:
+    marks = Marks(0, 1, POSITIONS)
+    moved = marks.moved((JournalPosition(2, 9999), JournalPosition(10, 512)))
+    assert moved.positions == (JournalPosition(3, 512), JournalPosition(10, 512))
+    assert marks.in_limbo().moved(POSITIONS).limbo
+    assert marks.in_limbo().repaired().in_limbo().epoch == 2
+
+
+def test_the_mark_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    file = MarkFile(disk, tmp_path)
+    first = file.load(0, 1, 2)
+    assert first.positions == (JournalPosition(0, 0),) * 2
+    file.store(first.moved(POSITIONS))
+
+    def fail(operation: str, name: str) -> None:
+        raise OSError(errno.EIO, "no")
+
+    disk.fail = fail
+    with pytest.raises(OSError, match="no"):
+        file.store(first.moved((JournalPosition(20, 512),) * 2))
+    disk.fail = lambda operation, name: None
+    assert file.load(0, 1, 2).positions == POSITIONS
+    with pytest.raises(ConfigError):
+        file.load(1, 2, 2)
+    flip_bit(file.path, 20)
+    with pytest.raises(BookieIOError, match="damaged"):
+        file.load(0, 1, 2)
+
+
+# -- entry logs -------------------------------------------------------------------------------
+
+
+def rows_of(ledger_id: int, ids: range, size: int = 100) -> list[tuple[int, int, bytes]]:
+    return [(ledger_id, i, entry(ledger_id, i, size=size)) for i in ids]
+
+
+def test_entries_are_read_with_those_that_follow(tmp_path: Path) -> None:
+    writer = EntryLogWriter(RealDisk(), tmp_path, 1 << 30)
+    rows = writer.append(rows_of(1, range(5)) + rows_of(2, range(3)))
+    rows += writer.append(rows_of(1, range(5, 9)))
+    writer.sync()
+    places = {(ledger_id, i): (log_id, offset) for ledger_id, i, log_id, offset in rows}
+    reader = EntryLogReader(RealDisk(), tmp_path)
+    found = reader.read(*places[1, 2], 1, 2, 100, 1 << 20)
+    assert found == [(i, entry(1, i, size=100)) for i in (2, 3, 4)]  # then ledger 2 begins
+    assert [i for i, _ in reader.read(*places[1, 5], 1, 5, 2, 1 << 20)] == [5, 6]
+    assert [i for i, _ in reader.read(*places[2, 0], 2, 0, 100, 300)] == [0, 1]
+    assert [i for i, _ in reader.read(*places[2, 0], 2, 0, 100, 1)] == [0]
+    with pytest.raises(BookieIOError, match="damaged"):
+        reader.read(*places[1, 2], 1, 3, 100, 1 << 20)  # another entry lies there
+    reader.close()
+
+
+def test_logs_roll_and_a_closed_one_tells_its_ledgers(tmp_path: Path) -> None:
+    disk = RealDisk()
+    writer = EntryLogWriter(disk, tmp_path, 2000)
+    rows = [
+        row
+        for start in range(0, 60, 5)
+        for row in writer.append(rows_of(7, range(start, start + 5)))
+    ]
+    writer.finish()
+    assert len(log_ids(disk.list(tmp_path))) > 2
+    reader = EntryLogReader(disk, tmp_path)
+    for ledger_id, entry_id, log_id, offset in rows:
+        data = reader.read(log_id, offset, ledger_id, entry_id, 1, 4096)[0][1]
+        assert data == entry(7, entry_id, size=100)
+    total = 0
+    for log_id in log_ids(disk.list(tmp_path)):
+        data = log_path(tmp_path, log_id).read_bytes()
+        ledgers = decode_footer(log_id, data, 0)
+        assert ledgers is not None
+        assert set(ledgers) == {7}
+        total += ledgers[7][0]
+        assert decode_footer(log_id + 1, data, 0) is None
+        assert decode_footer(log_id, data[:-1], 0) is None
+    assert total == 60
+    again = EntryLogWriter(disk, tmp_path, 2000)  # never appends to what it finds
+    assert again.append(rows_of(7, range(1)))[0][2] > max(row[2] for row in rows)
+    again.finish()
+
+
+def test_any_flipped_bit_of_a_record_is_seen(tmp_path: Path) -> None:
+    writer = EntryLogWriter(RealDisk(), tmp_path, 1 << 30)
+    (_, _, log_id, offset), *_ = writer.append(rows_of(1, range(2), size=40))
+    writer.finish()
+    path = log_path(tmp_path, log_id)
+    good = path.read_bytes()
+    for at in range(offset, offset + RECORD_HEADER_BYTES + 76):
+        flip_bit(path, at)
+        reader = EntryLogReader(RealDisk(), tmp_path)
+        with pytest.raises(BookieIOError, match=f"offset {offset}"):
+            reader.read(log_id, offset, 1, 0, 10, 4096)
+        reader.close()
+        flip_bit(path, at)
+    assert path.read_bytes() == good
+    flip_bit(path, HEADER_BYTES // 8)
+    with pytest.raises(BookieIOError, match="does not begin"):
+        EntryLogReader(RealDisk(), tmp_path).read(log_id, offset, 1, 0, 10, 4096)
+
+
+# -- location index ---------------------------------------------------------------------------
+
+
+def test_the_index_keeps_locations_and_ledgers(tmp_path: Path) -> None:
+    index = LocationIndex(tmp_path / "index")
+    index.put_locations([(ledger, i, 5, 100 * i) for ledger in (1, 2, 256) for i in range(30)])
+    index.put_ledgers([(2, b"two"), (1, b"one"), (2**62, b"far")])
+    index.sync()
+    index.close()
+    index = LocationIndex(tmp_path / "index")
+    assert index.location(2, 7) == (5, 700)
+    assert index.location(2, 30) is None
+    assert index.entry_ids(2) == list(range(30))
+    assert list(index.ledgers()) == [(1, b"one"), (2, b"two"), (2**62, b"far")]
+    index.delete_locations(2)
+    assert index.entry_ids(2) == []
+    assert index.entry_ids(1) == index.entry_ids(256) == list(range(30))
+    assert index.ledger(2) == b"two"
+    with pytest.raises(BookieIOError, match="index"):
+        LocationIndex(tmp_path / "index")  # held by the one above
+    index.close()
+
+
+# -- caches -----------------------------------------------------------------------------------
+
+
+def test_both_halves_of_the_write_cache_are_read(tmp_path: Path) -> None:
+    cache = WriteCache(1000)
+    cache.active.put(1, [3, 1], [b"three", b"one"], 8)
+    half = cache.swap()
+    cache.active.put(1, [1], [b"newer"], 5)
+    cache.active.put_one(0, 9, b"nine")
+    assert [cache.get(1, i) for i in (1, 2, 3)] == [b"newer", None, b"three"]
+    assert cache.entry_ids(1) == {1, 3}
+    assert list(half.sorted_entries()) == [(1, 1, b"one"), (1, 3, b"three")]
+    cache.flushed()
+    assert cache.get(1, 3) is None
+    cache.drop_ledger(1)
+    assert cache.get(1, 1) is None
+    cache.drop_ledger(0)
+    assert cache.byte_count == 0
+    assert not cache.full
+    cache.active.put(5, [0], [b"x" * 2000], 2000)
+    assert cache.full
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(1, 400))))
+def test_the_read_cache_keeps_its_bound_and_its_count(puts: list[tuple[int, int, int]]) -> None:
+    cache = ReadCache(3000)
+    for ledger_id, entry_id, size in puts:
+        cache.put(ledger_id, [(entry_id, bytes(size))])
+        assert cache.byte_count <= 3000
+    for ledger_id in range(4):
+        cache.drop_ledger(ledger_id)
+    assert cache.byte_count == 0
+
+
+def test_the_read_cache_forgets_the_oldest_first() -> None:
+    cache = ReadCache(1000)
+    cache.put(1, [(i, bytes(100)) for i in range(4)])
+    assert cache.get(1, 0) is None
+    assert cache.get(1, 3) == bytes(100)
+    cache.drop_entries(1, [3, 77])
+    assert cache.get(1, 3) is None
+
+
+# -- ledger records ---------------------------------------------------------------------------
+
+
+def test_a_batch_is_inspected_as_a_whole() -> None:
+    ids = [4, 2, 9]
+    entries = [entry(1, 4, lac=0), entry(1, 2, lac=8), entry(1, 9, lac=3)]
+    assert inspect_entries(1, ids, entries, 1000) == (sum(map(len, entries)), 8, 9)
+    for bad_ids, bad in (([], []), ([1], []), ([-1], [entry(1, -1)]), (ids, entries[::-1])):
+        with pytest.raises(BadRequestError):
+            inspect_entries(1, bad_ids, bad, 1000)
+    with pytest.raises(BadRequestError, match="entry_bytes_max"):
+        inspect_entries(1, [4], entries[:1], 60)

@@ -1,0 +1,104 @@
+"""The real disk and its lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from magnetar.env.disk import IOV_MAX, RealDisk
+
+
+def test_many_parts_are_written_as_one_run(tmp_path: Path) -> None:
+    file = RealDisk().open(tmp_path / "f", create=True)
+    parts = [bytes([n % 256]) * (n % 7) for n in range(3 * IOV_MAX + 5)]
+    file.pwritev(parts, 10)
+    file.datasync()
+    whole = b"".join(parts)
+    assert file.pread(1 << 20, 10) == whole
+    assert file.pread(5, 10 + len(whole)) == b""
+    assert file.pread(10, 0) == bytes(10)
+    file.close()
+    file.close()
+
+
+def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = RealDisk().open(tmp_path / "f", create=True)
+    real = os.pwritev
+
+    def short(fd: int, parts: Sequence[bytes], offset: int) -> int:
+        return real(fd, [b"".join(parts)[:7]], offset)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    file.pwritev([b"abcdef", b"ghijkl", b"mnop"], 3)
+    assert file.pread(100, 3) == b"abcdefghijklmnop"
+    file.close()
+
+
+def test_a_missing_file_is_not_created_by_the_way(tmp_path: Path) -> None:
+    disk = RealDisk()
+    with pytest.raises(FileNotFoundError):
+        disk.open(tmp_path / "missing")
+    assert disk.list(tmp_path) == []
+    disk.make_dir(tmp_path / "a" / "b")
+    disk.make_dir(tmp_path / "a" / "b")
+    assert disk.list(tmp_path / "a") == ["b"]
+    space = disk.space(tmp_path)
+    assert 0 < space.free_bytes <= space.total_bytes
+
+
+def test_a_lane_runs_in_order_in_one_thread_and_answers_on_the_loop() -> None:
+    async def scenario() -> None:
+        lane = RealDisk().lane("test")
+        order: list[int] = []
+        threads: set[int] = set()
+
+        def job(number: int) -> int:
+            order.append(number)
+            threads.add(threading.get_ident())
+            return number * 2
+
+        futures = [lane.run(lambda number=number: job(number)) for number in range(50)]  # type: ignore[misc]
+        assert await asyncio.gather(*futures) == [number * 2 for number in range(50)]
+        assert order == list(range(50))
+        assert threads.isdisjoint({threading.get_ident()})
+        assert len(threads) == 1
+        posted: list[int] = []
+        lane.submit(lambda: lane.post(posted.append, threading.get_ident()))
+        await lane.run(lambda: None)
+        await asyncio.sleep(0)
+        assert len(posted) == 1
+        await lane.close()
+        await lane.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_failing_job_fails_its_future_and_nothing_else() -> None:
+    async def scenario() -> None:
+        lane = RealDisk().lane("test")
+
+        def fail() -> None:
+            raise OSError(5, "broken")
+
+        lane.submit(fail)
+        with pytest.raises(OSError, match="broken"):
+            await lane.run(fail)
+        assert await lane.run(lambda: 7) == 7
+        await lane.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_unused_lane_has_no_thread() -> None:
+    async def scenario() -> None:
+        before = threading.active_count()
+        lane = RealDisk().lane("idle")
+        assert threading.active_count() == before
+        await lane.close()
+
+    asyncio.run(scenario())
