@@ -29,6 +29,7 @@ HEADER_BYTES = 64
 RECORD_HEADER_BYTES = 8
 LOG_SUFFIX = ".log"
 OPEN_LOGS_MAX = 64
+JOIN_BYTES_MAX = 16 << 10
 OFFSET_MAX = (1 << 32) - 1
 
 _MAGIC, _FOOTER_MAGIC = b"MGEL", b"MGEF"
@@ -85,7 +86,9 @@ class EntryLogWriter:
             parts.append(data)
             rows.append((ledger_id, entry_id, log_id, offset))
             offset += RECORD_HEADER_BYTES + length
-        self._file.pwritev([b"".join(parts)], start)
+        if (offset - start) // len(parts) < JOIN_BYTES_MAX:
+            parts = [b"".join(parts)]  # a copy is cheaper than many short iovecs
+        self._file.pwritev(parts, start)
         self._count(entries)
         self._offset = offset
         return rows
