@@ -109,6 +109,7 @@ class Process:
 class MemoryMetadata:
     def __init__(self, process: Process) -> None:
         self._process = process
+        self.lose_answers = 0  # of the next puts
 
     @property
     def _nodes(self) -> dict[str, Versioned]:
@@ -150,6 +151,9 @@ class MemoryMetadata:
             self._nodes[path] = Versioned(value, stored + 1)
 
         self._process.change(apply)
+        if self.lose_answers > 0:
+            self.lose_answers -= 1
+            raise MetadataError("no answer")
         return stored + 1
 
     async def delete(self, path: str, version: int = -1) -> None:

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from magnetar.config import LedgerConfig
+from magnetar.log.managed.cursor import ManagedCursor
 from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX
 from magnetar.log.managed.cursor_store import CursorLimits
 from magnetar.log.managed.managed_log import ManagedLog
@@ -18,6 +19,7 @@ from magnetar.model.errors import (
     LedgerError,
     LogFencedError,
     MagnetarError,
+    MetadataError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from tests.unit.log.doubles import NAME, Process, World
@@ -292,6 +294,55 @@ def test_a_failed_store_is_told_and_tried_again_in_a_new_ledger() -> None:
             await cursor.wait_stored()
         taken = await Process(world).store(CONFIG).open(NAME)
         assert acked(taken.cursors()["s"], positions) == {positions[3], positions[5]}
+
+    asyncio.run(scenario())
+
+
+def test_former_cursor_ledgers_do_not_pile_up() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG, TINY).open(NAME)
+        before = len(world.ledgers)
+        cursor = await log.open_cursor("s", EARLIEST)
+        for i, position in enumerate(positions[1:]):
+            if i == 20:  # closing a ledger that goes anyway may fail
+                process.ledgers.close_errors = [LedgerError("no answer")]
+            cursor.acknowledge([position])
+            await cursor.wait_stored()
+        assert len(world.ledgers) - before > 8
+        for _ in range(20):
+            await asyncio.sleep(0)
+        record = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value)
+        assert len(record.deleting) <= 1
+        assert world.alive() == expected_ledgers(world, log)
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_that_is_pointed_at_is_never_deleted() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        store = process.store(CONFIG, TINY)
+        log = await store.open(NAME)
+        cursor = await log.open_cursor("s", EARLIEST)
+        process.metadata.lose_answers = 1  # the node points at the ledger; nobody was told
+        cursor.acknowledge([positions[3]])
+        with pytest.raises(MetadataError):
+            await cursor.wait_stored()
+        managed = log.cursors()["s"]
+        assert isinstance(managed, ManagedCursor)
+        assert managed.store is not None
+        await managed.store.forget_leftovers()
+        taken = await Process(world).store(CONFIG, TINY).open(NAME)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        again = await Process(world).store(CONFIG, TINY).open(NAME)
+        assert acked(again.cursors()["s"], positions) == {positions[3]}
+        await taken.close()
 
     asyncio.run(scenario())
 

@@ -9,20 +9,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import structlog
-
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.cursor_format import decode_records, recovery_start
-from magnetar.log.managed.cursor_store import CursorStore, delete_ledgers
+from magnetar.log.managed.cursor_store import CursorStore
 from magnetar.log.managed.ledgers import LedgerReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError, MagnetarError
 from magnetar.model.ids import Position
-
-log = structlog.get_logger(__name__)
 
 RECOVERY_BATCH_ENTRIES = 1_000
 RECOVERY_BATCH_BYTES = 4 << 20
@@ -185,17 +181,3 @@ async def _read_images(name: str, ledger_id: int, reader: LedgerReader) -> list[
     if not images:
         raise LogError(f"{where} holds no whole snapshot")
     return images
-
-
-async def forget_leftovers(node: RecordNode[CursorRecord], ledgers: Ledgers) -> None:
-    """Delete the ledgers that a cursor left behind and take them off its node."""
-    left = node.record.deleting
-    try:
-        await delete_ledgers(ledgers, left)
-        await node.update(
-            lambda record: replace(
-                record, deleting=tuple(i for i in record.deleting if i not in left)
-            )
-        )
-    except MagnetarError as error:
-        log.warning("cursor ledgers not deleted yet", at=node.path, error=str(error))

@@ -91,7 +91,8 @@ class CursorStore:
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._failures = 0
         self._ticks_to_skip = 0
-        self._abandoned: list[int] = []  # ledgers that the node may or may not point at
+        # Ledgers to delete: former ones, and new ones until the node is known to point at them.
+        self._leaving: dict[int, None] = dict.fromkeys(node.record.deleting)
         self._base = -1  # of the last whole snapshot in the ledger
         self._snapshot_bytes = 0
         self._deltas = 0  # since that snapshot
@@ -203,10 +204,9 @@ class CursorStore:
             self._failed(error)
 
     async def _roll_ledger(self) -> None:
-        former = self._writer
-        self._writer = None
+        former, self._writer = self._writer, None
         writer = await self._ledgers.create(custom={"magnetar-cursor": self.name.encode()})
-        self._abandoned.append(writer.ledger_id)
+        self._leaving[writer.ledger_id] = None
         self._state.take_changes()
         version, image = self._state.version, self._state.snapshot()
         records = encode_snapshot(image, -1)
@@ -215,29 +215,56 @@ class CursorStore:
         self._writer, self._base = writer, 0
         self._snapshot_bytes, self._deltas, self._delta_bytes = sum(map(len, records)), 0, 0
         self._stored(version, image.mark_delete)
-        await self._delete_leftovers(former)
+        if former is not None:
+            await self._retire(former)
+        await self._delete_leftovers()
 
     async def _point_at(self, ledger_id: int, image: AckImage) -> None:
         def change(record: CursorRecord) -> CursorRecord:
-            left = dict.fromkeys((*record.deleting, *self._abandoned))
             if record.ledger_id is not None:
-                left[record.ledger_id] = None
-            left.pop(ledger_id, None)
-            return replace(
-                record, ledger_id=ledger_id, mark_delete=image.mark_delete, deleting=tuple(left)
+                self._leaving[record.ledger_id] = None
+            return self._naming_leftovers(
+                replace(record, ledger_id=ledger_id, mark_delete=image.mark_delete)
             )
 
         await self._node.update(change)
-        self._abandoned.clear()
+        self._leaving.pop(ledger_id, None)
 
-    async def _delete_leftovers(self, former: LedgerWriter | None) -> None:
-        """Delete the ledgers that the node says are left over. What fails stays named there."""
+    def _naming_leftovers(self, record: CursorRecord) -> CursorRecord:
+        """``record`` with what is to be deleted; never the ledger that it points at."""
+        left = tuple(leaving for leaving in self._leaving if leaving != record.ledger_id)
+        return replace(record, deleting=left)
+
+    async def _retire(self, writer: LedgerWriter) -> None:
+        """End the writer of a ledger that is about to be deleted."""
         try:
-            if former is not None:
-                await former.close()
-            await delete_ledgers(self._ledgers, self._node.record.deleting)
+            await writer.close()
         except MagnetarError as error:
-            log.warning("cursor ledger not deleted yet", cursor=self.name, error=str(error))
+            log.info("former cursor ledger not closed", cursor=self.name, error=str(error))
+
+    async def _delete_leftovers(self) -> None:
+        """Delete the ledgers that the node says are left over. What fails stays named there;
+        what is gone is left out of the node's next version."""
+        for ledger_id in self._node.record.deleting:
+            try:
+                await delete_ledgers(self._ledgers, [ledger_id])
+            except MagnetarError as error:
+                log.warning(
+                    "cursor ledger not deleted yet",
+                    cursor=self.name,
+                    ledger=ledger_id,
+                    error=str(error),
+                )
+            else:
+                self._leaving.pop(ledger_id, None)
+
+    async def forget_leftovers(self) -> None:
+        """Delete what a former owner, or opening, left over, and say so in the node."""
+        await self._delete_leftovers()
+        try:
+            await self._node.update(self._naming_leftovers)
+        except MagnetarError as error:
+            log.warning("leftovers not forgotten yet", cursor=self.name, error=str(error))
 
     # -- outcomes -----------------------------------------------------------------------------
 
@@ -311,7 +338,7 @@ class CursorStore:
             if not waiter.done():
                 waiter.set_exception(LogClosedError(f"cursor {self.name} was deleted"))
         self._waiters.clear()
-        await finish_deletion(self._ledgers, self._node, record, self._abandoned)
+        await finish_deletion(self._ledgers, self._node, record, tuple(self._leaving))
 
 
 @dataclass(slots=True)

@@ -28,7 +28,6 @@ from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor import (
     FlushTimer,
     ManagedCursor,
-    forget_leftovers,
     recover_state,
 )
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
@@ -254,7 +253,7 @@ class ManagedLog:
         )
         self._cursors[name] = cursor
         if node.record.deleting:
-            self._scope.spawn(forget_leftovers(node, context.ledgers), f"cursor-leftovers/{name}")
+            self._scope.spawn(store.forget_leftovers(), f"cursor-leftovers/{name}")
         return cursor
 
     def reader_cursor(self, name: str, start: Position) -> Cursor:
