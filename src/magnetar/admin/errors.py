@@ -50,6 +50,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(MagnetarError, _ours)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _framework)
+    app.add_exception_handler(Exception, _unexpected)
 
 
 def reason(status: int, text: str) -> JSONResponse:
@@ -70,6 +71,11 @@ async def _bad_request(_request: Request, error: Exception) -> JSONResponse:
         for fault in error.errors()
     )
     return reason(400, "; ".join(faults))
+
+
+async def _unexpected(_request: Request, _error: Exception) -> JSONResponse:
+    """The framework logs it."""
+    return reason(500, "internal error; the platform's log says more")
 
 
 async def _framework(request: Request, error: Exception) -> JSONResponse:

@@ -48,8 +48,9 @@ class TopicQueries(Protocol):
 
     async def lookup(self, topic: TopicName) -> LookupView: ...
 
-    async def partitions(self, topic: TopicName) -> int:
-        """0 when the topic is not partitioned (or not there)."""
+    async def partitions(self, topic: TopicName, create: bool) -> int:
+        """0 when the topic is not partitioned (or not there). ``create``: make it first, if the
+        broker makes topics on their first use."""
         ...
 
     async def create_partitioned(self, topic: TopicName, partitions: int) -> bool:

@@ -8,27 +8,78 @@ an idle server costs nothing.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from magnetar.env.listening import port_of
 
+log = structlog.get_logger(__name__)
+
 CONNECTIONS_MAX = 512
+REQUEST_TIMEOUT_S = 15.0
 KEEP_ALIVE_S = 30
 SHUTDOWN_S = 1
+
+
+class DeadlineProtocol(H11Protocol):
+    """HTTP/1.1 whose requests must be whole in ``request_timeout_s``.
+
+    uvicorn waits for ever for a request that is begun and not finished, or never begun; enough of
+    those would use up ``CONNECTIONS_MAX``.
+    """
+
+    request_timeout_s = REQUEST_TIMEOUT_S
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        cycle = self.cycle
+        if cycle is None or cycle.more_body or cycle.response_complete:
+            self._expect_request()
+        else:
+            self._stop_waiting()  # whole: the answer's turn, then keep-alive's
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _expect_request(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.request_timeout_s, self._too_slow)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        log.info("http connection closed: no whole request in time", peer=self.client)
+        self.transport.close()
 
 
 class HttpServer:
     """Serves one application on one bound socket."""
 
-    def __init__(self, app: FastAPI, bound: socket.socket) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        bound: socket.socket,
+        protocol: type[DeadlineProtocol] = DeadlineProtocol,
+    ) -> None:
         self._socket = bound
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

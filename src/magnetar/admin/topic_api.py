@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Response
+from fastapi import APIRouter, Body, Path, Query, Response
 
 from magnetar.admin.errors import reason
 from magnetar.admin.queries import TopicQueries
@@ -126,9 +126,14 @@ def _add_subscriptions(router: APIRouter, queries: TopicQueries) -> None:
 
 def _add_partitions(router: APIRouter, queries: TopicQueries) -> None:
     @router.get(TOPIC + "/partitions", tags=["topics"])
-    async def partitions(tenant: Name, namespace: Name, topic: Topic) -> PartitionsView:
+    async def partitions(
+        tenant: Name,
+        namespace: Name,
+        topic: Topic,
+        create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
+    ) -> PartitionsView:
         """0 for a topic that is not partitioned."""
-        count = await queries.partitions(topic_name(tenant, namespace, topic))
+        count = await queries.partitions(topic_name(tenant, namespace, topic), create)
         return PartitionsView(partitions=count)
 
     @router.put(TOPIC + "/partitions", tags=["topics"], status_code=204, responses=CONFLICT)

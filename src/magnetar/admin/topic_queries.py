@@ -48,8 +48,8 @@ class BrokerTopics:
             broker_url=url, broker_url_tls="", http_url=self._http_url, native_url=url
         )
 
-    async def partitions(self, topic: str) -> int:
-        return await self._broker.partitions(topic)
+    async def partitions(self, topic: str, create: bool) -> int:
+        return await self._broker.partitions(topic, create)
 
     async def create_partitioned(self, topic: str, partitions: int) -> bool:
         return await self._broker.create_partitioned(topic, partitions)

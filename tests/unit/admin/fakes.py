@@ -33,6 +33,7 @@ class FakeTopics:
         self.namespace_names = ["public/default"]
         self.partitioned: dict[str, int] = {}
         self.plain = ["persistent://public/default/a"]
+        self.asked_to_create: list[str] = []
         self.subscription_names = ["s"]
 
     async def tenants(self) -> list[str]:
@@ -59,7 +60,9 @@ class FakeTopics:
         url = "pulsar://127.0.0.1:1"
         return LookupView(broker_url=url, broker_url_tls="", http_url="http://h:2", native_url=url)
 
-    async def partitions(self, topic: str) -> int:
+    async def partitions(self, topic: str, create: bool) -> int:
+        if create:
+            self.asked_to_create.append(topic)
         return self.partitioned.get(topic, 0)
 
     async def create_partitioned(self, topic: str, partitions: int) -> bool:

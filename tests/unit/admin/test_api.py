@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from magnetar.admin import api
-from magnetar.admin.server import HttpServer
+from magnetar.admin.server import DeadlineProtocol, HttpServer
 from magnetar.env.listening import bind
 from magnetar.model.errors import StartError
 from tests.unit.admin.fakes import FakeLedgers, FakeTopics
@@ -86,6 +86,7 @@ def test_partitioned_topics() -> None:
         query = {"checkAllowAutoCreation": "true"}
         found = await p.client.get(f"{P}/f/partitions", params=query)
         assert found.json() == {"partitions": 4}
+        assert p.topics.asked_to_create == ["persistent://public/default/f"]
         assert await p.status("POST", f"{P}/f/partitions", json=6) == 204
         assert (await p.reason("POST", f"{P}/f/partitions", json=2))[0] == 409
         assert (await p.client.get(f"{P}/partitioned")).json() == ["persistent://public/default/f"]
@@ -210,6 +211,70 @@ def test_a_body_of_untold_length_is_refused() -> None:
 
         answer = await p.client.put(f"{P}/f/partitions", content=endless())  # type: ignore[arg-type]
         assert answer.status_code == 413
+
+    serve(scenario)
+
+
+class Impatient(DeadlineProtocol):
+    request_timeout_s = 0.2
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /metrics HTT",
+        b"PUT /admin/v2/tenants/x HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{",
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_a_request_that_never_ends_is_ended(sent: bytes) -> None:
+    async def run() -> None:
+        bound = bind("127.0.0.1", 0, "http.port")
+        app = api.create(CollectorRegistry(), FakeTopics())
+        server = HttpServer(app, bound, Impatient)
+        await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            await reader.read()  # until the server closes
+        writer.close()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_slow_answer_is_waited_for() -> None:
+    async def run() -> None:
+        app = api.create(CollectorRegistry(), FakeTopics())
+
+        @app.get("/slow")
+        async def slow() -> str:
+            await asyncio.sleep(0.5)
+            return "there"
+
+        server = HttpServer(app, bind("127.0.0.1", 0, "http.port"), Impatient)
+        await server.start()
+        async with httpx.AsyncClient(trust_env=False) as client:
+            url = f"http://127.0.0.1:{server.port}"
+            assert (await client.get(f"{url}/slow")).json() == "there"
+            await asyncio.sleep(0.4)  # keep-alive is not a request that never ends
+            assert (await client.get(f"{url}/slow")).json() == "there"
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_what_nobody_foresaw_has_a_reason_too() -> None:
+    async def scenario(p: Platform) -> None:
+        p.topics.subscription_names = None  # type: ignore[assignment]
+        transport = httpx.ASGITransport(
+            api.create(CollectorRegistry(), p.topics), raise_app_exceptions=False
+        )
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            answer = await client.get(f"{P}/a/subscriptions")
+        assert answer.status_code == 500
+        assert "internal error" in answer.json()["reason"]
 
     serve(scenario)
 
