@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from magnetar.env.framed import Buffer, FramedConnection
 from magnetar.env.tasks import TaskScope
-from magnetar.model.errors import BookieUnavailableError, MagnetarError
+from magnetar.model.errors import BookieUnavailableError, MagnetarError, ProtocolError
 from magnetar.model.ids import BookieId
 
 Address: TypeAlias = tuple[str, int]
@@ -57,13 +57,17 @@ class _Wire(FramedConnection):
     def __init__(self, lane: Lane) -> None:
         super().__init__(lane.options.frame_bytes_max)
         self._lane = lane
+        self._failure: Exception | None = None
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         self._lane.received_at_s = self._loop.time()
         self._lane.frames_received(view, bounds)
 
+    def protocol_failed(self, error: ProtocolError) -> None:
+        self._failure = error
+
     def disconnected(self, error: Exception | None) -> None:
-        self._lane.broken(self, error)
+        self._lane.broken(self, self._failure or error)
 
 
 class Lane:

@@ -33,6 +33,7 @@ from magnetar.wire.bookie.messages import (
     Request,
     WriteLac,
 )
+from magnetar.wire.bookie.status import v3_code
 
 KEY = bytes(range(20))
 IDS = st.integers(0, 2**63 - 1)
@@ -266,8 +267,8 @@ def test_errors_of_every_operation_are_whole_messages(operation: int, error: Mag
     frame = v3.encode_error_answer(operation, 5, 7, 9, error)
     found = response(frame)
     assert found.header.operation == operation
-    assert found.status == v3.v3_code(error)
-    assert answer(frame).code == v3.v3_code(error)
+    assert found.status == v3_code(error)
+    assert answer(frame).code == v3_code(error)
 
 
 # -- garbage ----------------------------------------------------------------------------------
