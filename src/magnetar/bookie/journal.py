@@ -124,8 +124,8 @@ class Journal:
     def open(self, files: Sequence[int], last_id: int, next_id: int) -> None:
         """Begin a new file. Blocking; before any append.
 
-        ``files``: ids replay still needs, ascending; ``last_id``: the last that holds commits
-        (0: none); ``next_id``: higher than any id ever used here.
+        ``files``: ids that exist, ascending, spent ones too; ``last_id``: the last that holds
+        commits (0: none); ``next_id``: higher than any id ever used here.
         """
         self._files = list(files)
         self._next_id = next_id + 1
@@ -320,8 +320,9 @@ class Journal:
 
     def _prepare_next(self) -> None:
         assert self._file is not None
-        prepared = self._file.prepared
-        threshold = self._config.file_bytes // 4 if prepared else PLAIN_FILE_BYTES_MAX
+        threshold = self._config.file_bytes // 4
+        if not self._file.prepared:
+            threshold = min(threshold, PLAIN_FILE_BYTES_MAX)
         if self._offset < threshold or self._preparing or self._prepared is not None:
             return
         if self._not_prepared_after == self._file.file_id:

@@ -65,8 +65,10 @@ class StartReport:
 
 
 class JournalReplay(NamedTuple):
-    """``files``: ids that were read; ``last_id``: the last of them that was begun (0: none)."""
+    """``spent``: ids before the start, not needed any more; ``files``: ids that were read;
+    ``last_id``: the last of them that was begun (0: none)."""
 
+    spent: list[int]
     files: list[int]
     last_id: int
     next_id: int
@@ -98,7 +100,8 @@ def replay_journal(
         last_damage = len(damages)
         last_end = scan.end
         damages.extend(scan.damages)
-    return JournalReplay(files, last_id, next_id, byte_count, damages)
+    spent = [file_id for file_id in ids if file_id < start.file_id]
+    return JournalReplay(spent, files, last_id, next_id, byte_count, damages)
 
 
 def _read_file(
@@ -209,7 +212,7 @@ def replay_all(
     for journal, directory in zip(table.journals, directories, strict=True):
         replayer = Replayer(journal.index, table)
         result = replay_journal(directory, replayer.start, replayer.apply)
-        journal.open(result.files, result.last_id, result.next_id)
+        journal.open([*result.spent, *result.files], result.last_id, result.next_id)
         entries += replayer.entries
         byte_count += result.byte_count
         files += len(result.files)

@@ -44,7 +44,9 @@ SYNC_BYTES = 4 << 20
 """Written between syncs of an entry log: one large sync would hold up the journal's on the same
 device."""
 RANDOM_READ_BYTES = 64 << 10
-"""Read when the reader is not known to move forward."""
+"""Read when the ledger's reader is not known to move forward."""
+READERS_KEPT_MAX = 256
+"""Ledgers whose next expected read a lane remembers."""
 
 
 class FlushWork(NamedTuple):
@@ -81,7 +83,7 @@ class LedgerStorage:
         self._work: FlushWork | None = None
         self._read_lanes = [disk.lane(f"read-{index}-{n}") for n in range(READ_LANES)]
         self._readers = [EntryLogReader(disk, path) for _ in range(READ_LANES)]
-        self._last_read: list[tuple[int, int]] = [(-1, -1)] * READ_LANES
+        self._following: list[dict[int, int]] = [{} for _ in range(READ_LANES)]
 
     def open(self, count: int, journals: int) -> None:
         """Blocking. ``count``: ledger directories; ``journals``: journal directories."""
@@ -212,13 +214,16 @@ class LedgerStorage:
         location = self.location_index.location(ledger_id, entry_id)
         if location is None:
             return []
-        if self._last_read[lane] != (ledger_id, entry_id) and entry_id != 0:
+        following = self._following[lane]
+        if following.pop(ledger_id, 0) != entry_id:
             bytes_max = min(bytes_max, RANDOM_READ_BYTES)
         try:
             found = self._readers[lane].read(*location, ledger_id, entry_id, entries_max, bytes_max)
         except OSError as error:
             raise BookieIOError(f"cannot read entry {ledger_id}:{entry_id}: {error}") from error
-        self._last_read[lane] = ledger_id, found[-1][0] + 1
+        following[ledger_id] = found[-1][0] + 1
+        if len(following) > READERS_KEPT_MAX:
+            del following[next(iter(following))]
         return found
 
     async def entry_ids(self, ledger_id: int) -> list[int]:

@@ -45,7 +45,7 @@ class Harness:
 
         result = replay_journal(self.directory, start, apply)
         assert result.damages == []
-        self.journal.open(result.files, result.last_id, result.next_id)
+        self.journal.open([*result.spent, *result.files], result.last_id, result.next_id)
         return found
 
     def append(self, number: int, size: int = 100) -> None:
@@ -223,24 +223,36 @@ def test_a_barrier_syncs_even_where_sync_is_off(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_spent_files_are_recycled_and_their_records_stay_gone(tmp_path: Path) -> None:
+def test_spent_files_are_recycled_and_their_records_stay_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many lives of the same few files: replay gives exactly what lies behind the mark."""
 
     async def scenario() -> None:
         disk = WatchedDisk()
         kit = Harness(tmp_path, disk, recycled_files_max=2, group_bytes_max=256 << 10)
         kit.open()
+        recycled: list[Path] = []
+        rename = disk.rename
+
+        def note(old: Path, new: Path) -> None:
+            if old.suffix == ".spare":
+                recycled.append(new)
+            rename(old, new)
+
+        monkeypatch.setattr(disk, "rename", note)
         mark = kit.journal.committed
         kept_from = 0
         for number in range(3000):
             kit.append(number, 4000)
-            if number % 100 == 99:
+            if number % 50 == 49:
                 await kit.journal.barrier()
-            if number % 500 == 499:
+            if number % 400 == 399:
                 mark, kept_from = kit.journal.committed, number + 1
                 kit.journal.trim(mark)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
         await kit.journal.close()
+        assert recycled
         names = disk.list(tmp_path)
         assert sum(name.endswith(".spare") for name in names) <= 2
         assert len(names) < 9
