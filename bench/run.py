@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BENCHMARKS = ("bench.codec", "bench.throughput", "bench.latency")
+BENCHMARKS = ("bench.codec", "bench.log_engine", "bench.throughput", "bench.latency")
 
 
 def main() -> int:

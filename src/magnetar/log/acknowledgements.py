@@ -176,10 +176,8 @@ class AckState:
     def acknowledge(self, positions: Sequence[Position]) -> bool:
         """Acknowledge whole entries, in any order; those that are acknowledged already or that
         the log does not hold are passed over. True if anything may have changed."""
-        if len(positions) == 1 and self._is_next(positions[0]):
-            self.mark_delete = positions[0]
-            self.version += 1
-            return True
+        if len(positions) == 1:
+            return self._acknowledge_one(positions[0])
         if not positions:
             return False
         ledger_id = positions[0][0]
@@ -196,17 +194,30 @@ class AckState:
             self._advance()
         return changed
 
-    def _is_next(self, position: Position) -> bool:
-        """True when nothing is acknowledged beside mark-delete and ``position`` follows it: the
-        common case of acknowledging in order."""
-        ledger_id, entry_id = self.mark_delete
-        return (
-            position[0] == ledger_id
-            and position[1] == entry_id + 1
-            and not self._holes
-            and not self._ack_sets
-            and entry_id < self._chain.last_entry(ledger_id)
-        )
+    def _acknowledge_one(self, position: Position) -> bool:
+        """As ``acknowledge``; in order, with nothing else acknowledged, it is a comparison."""
+        ledger_id, entry_id = position
+        mark = self.mark_delete
+        if position <= mark or entry_id > self._chain.last_entry(ledger_id):
+            return False
+        follows = ledger_id == mark.ledger_id and entry_id == mark.entry_id + 1
+        if follows and not self._holes and not self._ack_sets:
+            self.mark_delete = position
+            self.version += 1
+            return True
+        holes = self._holes.get(ledger_id)
+        if holes is not None and entry_id in holes:
+            return False
+        for bitmaps in (self._holes, self._changed):
+            bitmap = bitmaps.get(ledger_id)
+            if bitmap is None:
+                bitmap = bitmaps[ledger_id] = BitMap()
+            bitmap.add(entry_id)
+        self._ack_sets.pop(position, None)
+        self.version += 1
+        if follows or ledger_id != mark.ledger_id:
+            self._advance()
+        return True
 
     def _set(self, ledger_id: int, entry_ids: list[int]) -> bool:
         if ledger_id < self.mark_delete.ledger_id:
