@@ -94,7 +94,7 @@ async def connected(broker: Broker, topic: str) -> tuple[Session, NullTransport]
     ask.producer.producer_id = 1
     ask.producer.request_id = 1
     feed(session, encode_command(ask))
-    while 1 not in session.producers:
+    while 1 not in session.producers:  # noqa: ASYNC110
         await asyncio.sleep(0)
     return session, transport
 

@@ -24,6 +24,7 @@ from magnetar.broker.topic import Topic
 from magnetar.broker.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.broker.topics import Topics
 from magnetar.config import BrokerConfig
+from magnetar.env.listening import advertised_host
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import LogStats, LogStore
@@ -74,7 +75,7 @@ class Broker:
             backlog=BACKLOG_CONNECTIONS,
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        host = config.advertised_host or config.host
+        host = advertised_host(config.host, config.advertised_host)
         services.service_url = f"pulsar://{host}:{self.port}"
         self._scope.spawn(Sweeper(services).run(), "sweeper")
         log.info("broker listens", url=services.service_url)

@@ -52,12 +52,8 @@ class Consumer:
         self.entries_out = 0
         self.redelivered = 0
         self.acknowledged = 0
+        self.follow_connection()
         self._encode = MessageHeaderEncoder(consumer_id, subscription.partition).encode
-
-    def refresh(self) -> None:
-        """Take over what the connection says about room."""
-        session = self.session
-        self.seat.blocked = not session.writable or session.unsent_bytes > UNSENT_BYTES_MAX
 
     def send(
         self,
@@ -100,6 +96,10 @@ class Consumer:
         if self.session.unsent_bytes > UNSENT_BYTES_MAX:
             self.seat.blocked = True
         return total
+
+    def follow_connection(self) -> None:
+        """Take over whether the connection can take more."""
+        self.seat.blocked = not self.session.writable
 
     def settle(self, key: Key) -> bool:
         """``key`` is acknowledged or taken back; False if it was not out at this consumer."""

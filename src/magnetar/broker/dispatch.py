@@ -3,7 +3,7 @@
 A *seat* is what a machine knows of a consumer: its permits, how much it has not acknowledged,
 whether its connection can take more. Machines are asked three things:
 
-* ``room()``: how many messages could be placed now;
+* ``room()``: how many messages could be placed now (counted up to ``ROOM_ENOUGH``);
 * ``assign(sizes)``: place a leading part of the entries whose message counts are ``sizes``; gives
   runs ``(seat, start, stop)`` in order, and charges the permits;
 * ``add`` and ``remove``: consumers that come and go.
@@ -24,6 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+ROOM_ENOUGH: Final = 1024
+"""``room`` stops counting here: nobody reads more at once."""
 
 RUN_ENTRIES: Final = 20
 """Entries that a shared consumer is given before the next one's turn (Pulsar's default)."""
@@ -145,11 +148,13 @@ class SharedRoundRobin(Generic[Owner]):
 
     def room(self) -> int:
         most = self._unacked_max
-        return sum(
-            min(seat.permits, most - seat.unacked)
-            for seat in self.seats
-            if not seat.blocked and seat.permits > 0 and seat.unacked < most
-        )
+        total = 0
+        for seat in self.seats:
+            if not seat.blocked and seat.permits > 0 and seat.unacked < most:
+                total += min(seat.permits, most - seat.unacked)
+                if total >= ROOM_ENOUGH:
+                    break
+        return total
 
     def assign(self, sizes: Sequence[int]) -> list[Run[Owner]]:
         runs: list[Run[Owner]] = []
@@ -177,13 +182,7 @@ class SharedRoundRobin(Generic[Owner]):
     def _turn(self) -> Seat[Owner] | None:
         """The next seat with room, of the best level that has any; after the last one served."""
         seats, count = self.seats, len(self.seats)
-        level: int | None = None
-        for seat in seats:
-            if self._open(seat):
-                level = seat.priority
-                break
-        if level is None:
-            return None
+        level = self._level()
         for step in range(count):
             index = (self._next + step) % count
             seat = seats[index]
@@ -191,6 +190,15 @@ class SharedRoundRobin(Generic[Owner]):
                 self._next = (index + 1) % count
                 return seat
         return None
+
+    def _level(self) -> int | None:
+        """The best priority level that has room (the only one there is, without looking)."""
+        seats = self.seats
+        if not seats:
+            return None
+        if seats[0].priority == seats[-1].priority:
+            return seats[0].priority
+        return next((seat.priority for seat in seats if self._open(seat)), None)
 
     def _open(self, seat: Seat[Owner]) -> bool:
         return not seat.blocked and seat.permits > 0 and seat.unacked < self._unacked_max

@@ -132,10 +132,11 @@ class Session(FramedConnection):
         self.consumers.clear()
 
     def writable_changed(self) -> None:
+        for consumer in self.consumers.values():
+            consumer.follow_connection()
+            consumer.subscription.wake()
         if self.writable:
             self._resume(Paused.UNSENT)
-            for consumer in self.consumers.values():
-                consumer.subscription.wake()
         else:
             self._pause(Paused.UNSENT)
 
@@ -167,23 +168,22 @@ class Session(FramedConnection):
             self._flush_sends()
 
     def _send(self, view: memoryview, start: int, end: int) -> None:
-        send = decode_send(view, start, end)
-        producer = self.producers.get(send.producer_id)
+        producer_id, sequence_id, highest, _, payload_start, payload_end, _, txn = decode_send(
+            view, start, end
+        )
+        producer = self.producers.get(producer_id)
         if producer is None:
             return  # sent before the client heard that the producer is closed
-        payload_start, payload_end = send.payload_start, send.payload_end
         try:
-            if payload_end - payload_start > self._payload_bytes_max or send.txn is not None:
-                self._check_send(payload_end - payload_start, send.txn is not None)
+            if payload_end - payload_start > self._payload_bytes_max or txn is not None:
+                self._check_send(payload_end - payload_start, txn is not None)
             verify_checksum(view, payload_start, payload_end)
             _check_metadata_fits(view, payload_start, payload_end)
         except (ChecksumError, NotAllowedError, MessageTooLargeError) as error:
             self._flush_sends()
-            producer.refuse(send.sequence_id, error)
+            producer.refuse(sequence_id, error)
             return
-        if producer.queue(
-            send.sequence_id, send.highest_sequence_id, view[payload_start:payload_end]
-        ):
+        if producer.queue(sequence_id, highest, view[payload_start:payload_end]):
             self._touched.append(producer)
 
     def _check_send(self, payload_bytes: int, in_transaction: bool) -> None:

@@ -94,6 +94,8 @@ class Subscription:
         self._single: SingleActive[Consumer] = SingleActive(partition)
         self._shared: SharedRoundRobin[Consumer] = SharedRoundRobin(limits.unacked_messages_max)
         self._order = 0
+        self._full: list[Consumer] = []
+        """Consumers whose connections had too much to write in this loop turn."""
         self._scheduled = False
         self._held = False
         self._switch: asyncio.TimerHandle | None = None
@@ -231,20 +233,19 @@ class Subscription:
         if self._held:
             return
         machine = self._shared if self.kind is Kind.SHARED else self._single
-        for consumer in self.consumers:
-            consumer.refresh()
+        full, self._full = self._full, []
+        for consumer in full:
+            consumer.follow_connection()
         for _ in range(ROUNDS_MAX):
             room = machine.room()
             if room <= 0:
                 break
             entries, replay = self._feed.take(room)
             if not entries:
-                return
+                return  # new entries, or the feed, will wake us
             self._place(machine, self.cursor.unacknowledged(entries), replay)
-        if any(consumer.seat.blocked and consumer.session.writable for consumer in self.consumers):
-            self.wake()  # full for this turn only; a connection that stays full wakes us itself
-        elif machine.room() > 0:
-            self.wake()
+        if self._full or machine.room() > 0:
+            self.wake()  # a connection may be full for this turn only; one that stays so wakes us
 
     def _place(
         self,
@@ -266,6 +267,8 @@ class Subscription:
             self.bytes_out += consumer.send(entries[start:stop], run, counts, ack_sets, tracked)
             self.entries_out += stop - start
             self.messages_out += sum(run)
+            if seat.blocked:
+                self._full.append(consumer)
             if replay:
                 consumer.redelivered += sum(run)
         if stop < len(entries):

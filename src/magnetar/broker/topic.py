@@ -284,6 +284,11 @@ class Topic:
                 "connected; close them first, or force it"
             )
 
+    async def drain(self) -> None:
+        """Take no more sends and wait until those under way have their outcomes."""
+        for producer in list(self.producers.values()):
+            await producer.wait_drained()
+
     # -- the end ------------------------------------------------------------------------------
 
     def fail(self, error: MagnetarError) -> None:

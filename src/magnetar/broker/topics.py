@@ -32,6 +32,9 @@ from magnetar.model.ids import EARLIEST
 log = structlog.get_logger(__name__)
 
 TOPICS_MAX: Final = 100_000
+DRAIN_S: Final = 5.0
+"""How long closing waits for sends under way; a log that stands still gets no more."""
+
 LOADS_MAX: Final = 1000
 """Topics that may be loading at a time."""
 
@@ -142,7 +145,7 @@ class Topics:
         name = topic.name
         if self._open.get(name) is topic:
             del self._open[name]
-            closing = self._scope.spawn(_close_lost(topic), f"close {name}")
+            closing = self._scope.spawn(_close_log(topic), f"close {name}")
             self._closing[name] = closing
             closing.add_done_callback(lambda _: self._closing.pop(name, None))
 
@@ -169,7 +172,7 @@ class Topics:
         topic = self._open.pop(name, None)
         if topic is not None:
             topic.disconnect()
-            await topic.log.close()
+            await _close_log(topic)
 
     async def names(self, namespace: str) -> list[TopicName]:
         """All topics of ``tenant/namespace``, each partition by itself, sorted by name."""
@@ -193,8 +196,12 @@ class Topics:
                 await open_durable(topic, subscription, EARLIEST, {})
 
     async def close(self) -> None:
-        """Send everybody away and close every log, several at a time."""
+        """Answer the sends that are under way, send everybody away and close every log, several
+        at a time."""
         self._closed = True
+        drains = [self._scope.spawn(t.drain(), f"drain {t.name}") for t in self._open.values()]
+        if drains:
+            await asyncio.wait(drains, timeout=DRAIN_S)
         for topic in self._open.values():
             topic.disconnect()
         names = list(self._open)
@@ -202,8 +209,8 @@ class Topics:
             await asyncio.gather(*(self._unload(name) for name in names[start : start + 100]))
 
 
-async def _close_lost(topic: Topic) -> None:
+async def _close_log(topic: Topic) -> None:
     try:
         await topic.log.close()
     except MagnetarError as error:
-        log.warning("lost log not closed cleanly", topic=str(topic.name), error=str(error))
+        log.warning("log not closed cleanly", topic=str(topic.name), error=str(error))

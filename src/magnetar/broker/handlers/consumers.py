@@ -50,12 +50,16 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
     kind = KINDS.get(request.subType)
     if kind is None:
         raise NotAllowedError("Key_Shared subscriptions are not served yet; use Shared")
-    if request.consumer_id in session.consumers:
+    name = parse_topic(request.topic)
+    old = session.consumers.get(request.consumer_id)
+    if old is not None:
+        if (old.topic.name, old.subscription.name) != (name, request.subscription):
+            raise NotAllowedError(
+                f"consumer {request.consumer_id} of this connection is on {old.topic.name}"
+            )
         session.write(success(request.request_id))  # the client did not hear our first answer
         return
-    topic = await session.services.topics.get(
-        parse_topic(request.topic), create=request.force_topic_creation
-    )
+    topic = await session.services.topics.get(name, create=request.force_topic_creation)
     try:
         await _join(session, topic, request, kind)
     except ConsumerBusyError:

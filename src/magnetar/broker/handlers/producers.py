@@ -10,7 +10,12 @@ from magnetar.broker.liveness import is_alive
 from magnetar.broker.opening import open_durable
 from magnetar.broker.producer import Producer
 from magnetar.broker.topic_name import parse_topic
-from magnetar.model.errors import MagnetarError, ProducerBusyError, ServiceNotReadyError
+from magnetar.model.errors import (
+    MagnetarError,
+    NotAllowedError,
+    ProducerBusyError,
+    ServiceNotReadyError,
+)
 from magnetar.model.ids import EARLIEST
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer
 from magnetar.wire.pulsar.replies import success
@@ -22,13 +27,18 @@ if TYPE_CHECKING:
 async def open_producer(session: Session, command: BaseCommand) -> None:
     request = command.producer
     services = session.services
+    name = parse_topic(request.topic)
     old = session.producers.get(request.producer_id)
     if old is not None:
+        if old.topic.name != name:
+            raise NotAllowedError(
+                f"producer {request.producer_id} of this connection is on {old.topic.name}"
+            )
         if request.epoch <= old.epoch:
             _tell_success(old, request)  # the client did not hear our first answer
             return
         old.topic.disconnect_producer(old, tell=False)
-    topic = await services.topics.get(parse_topic(request.topic), create=True)
+    topic = await services.topics.get(name, create=True)
     if request.initial_subscription_name:
         await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
     producer = Producer(
