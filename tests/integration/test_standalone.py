@@ -258,6 +258,9 @@ def test_three_bookies_hold_three_copies_that_tcp_clients_read(tmp_path: Path) -
         url = f"{platform.http_url}/admin/v2/persistent/public/default/t/internalStats"
         ledger_id = httpx.get(url, trust_env=False).json()["ledgers"][0]["ledgerId"]
         copies = asyncio.run(read_over_tcp(platform.data_dir, ledger_id, len(bodies)))
+    ports = ("--broker-port", "0", "--http-port", "0")
+    fewer = magnetar("standalone", "--data-dir", str(tmp_path / "data"), *ports, "--bookies", "2")
+    assert (fewer.returncode, "start with --bookies 3" in fewer.stderr) == (1, True)
     assert sorted(copies) == ["bookie-0", "bookie-1", "bookie-2"]
     for entries in copies.values():
         assert [

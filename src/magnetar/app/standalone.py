@@ -32,6 +32,7 @@ from magnetar.env.data_dir import DataDir
 from magnetar.env.listening import bind
 from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
+from magnetar.model.errors import StartError
 
 log = structlog.get_logger(__name__)
 
@@ -48,12 +49,23 @@ async def run(
     async with AsyncExitStack() as stack:
         data_dir = DataDir.open(config.data_dir, "standalone")
         stack.callback(data_dir.close)
+        _check_bookies(data_dir, bookies)
         line = await _start(stack, config, bookies, data_dir, fate)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         ready(line)
         await fate.wait()
         log.info("ending")
     log.info("ended")
+
+
+def _check_bookies(data_dir: DataDir, bookies: int) -> None:
+    """A bookie that is left out takes its copies with it."""
+    held = data_dir.bookies_held()
+    if held > bookies:
+        raise StartError(
+            f"the data directory {data_dir.path} holds {held} bookies; start with --bookies {held} "
+            "or more, so that every stored message can be read"
+        )
 
 
 async def _start(

@@ -64,6 +64,11 @@ class DataDir:
     def ledger_directory(self, bookie: int) -> Path:
         return self.path / f"bookie-{bookie}" / "ledgers"
 
+    def bookies_held(self) -> int:
+        """How many bookies have data here: one more than the highest number among them."""
+        numbers = (entry.name.removeprefix("bookie-") for entry in self.path.glob("bookie-*"))
+        return max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
+
     def close(self) -> None:
         """Let go of the directory. The lock file stays: removing it would race with a waiter."""
         os.close(self._descriptor)

@@ -27,6 +27,10 @@ def test_the_layout(tmp_path: Path) -> None:
     assert held.metadata_file == tmp_path / "metadata.sqlite"
     assert held.journal_directory(2) == tmp_path / "bookie-2" / "journal"
     assert held.ledger_directory(0) == tmp_path / "bookie-0" / "ledgers"
+    assert held.bookies_held() == 0
+    for name in ("bookie-0", "bookie-10", "bookie-x"):
+        (tmp_path / name).mkdir()
+    assert held.bookies_held() == 11
     held.close()
 
 
