@@ -51,7 +51,10 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.managed.chain",
     "magnetar.log.managed.cursor_format",
     "magnetar.log.managed.rules",
+    "magnetar.broker.access",
     "magnetar.broker.dispatch",
+    "magnetar.broker.positions",
+    "magnetar.broker.redelivery",
     "magnetar.broker.topic_name",
 )
 """Modules that decide: no clock, no randomness, no I/O, no event loop, no logging."""
