@@ -226,8 +226,9 @@ class Journal:
                 if request.done is not None:
                     request.done(error, request.entry_ids)
         finally:
-            if (request := next(requests, None)) is not None:
-                self._loop.call_soon(self._answer, iter((request, *requests)), error)
+            left = list(requests)  # not empty only when a ``done`` raised
+            if left:
+                self._loop.call_soon(self._answer, iter(left), error)
 
     def trim(self, mark: JournalPosition) -> None:
         """Files wholly before ``mark`` are spent: recycle or remove them."""
