@@ -91,6 +91,22 @@ def test_a_long_tail_is_compacted_and_stays_right() -> None:
     assert len(run.entries) < 3 * COMPACT_AT
 
 
+def test_closed_logs_leave_nothing_behind() -> None:
+    cache = TailCache(1 << 20)
+    old = cache.tail()
+    old.add(1, 0, [b"x" * 100], 100, 0)
+    for ledger in range(2, 5000):
+        tail = cache.tail()
+        tail.add(ledger, 0, [b"y" * 10] * 2, 20, 0)
+        tail.clear()
+    assert cache.held_bytes == 100 + ENTRY_OVERHEAD_BYTES
+    assert len(cache._batches) < 3000
+    assert len(old.read(1, 0, 0, 1, 1) or []) == 1
+    old.add(1, 1, [b"z" * (1 << 20)], 1 << 20, 0)
+    assert cache.held_bytes == 0, "larger than the whole budget"
+    assert not cache._batches
+
+
 def entries_of(ledger: int, first: int, count: int) -> list[Entry]:
     return [Entry(ledger, i, data(ledger, i), 0) for i in range(first, first + count)]
 

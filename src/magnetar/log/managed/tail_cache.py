@@ -19,10 +19,23 @@ COMPACT_AT = 512
 """Dropped slots at a list's front before they are given back."""
 
 
-class _Run:
-    """Consecutive entries of one ledger; ``entries[dropped]`` has the id ``first``."""
+DEAD_BATCHES_LEAST = 1_024
 
-    __slots__ = ("dropped", "entries", "first", "ledger_id", "payload_offset")
+
+class _Run:
+    """Consecutive entries of one ledger; ``entries[dropped]`` has the id ``first``. A dead run
+    was given back before its ``batches`` came to be evicted."""
+
+    __slots__ = (
+        "batches",
+        "dead",
+        "dropped",
+        "entries",
+        "first",
+        "held_bytes",
+        "ledger_id",
+        "payload_offset",
+    )
 
     def __init__(self, ledger_id: int, first: int, payload_offset: int) -> None:
         self.ledger_id = ledger_id
@@ -30,6 +43,9 @@ class _Run:
         self.payload_offset = payload_offset
         self.entries: list[bytes | None] = []
         self.dropped = 0
+        self.held_bytes = 0
+        self.batches = 0
+        self.dead = False
 
     def __len__(self) -> int:
         return len(self.entries) - self.dropped
@@ -65,7 +81,8 @@ class LogTail:
         run = self._runs[-1] if self._runs else None
         if run is None or run.ledger_id != ledger_id or run.first + len(run) != first:
             if run is not None and run.ledger_id == ledger_id:
-                self._runs.pop()  # a gap: what lies before it is not worth a second run
+                # A gap: what lies before it is not worth a second run.
+                self._cache.give_back(self._runs.pop())
             run = _Run(ledger_id, first, payload_offset)
             self._runs.append(run)
         run.entries += entries
@@ -105,8 +122,8 @@ class LogTail:
 
     def clear(self) -> None:
         """The log is closed: give everything back."""
-        self._runs.clear()
-        self._cache.removed(self)
+        while self._runs:
+            self._cache.give_back(self._runs.pop())
 
 
 class TailCache:
@@ -116,6 +133,7 @@ class TailCache:
         self.bytes_max = bytes_max
         self.held_bytes = 0
         self._batches: deque[tuple[LogTail, _Run, int, int]] = deque()  # oldest first
+        self._dead_batches = 0
 
     def tail(self) -> LogTail:
         return LogTail(self)
@@ -123,13 +141,29 @@ class TailCache:
     def added(self, tail: LogTail, run: _Run, count: int, stored_bytes: int) -> None:
         size = stored_bytes + ENTRY_OVERHEAD_BYTES * count
         self._batches.append((tail, run, count, size))
+        run.batches += 1
+        run.held_bytes += size
         self.held_bytes += size
-        while self.held_bytes > self.bytes_max and self._batches:
-            oldest, its_run, count, its_size = self._batches.popleft()
-            oldest.drop_front(its_run, count)
-            self.held_bytes -= its_size
+        while self.held_bytes > self.bytes_max:
+            self._evict()
 
-    def removed(self, tail: LogTail) -> None:
-        kept = deque(batch for batch in self._batches if batch[0] is not tail)
-        self._batches = kept
-        self.held_bytes = sum(batch[3] for batch in kept)
+    def _evict(self) -> None:
+        tail, run, count, size = self._batches.popleft()
+        if run.dead:
+            self._dead_batches -= 1
+            return
+        run.batches -= 1
+        run.held_bytes -= size
+        self.held_bytes -= size
+        tail.drop_front(run, count)
+
+    def give_back(self, run: _Run) -> None:
+        """Nobody reads ``run`` any more: its bytes go now, its batches when their turn comes, or
+        when they are most of what waits for it."""
+        run.dead = True
+        run.entries = []
+        self.held_bytes -= run.held_bytes
+        self._dead_batches += run.batches
+        if self._dead_batches > DEAD_BATCHES_LEAST and 2 * self._dead_batches > len(self._batches):
+            self._batches = deque(batch for batch in self._batches if not batch[1].dead)
+            self._dead_batches = 0
