@@ -96,9 +96,7 @@ def replay_journal(
         if header is not None:
             known = last_id if last_id else header.previous_id
             damages.extend(_broken_links(header, known, last_end, last_damage, damages))
-            last_id = file_id
-        last_damage = len(damages)
-        last_end = scan.end
+            last_id, last_end, last_damage = file_id, scan.end, len(damages)
         damages.extend(scan.damages)
     spent = [file_id for file_id in ids if file_id < start.file_id]
     return JournalReplay(spent, files, last_id, next_id, byte_count, damages)
