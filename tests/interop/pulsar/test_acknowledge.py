@@ -119,6 +119,7 @@ def test_negative_acknowledgement_on_an_exclusive_subscription(
     assert third.data() == b"2"
 
 
+@pytest.mark.slow
 def test_acknowledgement_timeout(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", SHARED, unacked_messages_timeout_ms=10_000)
     publish(client.create_producer(topic), 3)

@@ -321,6 +321,23 @@ def test_wait_past_wakes_when_the_next_entry_is_confirmed() -> None:
     asyncio.run(scenario())
 
 
+def test_a_reader_faster_than_its_read_ahead_reads_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catch_up, "WINDOW_ENTRIES", 16)
+
+    async def scenario() -> None:
+        process = Process(World())
+        config = LedgerConfig(ledger_entries_max=1000, tail_cache_bytes=0)
+        log = await process.store(config).open(NAME)
+        await publish(log, 0, 400, batch=10)
+        assert values(await read_all(log, chunk=7)) == list(range(400))
+        fetched = sum(count for _, _, count in process.ledgers.reads)
+        assert fetched <= 400 + 7, "all but the first read come through one window"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("cache_bytes", [0, 300, 1 << 20])
 def test_reading_with_little_memory_goes_to_the_bookies(cache_bytes: int) -> None:
     async def scenario() -> None:

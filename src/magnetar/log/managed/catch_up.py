@@ -6,6 +6,7 @@ next one loaded while it works through the last. Any other read fetches what was
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
@@ -53,6 +54,8 @@ class CatchUp:
         self._writer = writer
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._ends: deque[Position] = deque(maxlen=SEQUENTIAL_READS_MAX)
+        self._loading: dict[Position, asyncio.Task[None]] = {}
+        """Read-aheads under way by the position that they bring; nobody reads those twice."""
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
         """See ``log.seam.Log``."""
@@ -87,6 +90,10 @@ class CatchUp:
             if found is not None:
                 return found
             position = self._chain.settle(start)
+            loading = self._loading.get(position)
+            if loading is not None:
+                await asyncio.wait([loading])
+                continue  # what it brought, or nothing: then it is our turn
             try:
                 return await self._read_stored(position, max_entries, max_bytes)
             except (NoSuchLedgerError, NoEntryError):
@@ -119,8 +126,13 @@ class CatchUp:
             if window.served == len(window.entries):
                 self._ahead.drop(window)
             return
+        position = Position(window.ledger_id, window.end)
+        if position in self._loading:
+            return  # for another window, in which readers will go on
         window.loading = True
-        self._scope.spawn(self._extend(window), f"read-ahead/{self._name}")
+        load = self._scope.spawn(self._extend(window), f"read-ahead/{self._name}")
+        self._loading[position] = load
+        load.add_done_callback(lambda _: self._loading.pop(position, None))
 
     async def _extend(self, window: Window) -> None:
         position = Position(window.ledger_id, window.end)
