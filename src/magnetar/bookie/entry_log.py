@@ -70,6 +70,11 @@ class EntryLogWriter:
         self._offset = 0
         self._ledgers: dict[int, list[int]] = {}  # ledger id -> [entries, bytes]
 
+    @property
+    def current_id(self) -> int:
+        """The log being written or, between logs, the next one: all below are closed."""
+        return self._log_id if self._file is not None else self._next_id
+
     def append(self, entries: Sequence[tuple[int, int, bytes]]) -> list[tuple[int, int, int, int]]:
         """Write (ledger id, entry id, entry) rows, a few hundred at a time; returns (ledger id,
         entry id, log id, offset) rows. Not durable before ``sync``."""

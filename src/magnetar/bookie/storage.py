@@ -31,6 +31,7 @@ from magnetar.bookie.journal_format import JournalPosition
 from magnetar.bookie.ledger_state import LedgerState, record_deleted
 from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.marks import MarkFile, Marks
+from magnetar.bookie.reclaim import Reclaimer
 from magnetar.bookie.write_cache import WriteCache, WriteHalf
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk
@@ -91,6 +92,7 @@ class LedgerStorage:
         self.marks: Marks = self._mark_file.load(self.index, count, journals)
         self._log = EntryLogWriter(self._disk, self.path, self._config.entry_log_bytes_max)
         self.location_index = LocationIndex(self.path / "index")
+        self._reclaimer = Reclaimer(self._disk, self.path, self.location_index)
         self._opened = True
         self._mark_file.store(self.marks)
 
@@ -167,6 +169,8 @@ class LedgerStorage:
             if marks != self.marks:
                 self._mark_file.store(marks)
                 self.marks = marks
+            if work.deleted:
+                self._reclaimer.remove_dead_logs(self._log.current_id)
         except OSError as error:
             self._log.abandon()
             raise BookieIOError(f"cannot flush {self.path}: {error}") from error

@@ -1,0 +1,71 @@
+"""Space of deleted ledgers comes back; nothing else goes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.entry_log import log_ids
+from magnetar.env.disk import RealDisk
+from magnetar.model.errors import NoLedgerError
+from tests.unit.bookie.storage_kit import add, crashed, entry, flip_bit, running, settings
+
+
+def logs(directory: Path) -> list[int]:
+    return log_ids(RealDisk().list(directory))
+
+
+def test_logs_go_when_the_last_of_their_ledgers_is_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        for ledger_id in (1, 2, 3):  # a log per life; the second is shared with ledger 9
+            async with running(config) as bookie:
+                await add(bookie, ledger_id, range(5))
+                if ledger_id == 2:
+                    await add(bookie, 9, range(5))
+        assert logs(config.ledger_directories[0]) == [1, 2, 3]
+        async with running(config) as bookie:
+            await bookie.delete_ledger(1)
+            await bookie.delete_ledger(2)
+        assert logs(config.ledger_directories[0]) == [2, 3]
+        async with running(config) as bookie:
+            for ledger_id in (3, 9):
+                for i in range(5):
+                    assert await bookie.read_entry(ledger_id, i) == entry(ledger_id, i)
+            await bookie.delete_ledger(9)
+        async with running(config) as bookie:
+            assert logs(config.ledger_directories[0]) == [3]
+            with pytest.raises(NoLedgerError):
+                await bookie.read_entry(9, 0)
+            assert await bookie.read_entry(3, 4) == entry(3, 4)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_log_cut_off_by_a_crash_is_walked_and_a_damaged_one_is_kept(
+    tmp_path: Path, damaged: bool
+) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=20)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(300), entries=[entry(1, i, size=9000) for i in range(300)])
+            await add(bookie, 2, [0])
+            await asyncio.sleep(0.3)
+            remains = crashed(config, tmp_path)
+        directory = remains.ledger_directories[0]
+        before = logs(directory)
+        if damaged:  # the length of the first record
+            flip_bit(directory / f"{before[0]:08x}.log", 64)
+        async with running(remains) as bookie:
+            await bookie.delete_ledger(1)
+            await asyncio.sleep(0.3)
+            assert logs(directory)[: len(before)] == before  # ledger 2 lives there
+            await bookie.delete_ledger(2)
+            await asyncio.sleep(0.3)
+            kept = [log_id for log_id in logs(directory) if log_id in before]
+            assert kept == (before if damaged else [])
+
+    asyncio.run(scenario())
