@@ -106,8 +106,9 @@ class Bookie:
         self._read_cache = ReadCache(config.read_cache_bytes)
         self._reads: dict[tuple[int, int], asyncio.Future[list[tuple[int, bytes]]]] = {}
         self._closed = True
-        self.writes_refused = False
-        """An operator's word; ``read_only`` is also true while a disk is nearly full."""
+        self.read_only_changed: Callable[[bool], None] = lambda read_only: None
+        """Called on the loop; set by whoever registers the bookie."""
+        self._writes_refused = False
         self.report: StartReport | None = None
 
     # -- start and end ------------------------------------------------------------------------
@@ -138,7 +139,9 @@ class Bookie:
         self._parkings = [
             Parking(config.journal.pending_bytes_max, self._add_parked) for _ in self._storages
         ]
-        self._flusher = Flusher(self._table, self._parkings, config, disk, self._metrics)
+        self._flusher = Flusher(
+            self._table, self._parkings, config, disk, self._metrics, self._tell_read_only
+        )
         try:
             self.report = report = await self._storages[0].flush_lane.run(
                 lambda: replay_all(self._table, directories, self._metrics)
@@ -177,7 +180,15 @@ class Bookie:
     @property
     def read_only(self) -> bool:
         """No new entries are taken; recovery may write."""
-        return self.writes_refused or self._flusher.disk_full
+        return self._writes_refused or self._flusher.disk_full
+
+    def refuse_writes(self, refuse: bool) -> None:
+        """An operator's word; the bookie is also read-only while a disk is nearly full."""
+        self._writes_refused = refuse
+        self._tell_read_only()
+
+    def _tell_read_only(self) -> None:
+        self.read_only_changed(self.read_only)
 
     # -- adding -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import structlog
@@ -39,9 +39,11 @@ class Flusher:
         config: BookieConfig,
         disk: Disk,
         metrics: Metrics,
+        full_changed: Callable[[], None],
     ) -> None:
         self.flush_bytes = config.write_cache_bytes // (4 * len(table.storages))
         self.disk_full = False
+        self._full_changed = full_changed
         self._table = table
         self._parkings = parkings
         self._config = config
@@ -84,7 +86,7 @@ class Flusher:
             event.clear()
             try:
                 await self._flush(index)
-            except BookieIOError as error:
+            except (BookieIOError, OSError) as error:
                 self._metrics.bookie_flush_failures_total.inc()
                 log.error("flush failed; trying again", error=str(error))
                 await asyncio.sleep(RETRY_S)
@@ -98,12 +100,12 @@ class Flusher:
             await storage.flush([journal.committed for journal in table.journals])
         finally:
             self._under_way -= 1
+            self._check_space()
         self._metrics.bookie_flush_seconds.observe(time.perf_counter() - started)
         for journal in table.journals:
             journal.trim(min(each.marks.positions[journal.index] for each in table.storages))
         if not self._under_way:
             table.shrink()
-        self._check_space()
         self._parkings[index].drain(lambda: storage.cache.full)
 
     def _check_space(self) -> None:
@@ -113,10 +115,11 @@ class Flusher:
         paths = [*config.ledger_directories, *config.journal.directories]
         free = min(self._disk.space(path).free_bytes for path in paths)
         full = free < reserve * (1.25 if self.disk_full else 1.0)
-        if full != self.disk_full:
+        changed, self.disk_full = full != self.disk_full, full
+        if changed:
             log.warning(
                 "bookie is read-only now: a disk is nearly full" if full else "bookie has room",
                 free_bytes=free,
                 reserve_bytes=reserve,
             )
-        self.disk_full = full
+            self._full_changed()

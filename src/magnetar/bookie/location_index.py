@@ -61,7 +61,10 @@ class LocationIndex:
 
     def location(self, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
         """(entry log id, offset), or None: the index has no such entry."""
-        value = self._locations.get(_KEY.pack(ledger_id, entry_id))
+        try:
+            value = self._locations.get(_KEY.pack(ledger_id, entry_id))
+        except Exception as error:  # the binding has no narrower type
+            raise BookieIOError(f"location index {self.path}: {error}") from error
         if value is None:
             return None
         number: int = _LOCATION.unpack(value)[0]
@@ -83,7 +86,10 @@ class LocationIndex:
 
     def ledger(self, ledger_id: int) -> bytes | None:
         """The ledger's record."""
-        value: bytes | None = self._ledgers.get(_LEDGER_KEY.pack(ledger_id))
+        try:
+            value: bytes | None = self._ledgers.get(_LEDGER_KEY.pack(ledger_id))
+        except Exception as error:  # the binding has no narrower type
+            raise BookieIOError(f"location index {self.path}: {error}") from error
         return value
 
     def ledgers(self) -> Iterator[tuple[int, bytes]]:

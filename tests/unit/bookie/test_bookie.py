@@ -13,6 +13,7 @@ import pytest
 from magnetar.bookie import flusher, parking
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.config import BookieConfig
+from magnetar.env.disk import DiskSpace
 from magnetar.metrics import Metrics
 from magnetar.model.errors import (
     BadRequestError,
@@ -417,17 +418,47 @@ def test_bytes_waiting_for_the_journal_are_bounded(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_nearly_full_disk_takes_recovery_adds_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_bookie_takes_recovery_adds_only(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(settings(tmp_path)) as bookie:
             await add(bookie, 1, [0])
-            bookie.writes_refused = True
+            told: list[bool] = []
+            bookie.read_only_changed = told.append
+            bookie.refuse_writes(True)
             with pytest.raises(ReadOnlyBookieError):
                 await add(bookie, 1, [1])
             await add(bookie, 1, [1], flags=RECOVERY)
             assert await bookie.read_entry(1, 1) == entry(1, 1)
+            bookie.refuse_writes(False)
+            await add(bookie, 1, [2])
+            assert told == [True, False]
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_fills_up_makes_the_bookie_read_only_until_it_has_room(
+    tmp_path: Path,
+) -> None:
+    class Filling(WatchedDisk):
+        free_bytes = 1 << 40
+
+        def space(self, path: Path) -> DiskSpace:
+            return DiskSpace(1 << 40, self.free_bytes)
+
+    async def scenario() -> None:
+        disk = Filling()
+        async with running(settings(tmp_path, flush_interval_ms=10), disk) as bookie:
+            told: list[bool] = []
+            bookie.read_only_changed = told.append
+            await add(bookie, 1, [0])
+            disk.free_bytes = 1 << 20
+            await asyncio.sleep(0.1)
+            with pytest.raises(ReadOnlyBookieError):
+                await add(bookie, 1, [1])
+            disk.free_bytes = 1 << 30
+            await asyncio.sleep(0.1)
+            await add(bookie, 1, [1])
+            assert told == [True, False]
 
     asyncio.run(scenario())
 
