@@ -418,7 +418,7 @@ class Bookie:
     async def _fetch(self, ledger: LedgerState, entry_id: int) -> list[tuple[int, bytes]]:
         """Read from the entry log, ahead; readers of the same entry share one read."""
         key = (ledger.ledger_id, entry_id)
-        future = self._reads.get(key)
+        future = shared = self._reads.get(key)
         if future is None:
             if len(self._reads) >= READS_MAX:
                 raise TooManyRequestsError(
@@ -430,7 +430,10 @@ class Bookie:
                 *key, config.read_ahead_entries, config.read_ahead_bytes
             )
             future.add_done_callback(self._fetched(ledger, entry_id))
-        return await asyncio.shield(future)
+        found = await asyncio.shield(future)
+        if not found and shared is not None:  # it may have looked before the entry came
+            return await self._fetch(ledger, entry_id)
+        return found
 
     def _fetched(
         self, ledger: LedgerState, entry_id: int

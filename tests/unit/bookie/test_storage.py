@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie import flusher
+from magnetar.model.errors import NoEntryError
 from tests.unit.bookie.storage_kit import WatchedDisk, add, crashed, entry, running, settings
 
 
@@ -122,5 +123,30 @@ def test_a_cancelled_reader_does_not_take_the_read_from_others(tmp_path: Path) -
             assert await second == entry(1, 1)
             with pytest.raises(asyncio.CancelledError):
                 await first
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_shares_an_older_read_does_not_share_its_no(tmp_path: Path) -> None:
+    """The older read looked before the entry came; by now the entry is in the index."""
+
+    async def scenario() -> None:
+        async with running(settings(tmp_path, flush_interval_ms=20)) as bookie:
+            await add(bookie, 1, [0, 5])
+            storage = bookie._storages[0]
+            read, held = storage.read, asyncio.get_running_loop().create_future()
+            storage.read = lambda *arguments: held  # type: ignore[method-assign]
+            older = asyncio.ensure_future(bookie.read_entry(1, 3))
+            await asyncio.sleep(0)
+            storage.read = read  # type: ignore[method-assign]
+            await add(bookie, 1, [3])
+            while bookie.info().write_cache_bytes:
+                await asyncio.sleep(0.01)
+            younger = asyncio.ensure_future(bookie.read_entry(1, 3))
+            await asyncio.sleep(0)
+            held.set_result([])
+            assert await younger == entry(1, 3)
+            with pytest.raises(NoEntryError):
+                await older
 
     asyncio.run(scenario())
