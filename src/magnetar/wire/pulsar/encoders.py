@@ -21,6 +21,8 @@ _UNSET: Final = (-1, -1, -1)
 
 def varint(value: int) -> bytes:
     """``value`` as a protobuf varint; negative numbers as their 64-bit two's complement."""
+    if 0 <= value < 128:
+        return _BYTES[value]
     value &= _U64
     out = bytearray()
     while value > 127:
@@ -43,13 +45,15 @@ class ReceiptEncoder:
     """
 
     __slots__ = (
-        "_after", "_before", "_between", "_entry_flag", "_key", "_sequence_flag",
+        "_after", "_before", "_between", "_entry_flag", "_head", "_key", "_sequence_flag", "_tail",
         "partition", "producer_id",
     )  # fmt: skip
 
     def __init__(self, producer_id: int, partition: int = -1) -> None:
         self.producer_id = producer_id
         self.partition = partition
+        self._head = b"\x08" + varint(producer_id) + b"\x10"
+        self._tail = b"\x18" + varint(partition)
         self._key = _UNSET
         self._before = self._between = self._after = b""
         self._sequence_flag = self._entry_flag = 0
@@ -78,9 +82,9 @@ class ReceiptEncoder:
         self._sequence_flag, sequence_high = _high_part(sequence_id)
         self._entry_flag, entry_high = _high_part(entry_id)
         id_head = b"\x08" + varint(ledger_id) + b"\x10"
-        id_tail = entry_high + b"\x18" + varint(self.partition)
+        id_tail = entry_high + self._tail
         id_size = len(id_head) + 1 + len(id_tail)
-        receipt_head = b"\x08" + varint(self.producer_id) + b"\x10"
+        receipt_head = self._head
         between = sequence_high + b"\x1a" + varint(id_size) + id_head
         body_size = len(receipt_head) + 1 + len(between) + 1 + len(id_tail)
         command_head = b"\x08\x07\x3a" + varint(body_size)
@@ -110,12 +114,14 @@ class MessageHeaderEncoder:
     """
 
     __slots__ = (
-        "_after", "_before", "_command_bytes", "_flag", "_key", "consumer_id", "partition",
+        "_after", "_before", "_command_bytes", "_flag", "_key", "_tail", "consumer_id",
+        "partition",
     )  # fmt: skip
 
     def __init__(self, consumer_id: int, partition: int = -1) -> None:
         self.consumer_id = consumer_id
         self.partition = partition
+        self._tail = b"\x18" + varint(partition)
         self._key = _UNSET
         self._before = self._after = b""
         self._command_bytes = self._flag = 0
@@ -148,7 +154,7 @@ class MessageHeaderEncoder:
         """Build what surrounds the entry id's low byte."""
         self._flag, entry_high = _high_part(entry_id)
         id_head = b"\x08" + varint(ledger_id) + b"\x10"
-        id_tail = entry_high + b"\x18" + varint(self.partition)
+        id_tail = entry_high + self._tail
         id_size = len(id_head) + 1 + len(id_tail)
         head = b"\x08" + varint(self.consumer_id) + b"\x12" + varint(id_size) + id_head
         after = id_tail + (b"\x18" + varint(redelivery_count) if redelivery_count else b"")
