@@ -5,6 +5,7 @@
 #   make test [TESTS=path]  every test but those that need parts from elsewhere, and the long ones
 #   make check              format, lint, types, house rules
 #   make sim [SEED=n] [SEEDS=n]   the simulator; SEED repeats one run
+#   make chaos              kill -9 at random while clients and Spark work, then count
 #   make bench              the measurements, into bench/
 #   make proto              protobuf modules again, after a .proto has changed
 #   make clean              away with everything that make has made
@@ -16,7 +17,7 @@ TESTS ?= tests
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim bench proto clean java
+.PHONY: help demo test check sim chaos bench proto clean java
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -47,6 +48,12 @@ check: $(VENV)/.dev
 
 sim: $(VENV)/.dev
 	$(BIN)/python -m magnetar.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+chaos: $(VENV)/.dev java
+	$(BIN)/python -m tests.chaos.crash_publish
+	$(BIN)/python -m tests.chaos.holes
+	$(BIN)/python -m tests.chaos.holes --kill --batching
+	$(BIN)/python -m tests.chaos.stream_restart
 
 bench: $(VENV)/.dev java
 	$(BIN)/python bench/run.py
