@@ -131,7 +131,7 @@ def test_a_reader_that_shares_an_older_read_does_not_share_its_no(tmp_path: Path
     """The older read looked before the entry came; by now the entry is in the index."""
 
     async def scenario() -> None:
-        async with running(settings(tmp_path, flush_interval_ms=20)) as bookie:
+        async with running(settings(tmp_path)) as bookie:
             await add(bookie, 1, [0, 5])
             storage = bookie._storages[0]
             read, held = storage.read, asyncio.get_running_loop().create_future()
@@ -140,8 +140,7 @@ def test_a_reader_that_shares_an_older_read_does_not_share_its_no(tmp_path: Path
             await asyncio.sleep(0)
             storage.read = read  # type: ignore[method-assign]
             await add(bookie, 1, [3])
-            while bookie.info().write_cache_bytes:
-                await asyncio.sleep(0.01)
+            await bookie._flusher.flush_all()
             younger = asyncio.ensure_future(bookie.read_entry(1, 3))
             await asyncio.sleep(0)
             held.set_result([])
