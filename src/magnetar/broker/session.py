@@ -36,6 +36,7 @@ from magnetar.model.errors import (
     MessageTooLargeError,
     NotAllowedError,
     ProtocolError,
+    ServiceNotReadyError,
 )
 from magnetar.wire.pulsar.commands import (
     COMMAND_NAMES,
@@ -56,6 +57,11 @@ log = structlog.get_logger(__name__)
 
 FRAME_SLACK_BYTES: Final = 256 << 10
 """Room above the largest message, so that one that is too large gets an answer, not a hang-up."""
+
+WRITE_BYTES_HIGH: Final = 1 << 20
+WRITE_BYTES_LOW: Final = 256 << 10
+"""A connection with more unsent bytes than the first gets no more until it is at the second: low
+enough to bound memory, high enough that the socket never runs dry."""
 
 REQUESTS_MAX: Final = 256
 SEND: Final = int(BaseCommand.SEND)
@@ -117,6 +123,8 @@ class Session(FramedConnection):
             log.warning("connection refused: too many", peer=self.peer, most=len(services.sessions))
             self.abort()
             return
+        assert self.transport is not None
+        self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
         services.sessions[self] = None
         services.metrics.broker_connections.set(len(services.sessions))
 
@@ -236,6 +244,9 @@ class Session(FramedConnection):
         return True
 
     def _request(self, command: BaseCommand) -> None:
+        if self.services.closing:
+            self.refuse(command, ServiceNotReadyError("the broker is closing; look up again"))
+            return
         lane = self.table.lane(command)
         if lane is None:
             self._refuse(command)
