@@ -74,7 +74,8 @@ class ExclusiveClaim:
             "waiting for the holder to go", claim=what, holder=holder, seconds=round(left_s, 1)
         )
         try:
-            await asyncio.wait_for(changed.wait(), left_s)
+            async with asyncio.timeout(left_s):  # wait_for may lose a cancellation
+                await changed.wait()
         except TimeoutError:
             return  # one more look decides
         changed.clear()

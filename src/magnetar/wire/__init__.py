@@ -1,1 +1,1 @@
-"""Room."""
+"""Codecs: bytes to values and back, without I/O. ``bookie`` for storage, ``pulsar`` for clients."""
