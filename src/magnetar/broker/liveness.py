@@ -30,10 +30,10 @@ POLL_S: Final = 0.02
 async def is_alive(session: Session) -> bool:
     """Whether the peer says anything within ``CHECK_S``; it is asked to."""
     loop = asyncio.get_running_loop()
-    heard, deadline = session.chunks, loop.time() + CHECK_S
+    heard, deadline = session.progress(), loop.time() + CHECK_S
     session.write(PING_FRAME)
     while not session.closed and loop.time() < deadline:
-        if session.chunks != heard or session.paused:
+        if session.progress() != heard or session.paused:
             return True
         await asyncio.sleep(POLL_S)
     return False
@@ -42,14 +42,14 @@ async def is_alive(session: Session) -> bool:
 class Watch:
     """What the sweeper remembers of a session. Times are the loop's, in seconds."""
 
-    __slots__ = ("begun", "chunks", "frame_since", "frames", "heard", "pinged", "unsent")
+    __slots__ = ("begun", "frame_since", "frames", "heard", "pinged", "progress", "unsent")
 
     def __init__(self, now: float) -> None:
         self.begun = now
         self.heard = now
-        self.chunks = -1
         self.pinged = False
         self.frames = -1
+        self.progress = (-1, -1)
         self.frame_since = now
         self.unsent = 0
 
@@ -102,13 +102,14 @@ class Sweeper:
         """Note what has been heard of the session since the last look. Bytes that it took count
         only while it is not read: the kernel takes some for a peer that is gone."""
         unsent = session.unsent_bytes
-        alive = session.chunks != watch.chunks
+        progress = session.progress()
+        alive = progress != watch.progress
         if session.paused:
             alive = session.writable or unsent < watch.unsent
         if alive:
             watch.heard = now
             watch.pinged = False
-        watch.chunks, watch.unsent = session.chunks, unsent
+        watch.progress, watch.unsent = progress, unsent
         if session.frames != watch.frames or not session.partial_frame() or session.paused:
             watch.frames = session.frames
             watch.frame_since = now

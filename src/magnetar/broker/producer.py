@@ -59,14 +59,25 @@ class Publish:
         if error is not None:
             producer.append_failed(self, error)
             return
-        encode = producer.encode_receipt
-        shift = first_entry_id - start
+        if not producer.gone:
+            producer.session.write(self._receipts(start, stop, ledger_id, first_entry_id))
+        producer.confirmed(self, count)
+
+    def _receipts(self, start: int, stop: int, ledger_id: int, first_entry_id: int) -> bytes:
+        """The frames that answer payloads ``start`` to ``stop``."""
+        encode = self.producer.encode_receipt
         sequences = self.sequences
-        receipts: list[bytes] = []
-        for index in range(start, stop):
-            sequence_id, highest = sequences[index]
-            receipts.append(encode(sequence_id, ledger_id, shift + index, highest))
-        producer.confirmed(self, receipts, count)
+        if stop - start == 1:
+            sequence_id, highest = sequences[start]
+            return encode(sequence_id, ledger_id, first_entry_id, highest)
+        return b"".join(
+            [
+                encode(sequence_id, ledger_id, entry_id, highest)
+                for entry_id, (sequence_id, highest) in enumerate(
+                    sequences[start:stop], first_entry_id
+                )
+            ]
+        )
 
 
 class Producer:
@@ -157,26 +168,27 @@ class Producer:
         self._in_flight.append(Publish(self, [], 0, frame))
         self._release()
 
-    def confirmed(self, publish: Publish, receipts: list[bytes], count: int) -> None:
+    def confirmed(self, publish: Publish, count: int) -> None:
+        """``count`` payloads of ``publish`` are stored and answered."""
         self.entries_in += count
         self.session.services.entries_in += count
-        if not self.gone:
-            self.session.write_parts(receipts, sum(map(len, receipts)))
-        self.topic.entries_confirmed(count, publish.byte_count if self._whole(publish) else 0)
+        whole = publish.answered == len(publish.sequences)
+        self.topic.entries_confirmed(count, publish.byte_count if whole else 0)
+        if whole:
+            self.bytes_in += publish.byte_count
+            self._ended(publish)
 
-    def _whole(self, publish: Publish) -> bool:
-        """Account for ``publish`` if all of it is answered."""
-        if publish.answered < len(publish.sequences):
-            return False
-        self.bytes_in += publish.byte_count
-        self._in_flight.popleft()
+    def _ended(self, publish: Publish) -> None:
+        """``publish``, the oldest in flight, has its outcome."""
+        in_flight = self._in_flight
+        in_flight.popleft()
         self.session.publish_ended(publish.byte_count)
-        self._release()
-        return True
+        if not in_flight or in_flight[0].frame:
+            self._release()
 
     def append_failed(self, publish: Publish, error: MagnetarError) -> None:
         self.closed = True
-        self._whole(publish)
+        self._ended(publish)
         self.topic.append_failed(error)
 
     def _release(self) -> None:

@@ -103,8 +103,6 @@ class Session(FramedConnection):
         self.protocol_version = NO_VERSION
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
-        self.chunks = 0
-        """Chunks received; grows while the peer is alive."""
         self.frames = 0
         """Whole frames received; stands still while one is incomplete."""
         self.paused = Paused.NO
@@ -148,15 +146,15 @@ class Session(FramedConnection):
         else:
             self._pause(Paused.UNSENT)
 
+    def progress(self) -> tuple[int, int]:
+        """Changes with every byte that is received."""
+        return self.frames, self._end
+
     def partial_frame(self) -> bool:
         """Whether the peer has begun a frame and not finished it."""
         return self._end > self._start
 
     # -- frames -------------------------------------------------------------------------------
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.chunks += 1
-        super().buffer_updated(nbytes)
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         self.frames += len(bounds)

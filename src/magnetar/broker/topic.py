@@ -99,13 +99,13 @@ class Topic:
     def entries_confirmed(self, count: int, byte_count: int) -> None:
         self.entries_in += count
         self.bytes_in += byte_count
+        self._cool_down_s = COOL_DOWN_S
         if not self._waking and self.subscriptions:
             self._waking = True
             self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
         self._waking = False
-        self._cool_down_s = COOL_DOWN_S
         for subscription in self.subscriptions.values():
             subscription.wake()
 
