@@ -53,13 +53,6 @@ class Redelivery:
         self._waiting.pop(key, None)
         self.counts.pop(key, None)
 
-    def forget_until(self, last: Key) -> None:
-        """Everything up to and including ``last`` is acknowledged."""
-        for key in [key for key in self._waiting if key <= last]:
-            del self._waiting[key]
-        for key in [key for key in self.counts if key <= last]:
-            del self.counts[key]
-
     def take(self, entries_max: int) -> list[ReplayRun]:
         """Remove and return the lowest waiting entries as runs, at most ``entries_max``."""
         runs: list[ReplayRun] = []
