@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 RECEIVE_SLICE_MS = 200
 """How long one wait for a message lasts, so that Ctrl-C and --timeout are heard."""
 
-TYPES = ("exclusive", "shared", "failover", "key-shared")
+TYPES = ("exclusive", "shared", "failover")
 
 
 @click.command()
@@ -88,7 +88,6 @@ def _subscribe(
         "exclusive": pulsar.ConsumerType.Exclusive,
         "shared": pulsar.ConsumerType.Shared,
         "failover": pulsar.ConsumerType.Failover,
-        "key-shared": pulsar.ConsumerType.KeyShared,
     }
     position = pulsar.InitialPosition.Earliest if start == "earliest" else None
     return connection.subscribe(
