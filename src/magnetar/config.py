@@ -83,6 +83,10 @@ class BookieConfig:
         default=5 * (1 << 20) + (64 << 10),
         metadata={"meaning": "largest entry or frame", "least": 1024},
     )
+    collect_interval_ms: int = field(
+        default=60_000,
+        metadata={"meaning": "time between looks for ledgers that were deleted", "least": 100},
+    )
     journal: JournalConfig = field(default_factory=JournalConfig)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -291,3 +293,35 @@ async def read_over_tcp(data_dir: Path, ledger_id: int, count: int) -> dict[str,
     await pool.close()
     await store.close()
     return copies
+
+
+# -- space ----------------------------------------------------------------------------------------
+
+
+def test_the_space_of_a_deleted_topic_comes_back(tmp_path: Path) -> None:
+    settings = "collect_interval_ms=200", "flush_interval_ms=200", "entry_log_bytes_max=1MiB"
+    flags = [word for setting in settings for word in ("--set", f"bookie.{setting}")]
+    ledgers = tmp_path / "data" / "bookie-0" / "ledgers"
+    with Standalone(tmp_path / "data", *flags) as platform:
+        publish(platform, "kept", [b"keep me"])
+        publish(platform, "t", [os.urandom(512 << 10) for _ in range(32)])
+        wait_until(lambda: stored_bytes(ledgers) > 16 << 20)
+        assert magnetar("topics", "delete", "t", platform=platform).returncode == 0
+        wait_until(lambda: stored_bytes(ledgers) < 4 << 20)
+        assert read_all(platform, "kept", 1) == [b"keep me"]
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.05)
+
+
+def stored_bytes(directory: Path) -> int:
+    """Of the entry logs below a ledger directory."""
+    total = 0
+    for path in directory.glob("*.log"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

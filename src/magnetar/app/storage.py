@@ -10,6 +10,7 @@ from pathlib import Path
 from magnetar.app.ending import end_within
 from magnetar.app.fate import Fate
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.collector import Collector
 from magnetar.bookie.cookie import check_cookie
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.registration import BookieRegistration
@@ -18,6 +19,7 @@ from magnetar.bookie.session import SessionLimits
 from magnetar.config import BookieConfig, Config
 from magnetar.env.listening import advertised_host, cannot_listen
 from magnetar.env.metadata import MetadataStore
+from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.lane import Address, ConnectionOptions
@@ -25,7 +27,7 @@ from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.pool import ConnectionPool
 from magnetar.ledger.registry import BookieRegistry
 from magnetar.metrics import Metrics
-from magnetar.model.errors import BookieUnavailableError
+from magnetar.model.errors import BookieUnavailableError, MetadataError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 
@@ -59,6 +61,17 @@ class Cluster:
     metadata: MetadataStore
     manager: LedgerManager
     instance_id: str
+
+    async def living_ledgers(self) -> list[int]:
+        """The ids of all ledgers. Raises ``MetadataError``, also when the store is no longer the
+        one that was opened: then nothing follows from what it does not know."""
+        found = await LedgerManager(self.metadata, self.manager.root).initialize(create=False)
+        if found != self.instance_id:
+            raise MetadataError(
+                f"the metadata store was replaced: its cluster is {found!r}, this process belongs "
+                f"to {self.instance_id!r}; restore the store, or restart what belongs to it"
+            )
+        return await self.manager.ledger_ids()
 
 
 async def open_cluster(metadata: MetadataStore) -> Cluster:
@@ -107,7 +120,34 @@ async def start_bookie(
     )
     end_within(stack, METADATA_END_S, f"registration of {bookie_id}", registration.close)
     await registration.register(read_only=bookie.read_only)
+    _keep_up(stack, cluster, config, bookie, registration)
     return LocalBookie(bookie_id, bookie)
+
+
+def _keep_up(
+    stack: AsyncExitStack,
+    cluster: Cluster,
+    config: BookieConfig,
+    bookie: Bookie,
+    registration: BookieRegistration,
+) -> None:
+    """What goes on beside serving: the registration says whether the bookie takes entries, and
+    ledgers that were deleted are forgotten."""
+    scope = TaskScope(f"bookie {config.bookie_id}")
+    stack.push_async_callback(scope.close)
+
+    def tell(read_only: bool) -> None:
+        scope.spawn(registration.set_read_only(read_only), "registration")
+
+    def tell_nobody(_read_only: bool) -> None:
+        """The bookie is ending."""
+
+    bookie.read_only_changed = tell
+    stack.callback(setattr, bookie, "read_only_changed", tell_nobody)
+    if bookie.read_only:
+        tell(True)  # it may have changed while it registered
+    collector = Collector(bookie, cluster.living_ledgers)
+    scope.spawn(collector.run(config.collect_interval_ms / 1000), "collector")
 
 
 async def _serve_bookie(
