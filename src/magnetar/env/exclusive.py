@@ -2,7 +2,7 @@
 
 The claim is an ephemeral node. Rules:
 
-* A claim left by a crash goes with its session; whoever comes waits that long, and no longer.
+* A claim left by a crash goes with its session; whoever comes waits that long.
 * A session out of sight (SUSPENDED) for a whole session timeout must be taken for expired: the
   store may have given the name to another already. ``lost`` is called then, once, and the holder
   must stop acting.
@@ -19,6 +19,9 @@ from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
 from magnetar.model.errors import MetadataError, NodeExistsError, NoNodeError, StartError
 
 log = structlog.get_logger(__name__)
+
+_MARGIN_S = 2.0
+"""A store drops dead sessions at its own ticks, so somewhat later than the timeout."""
 
 
 class ExclusiveClaim:
@@ -41,13 +44,13 @@ class ExclusiveClaim:
         self._end_watch: Callable[[], None] | None = None
 
     async def acquire(self, what: str) -> None:
-        """Take the claim, waiting at most a session timeout for one that a crash left.
+        """Take the claim, waiting a session timeout (and a little) for one that a crash left.
 
         ``what`` names it for people. Raises ``StartError`` that says who holds it.
         """
         changed = asyncio.Event()
         end_watch = self._store.watch(self._path, lambda _path: changed.set())
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        deadline = asyncio.get_running_loop().time() + self._timeout_s + _MARGIN_S
         try:
             while not await self._try():
                 await self._wait(changed, deadline, what)
