@@ -1,8 +1,9 @@
 """The one writer of a ledger: gives ids, builds entries, sends them, confirms in order.
 
-The append path is plain calls: ``append`` goes down to ``BookieClient.add_entries`` of each slot,
-and the bookies' ``done`` comes back through the quorum write machine to the append's own
-``done``. No task, future or coroutine per entry or per append.
+The append path is plain calls: ``append`` builds entries; what a turn of the loop has appended goes
+down to ``BookieClient.add_entries`` of each slot at its end, in one call; the bookies' ``done``
+comes back through the quorum write machine to each append's own ``done``. No task, future or
+coroutine per entry or per append.
 
 Invariants:
 
@@ -62,6 +63,9 @@ AppendDone: TypeAlias = Callable[[MagnetarError | None, int, int, int], None]
 append are confirmed under consecutive ids; with ``error`` set the rest of it failed and the ids
 are -1."""
 
+SEND_BYTES = 256 << 10
+"""What a turn of the loop appends is sent at its end, or when it has come to this."""
+
 RESEND_BYTES = 1 << 20
 """Entries that are sent again go in pieces of about this size."""
 
@@ -112,6 +116,8 @@ class LedgerWriter:
         self._confirmed_length = length
         self._pending: deque[_Batch] = deque()
         self._pending_bytes = 0
+        self._unsent: list[bytes] = []  # the last of what is pending
+        self._unsent_bytes = 0
         self._error: MagnetarError | None = None  # why the writer failed
         self._ended: MagnetarError | None = None  # what later appends are told
         self._closed: LedgerMetadata | None = None
@@ -191,16 +197,28 @@ class LedgerWriter:
             entries.append(build(entry_id, lac, length, payload))
             entry_id += 1
         machine.pushed(len(entries))
-        self._pending_bytes += length - self._length
+        size = length - self._length
+        self._pending_bytes += size
         self._length = length
         self._pending.append(_Batch(first, entries, done))
         if self._timer is None:
             self._watch()
-        self._send(range(first, entry_id), entries)
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent.extend(entries)
+        self._unsent_bytes += size
+        if self._unsent_bytes >= SEND_BYTES:
+            self._send()
         return entries
 
-    def _send(self, entry_ids: range, entries: list[bytes]) -> None:
-        """Send to every slot that is up, one call each."""
+    def _send(self) -> None:
+        """Send what this turn of the loop has appended to every slot that is up, one call each:
+        appends of many connections cost the bookies no more than one."""
+        entries, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if not entries:
+            return  # sent, or failed, in the meantime
+        end = self._machine.last_add_pushed + 1
+        entry_ids = range(end - len(entries), end)
         ledger_id, key, flags = self.ledger_id, self._digest.master_key, self._flags
         for slot, channel in enumerate(self._channels):
             if channel is None:
@@ -280,6 +298,7 @@ class LedgerWriter:
 
     def send_again(self, resend: Resend) -> None:
         """Send the unconfirmed entries of a slot that was replaced or is tried again."""
+        self._send()  # to the others; this slot's are all in ``resend``
         slot = resend.slot
         client, done = channel = self._channel(slot)
         self._channels[slot] = channel
@@ -312,6 +331,7 @@ class LedgerWriter:
         self._error = self._ended = error
         self._stop()
         self._pending_bytes = 0
+        self._unsent.clear()
         while self._pending:  # in place: ``confirm`` may be in the middle of it
             batch = self._pending.popleft()
             count = batch.base + len(batch.entries) - batch.first_open
