@@ -151,7 +151,7 @@ def tell(platform: Platform, report: dict[str, object], keep: bool) -> None:
         say(
             f"\nThe platform goes on at {platform.service_url} and {platform.http_url} "
             f"(process {platform.process.pid}):\n"
-            f"  .venv/bin/magnetar topics list --http {platform.http_url}\n"
+            f"  .venv/bin/magnetar topics list --url {platform.http_url}\n"
             f"  .venv/bin/magnetar consume delays --subscription me --from earliest --count 5 "
             f"--service-url {platform.service_url}\n"
             f"  kill {platform.process.pid}        # ends it"
