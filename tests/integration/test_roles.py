@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,51 +11,13 @@ import httpx
 import pulsar
 import pytest
 
+from tests.roles import END_S, Role
 from tests.standalone import free_port
 
 pytestmark = pytest.mark.zookeeper
 
-READY_S = 30.0
-END_S = 30.0
 SESSION = ("--set", "metadata.session_timeout_ms=2000")
 QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-
-
-class Role:
-    """A ``magnetar`` server process."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.log_path = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"
-        self.ready_line = ""
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "magnetar", *arguments], stdout=subprocess.PIPE, stderr=log
-            )
-
-    def wait_ready(self) -> Role:
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], READY_S)[0]:
-            raise TimeoutError(self.log)
-        self.ready_line = self.process.stdout.readline().decode()
-        assert self.ready_line, self.log
-        return self
-
-    @property
-    def log(self) -> str:
-        return self.log_path.read_text()
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            return self.process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
-        finally:
-            assert self.process.stdout is not None
-            self.process.stdout.close()
 
 
 class Cluster:

@@ -1,0 +1,1 @@
+"""The loss scenarios: faults that have one right outcome, and tests that count it."""

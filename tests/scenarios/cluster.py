@@ -1,0 +1,101 @@
+"""Processes of a cluster under faults: bookies and brokers as an operator runs them.
+
+A bookie keeps its data directory and its port over restarts, so it stays the same bookie; a wiped
+one has lost its directory and stays down.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.roles import Role
+from tests.standalone import free_port
+
+SESSION_MS = 2000
+SETTINGS = (
+    "--set", f"metadata.session_timeout_ms={SESSION_MS}",
+    "--set", "bookie.journal.file_bytes=8MiB",
+    "--set", "bookie.write_cache_bytes=16MiB",
+)  # fmt: skip
+
+
+class BookieMachine:
+    """One bookie: a directory, a port, and the process that runs on them now and then."""
+
+    def __init__(self, folder: Path, index: int, metadata_url: str) -> None:
+        self.data_dir = folder / f"bookie-{index}"
+        self.port = free_port()
+        self.bookie_id = f"127.0.0.1:{self.port}"
+        self._folder = folder
+        self._metadata_url = metadata_url
+        self._role: Role | None = None
+
+    @property
+    def role(self) -> Role:
+        assert self._role is not None, f"{self.bookie_id} was never started"
+        return self._role
+
+    def begin(self) -> Role:
+        """Start without waiting until it is ready."""
+        data = ("--data-dir", str(self.data_dir), "--port", str(self.port))
+        self._role = Role(
+            self._folder, "bookie", *data, "--metadata", self._metadata_url, *SETTINGS
+        )
+        return self._role
+
+    def start(self) -> None:
+        self.begin().wait_ready()
+
+    def kill(self) -> None:
+        self.role.kill()
+
+    def wipe(self) -> None:
+        """The machine is lost with everything on it."""
+        self.kill()
+        shutil.rmtree(self.data_dir)
+
+
+class Cluster:
+    """Bookies on one metadata URL. Brokers are started by the scenarios that want one."""
+
+    def __init__(self, folder: Path, metadata_url: str, bookies: int) -> None:
+        self.folder = folder
+        self.metadata_url = metadata_url
+        self.bookies = [BookieMachine(folder, index, metadata_url) for index in range(bookies)]
+        self._brokers: list[Role] = []
+
+    def start_bookies(self) -> None:
+        """All that do not run, at once."""
+        begun = [
+            each.begin() for each in self.bookies if each._role is None or not each.role.running
+        ]
+        for role in begun:
+            role.wait_ready()
+
+    def bookie(self, bookie_id: str) -> BookieMachine:
+        return next(each for each in self.bookies if each.bookie_id == bookie_id)
+
+    def begin_broker(self, port: int, quorums: Sequence[int]) -> Role:
+        """Start a broker without waiting until it is ready."""
+        size, write_quorum, ack_quorum = quorums
+        arguments = (
+            "--port", str(port),
+            "--http-port", "0",
+            "--metadata", self.metadata_url,
+            "--set", f"metadata.session_timeout_ms={SESSION_MS}",
+            "--set", f"ledger.ensemble_size={size}",
+            "--set", f"ledger.write_quorum={write_quorum}",
+            "--set", f"ledger.ack_quorum={ack_quorum}",
+        )  # fmt: skip
+        role = Role(self.folder, "broker", *arguments)
+        self._brokers.append(role)
+        return role
+
+    def end(self) -> None:
+        for role in self._brokers:
+            role.kill()
+        for bookie in self.bookies:
+            if bookie._role is not None:
+                bookie.kill()

@@ -1,0 +1,193 @@
+"""Ledger clients for the scenarios: write, open, and count what is there.
+
+Payloads are made from the entry id, so that a reader knows what it must find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from magnetar.app.storage import LedgerAccess, open_cluster, open_ledgers, open_metadata
+from magnetar.config import Config, LedgerConfig, MetadataConfig
+from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.model.errors import BookieError, LedgerError, MagnetarError, NoEntryError
+from magnetar.model.ids import BookieId
+from magnetar.model.ledger import LedgerMetadata
+from magnetar.wire.bookie.digest import EntryDigest
+from tests.scenarios.cluster import SESSION_MS
+
+PAYLOAD_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client of the cluster: its own metadata session, its own connections."""
+
+    ledgers: LedgerClient
+    manager: LedgerManager
+    pool: BookiePool
+
+
+@asynccontextmanager
+async def client(
+    metadata_url: str,
+    quorums: tuple[int, int, int] = (3, 3, 2),
+    add_timeout_ms: int = 3000,
+    read_timeout_ms: int = 1000,
+) -> AsyncIterator[Client]:
+    """A client as ``magnetar broker`` builds it."""
+    size, write_quorum, ack_quorum = quorums
+    config = Config(
+        metadata=MetadataConfig(url=metadata_url, session_timeout_ms=SESSION_MS),
+        ledger=LedgerConfig(
+            ensemble_size=size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            add_timeout_ms=add_timeout_ms,
+            read_timeout_ms=read_timeout_ms,
+        ),
+    )
+    async with AsyncExitStack() as stack:
+        cluster = await open_cluster(await open_metadata(stack, config, Path("unused")))
+        access: LedgerAccess = open_ledgers(stack, cluster, config, {})
+        yield Client(access.client, cluster.manager, access.pool)
+
+
+def payload(entry_id: int, size: int = PAYLOAD_BYTES) -> bytes:
+    """What entry ``entry_id`` holds."""
+    return entry_id.to_bytes(8, "big") * (size // 8)
+
+
+class Load:
+    """Appends without end, at most ``pending_bytes_max`` unconfirmed; notes what is confirmed.
+
+    ``confirmed`` is the number of entries confirmed, and these are the ids below it: whoever
+    appends in order is answered in order. ``error`` is what ended it.
+    """
+
+    def __init__(
+        self, writer: LedgerWriter, size: int = PAYLOAD_BYTES, pending_bytes_max: int = 1 << 20
+    ) -> None:
+        self.writer = writer
+        self.confirmed = 0
+        self.error: MagnetarError | None = None
+        self._size = size
+        self._pending_bytes_max = pending_bytes_max
+        self._moved = asyncio.Event()
+        self._stopped = False
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="load")
+
+    def append(self, count: int) -> None:
+        """``count`` more entries, each an append of its own."""
+        first = self.writer.last_add_pushed + 1
+        for entry_id in range(first, first + count):
+            self.writer.append([payload(entry_id, self._size)], self._done)
+
+    async def _run(self) -> None:
+        while not self._stopped and self.error is None:
+            self.append(16)
+            await asyncio.sleep(0)
+            while self.writer.pending_bytes > self._pending_bytes_max and self.error is None:
+                self._moved.clear()
+                await self._moved.wait()
+
+    def _done(self, error: MagnetarError | None, _ledger: int, first: int, count: int) -> None:
+        if error is not None:
+            self.error = self.error or error
+        else:
+            assert self.error is None, "confirmed after a failure"
+            assert first == self.confirmed, "confirmed out of order"
+            self.confirmed += count
+        self._moved.set()
+
+    async def wait_confirmed(self, more: int) -> None:
+        """Until ``more`` entries more than now are confirmed. Raises what ends the load."""
+        goal = self.confirmed + more
+        while self.confirmed < goal:
+            if self.error is not None:
+                raise self.error
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def wait_failed(self) -> MagnetarError:
+        while self.error is None:
+            self._moved.clear()
+            await self._moved.wait()
+        return self.error
+
+    async def stop(self) -> None:
+        """Append no more. What is pending goes on."""
+        self._stopped = True
+        self._moved.set()
+        await self._task
+
+
+async def append(writer: LedgerWriter, count: int) -> None:
+    """``count`` more entries; returns when all are confirmed."""
+    finished = asyncio.get_running_loop().create_future()
+    left = count
+
+    def done(error: MagnetarError | None, _ledger: int, _first: int, answered: int) -> None:
+        nonlocal left
+        left -= answered
+        if finished.done():
+            return
+        if error is not None:
+            finished.set_exception(error)
+        elif not left:
+            finished.set_result(None)
+
+    first = writer.last_add_pushed + 1
+    writer.append([payload(entry_id) for entry_id in range(first, first + count)], done)
+    await finished
+
+
+async def lost(reader: LedgerReader, size: int = PAYLOAD_BYTES) -> dict[int, str]:
+    """The entries that no replica gives, and what the reader says of each. All others were read
+    and hold what was written."""
+    found: dict[int, str] = {}
+    entry_id = 0
+    while entry_id <= reader.last_add_confirmed:
+        try:
+            entries = await reader.read(entry_id, 500, 1 << 20)
+        except (LedgerError, NoEntryError) as error:
+            found[entry_id] = str(error)
+            entry_id += 1
+            continue
+        for entry in entries:
+            assert entry.entry_id == entry_id
+            assert bytes(entry.payload) == payload(entry_id, size)
+            entry_id += 1
+    return found
+
+
+async def copies(
+    pool: BookiePool, metadata: LedgerMetadata, entry_ids: Sequence[int]
+) -> dict[int, int]:
+    """How many of the bookies that the metadata names for an entry hold it soundly: each is asked
+    itself."""
+    digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
+    asking = asyncio.Semaphore(64)
+
+    async def holds(bookie_id: BookieId, entry_id: int) -> bool:
+        async with asking:
+            try:
+                data = await pool.client(bookie_id).read_entry(metadata.ledger_id, entry_id)
+            except BookieError:
+                return False
+        digest.verify(data, entry_id)
+        return True
+
+    async def count(entry_id: int) -> int:
+        return sum([await holds(bookie, entry_id) for bookie in metadata.write_set(entry_id)])
+
+    counts = await asyncio.gather(*map(count, entry_ids))
+    return dict(zip(entry_ids, counts, strict=True))

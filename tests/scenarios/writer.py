@@ -1,0 +1,155 @@
+"""A writer of one ledger in a process of its own, so that it can be paused, killed and weighed.
+
+    python -m tests.scenarios.writer METADATA_URL E/Qw/Qa PAYLOAD_BYTES
+
+It creates a ledger and appends at full load until it is told to (a line on its input) or fails.
+What it says goes straight to its output, unbuffered, and so survives a SIGKILL:
+
+    ledger ID
+    confirmed FIRST COUNT
+    paused LAST         it was not scheduled for a while; LAST is the id appended before
+    failed NAME TEXT
+    closed LAST         it was told to end, and has closed the ledger
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.model.errors import MagnetarError
+from tests.roles import END_S, Role, resident_bytes
+from tests.scenarios.ledgers import Load, client
+
+PAUSE_S = 1.0
+LINE_S = 30.0
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+class SayingLoad(Load):
+    """Says what is confirmed, and notices when the process was paused."""
+
+    def __init__(self, writer: LedgerWriter, size: int) -> None:
+        super().__init__(writer, size)
+        self._awake_at_s = time.monotonic()
+
+    def append(self, count: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._awake_at_s > PAUSE_S:
+            say("paused", self.writer.last_add_pushed)
+        self._awake_at_s = now_s
+        super().append(count)
+
+    def _done(self, error: MagnetarError | None, ledger: int, first: int, count: int) -> None:
+        if error is None:
+            say("confirmed", first, count)
+        elif self.error is None:
+            say("failed", type(error).__name__, error)
+        super()._done(error, ledger, first, count)
+
+
+async def write(metadata_url: str, quorums: tuple[int, int, int], size: int) -> None:
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_reader(0, told.set)
+    async with client(metadata_url, quorums) as one:
+        writer = await one.ledgers.create()
+        say("ledger", writer.ledger_id)
+        load = SayingLoad(writer, size)
+        ends = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(load.wait_failed())]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        asyncio.get_running_loop().remove_reader(0)
+        for each in ends:
+            each.cancel()
+        await load.stop()
+        if load.error is None:
+            say("closed", (await writer.close()).last_entry_id)
+        await writer.abandon()
+
+
+class WriterProcess:
+    """The parent's side of a writer."""
+
+    def __init__(
+        self, folder: Path, metadata_url: str, quorums: tuple[int, int, int], size: int = 256
+    ) -> None:
+        self._output = folder / f"writer-{time.monotonic_ns()}"
+        self._log = self._output.with_suffix(".log")
+        shape = "/".join(map(str, quorums))
+        command = [sys.executable, "-m", "tests.scenarios.writer", metadata_url, shape, str(size)]
+        with self._output.open("wb") as output, self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=output, stderr=log
+            )
+        self.ledger_id = int(self.wait_for(r"ledger (\d+)")[1])
+
+    pause = Role.pause
+    resume = Role.resume
+
+    @property
+    def said(self) -> str:
+        """All of its whole lines."""
+        return self._output.read_text().rpartition("\n")[0]
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Until a line is ``pattern``."""
+        deadline = time.monotonic() + LINE_S
+        while time.monotonic() < deadline:
+            found = re.search(f"^{pattern}$", self.said, re.M)
+            if found:
+                return found
+            assert self.process.poll() is None, self._log.read_text()
+            time.sleep(0.02)
+        raise TimeoutError(f"no line {pattern!r}; {self._log.read_text()}")
+
+    @property
+    def confirmed(self) -> int:
+        """So many entries are confirmed: these are the ids below."""
+        confirmed = 0
+        for first, count in re.findall(r"^confirmed (\d+) (\d+)$", self.said, re.M):
+            assert int(first) == confirmed, "confirmed out of order"
+            confirmed += int(count)
+        return confirmed
+
+    def wait_confirmed(self, more: int) -> None:
+        goal = self.confirmed + more
+        deadline = time.monotonic() + LINE_S
+        while self.confirmed < goal:
+            assert time.monotonic() < deadline, f"{self.confirmed} of {goal} confirmed"
+            time.sleep(0.02)
+
+    @property
+    def resident_bytes(self) -> int:
+        return resident_bytes(self.process.pid)
+
+    def close(self) -> int:
+        """Let it close its ledger; returns the last entry's id."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"end\n")
+        self.process.stdin.flush()
+        return int(self.wait_for(r"closed (-?\d+)")[1])
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(END_S)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+def main() -> None:
+    url, shape, size = sys.argv[1:]
+    first, second, third = map(int, shape.split("/"))
+    asyncio.run(write(url, (first, second, third), int(size)))
+
+
+if __name__ == "__main__":
+    main()
