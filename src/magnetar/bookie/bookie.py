@@ -36,9 +36,9 @@ from magnetar.bookie.journal_format import (
     encode_lac,
     encode_ledger,
 )
+from magnetar.bookie.ledger_record import MASTER_KEY_BYTES
 from magnetar.bookie.ledger_state import (
     LAC_BODY_BYTES_MAX,
-    MASTER_KEY_BYTES,
     LedgerState,
     inspect_entries,
 )

@@ -1,9 +1,4 @@
-"""What a bookie knows of one ledger, and how the index keeps it.
-
-Record (value of the index's ``ledgers`` family), big-endian::
-
-    version 1 | flags 1 | epoch 4 | master key 20 | last entry id 8 | LAC 8 | explicit LAC 8
-    | LAC body n
+"""What a bookie knows of one ledger, and where the ledger lives.
 
 Invariants: a bound master key never changes; a fence and a deletion are never undone; the last
 entry id and the LACs only grow.
@@ -13,21 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from magnetar.bookie.journal import Journal
+from magnetar.bookie.ledger_record import LedgerRecord, decode_record
+from magnetar.bookie.storage import LedgerStorage
 from magnetar.model.entry import ENTRY_HEADER_BYTES
-from magnetar.model.errors import BadRequestError, BookieIOError
+from magnetar.model.errors import BadRequestError
 
-if TYPE_CHECKING:
-    from magnetar.bookie.journal import Journal
-    from magnetar.bookie.storage import LedgerStorage
-
-MASTER_KEY_BYTES = 20
 LAC_BODY_BYTES_MAX = 4096
 
-_RECORD = struct.Struct(">BBI20sqqq")
-_VERSION = 1
-_FENCED, _DELETED = 1, 2
 _entry_head = struct.Struct(">qqq").unpack_from
 
 
@@ -73,36 +62,29 @@ class LedgerState:
         return not marks.limbo or self.epoch == marks.epoch
 
     def encode(self) -> bytes:
-        head = _RECORD.pack(
-            _VERSION,
-            (_FENCED if self.fenced else 0) | (_DELETED if self.deleted else 0),
+        """The ledger's record in the index."""
+        return LedgerRecord(
+            self.fenced,
+            self.deleted,
             self.epoch,
             self.master_key,
             self.last_entry_id,
             self.lac,
             self.explicit_lac,
-        )
-        return head + self.lac_body
+            self.lac_body,
+        ).encode()
 
     def restore(self, record: bytes) -> None:
         """Take over what ``encode`` gave. Raises ``BookieIOError`` if it is not that."""
-        if len(record) < _RECORD.size or record[0] != _VERSION:
-            raise BookieIOError(
-                f"index record of ledger {self.ledger_id} is damaged ({record[:8].hex()}...)"
-            )
-        _, flags, self.epoch, self.master_key, self.last_entry_id, self.lac, self.explicit_lac = (
-            _RECORD.unpack_from(record)
-        )
-        self.fenced = self.fence_durable = bool(flags & _FENCED)
-        self.deleted = bool(flags & _DELETED)
-        if not any(self.master_key):
-            self.master_key = b""  # known by its entries only: the key's record was damaged
-        self.lac_body = record[_RECORD.size :]
-
-
-def record_deleted(record: bytes) -> bool:
-    """Whether an encoded ledger is a deleted one."""
-    return len(record) > 1 and bool(record[1] & _DELETED)
+        found = decode_record(self.ledger_id, record)
+        self.fenced = self.fence_durable = found.fenced
+        self.deleted = found.deleted
+        self.epoch = found.epoch
+        self.master_key = found.master_key
+        self.last_entry_id = found.last_entry_id
+        self.lac = found.lac
+        self.explicit_lac = found.explicit_lac
+        self.lac_body = found.lac_body
 
 
 def inspect_entries(

@@ -21,7 +21,7 @@ from magnetar.bookie.entry_log import (
     log_ids,
     log_path,
 )
-from magnetar.bookie.ledger_state import record_deleted
+from magnetar.bookie.ledger_record import record_deleted
 from magnetar.bookie.location_index import LocationIndex
 from magnetar.env.disk import Disk, DiskFile
 

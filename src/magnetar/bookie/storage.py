@@ -24,11 +24,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.journal_format import JournalPosition
-from magnetar.bookie.ledger_state import LedgerState, record_deleted
+from magnetar.bookie.ledger_record import record_deleted
 from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.marks import MarkFile, Marks
 from magnetar.bookie.reclaim import Reclaimer
@@ -48,6 +48,12 @@ RANDOM_READ_BYTES = 64 << 10
 """Read when the ledger's reader is not known to move forward."""
 READERS_KEPT_MAX = 256
 """Ledgers whose next expected read a lane remembers."""
+
+
+class Encodable(Protocol):
+    """What a flush knows of a ledger: its record."""
+
+    def encode(self) -> bytes: ...
 
 
 class FlushWork(NamedTuple):
@@ -73,7 +79,8 @@ class LedgerStorage:
         self.index = index
         self.path = path
         self.cache = WriteCache(half_bytes_max)
-        self.dirty: dict[int, LedgerState] = {}
+        self.dirty: dict[int, Encodable] = {}
+        """Ledgers whose records changed since the last flush."""
         self.deleted: dict[int, None] = {}
         self.flush_lane = disk.lane(f"flush-{index}")
         self._disk = disk
