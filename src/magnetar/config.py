@@ -87,6 +87,13 @@ class BookieConfig:
         default=60_000,
         metadata={"meaning": "time between looks for ledgers that were deleted", "least": 100},
     )
+    collect_grace_ms: int = field(
+        default=30_000,
+        metadata={
+            "meaning": "how long a ledger is missing in the metadata before it is deleted",
+            "least": 0,
+        },
+    )
     journal: JournalConfig = field(default_factory=JournalConfig)
 
 
@@ -108,6 +115,35 @@ class LedgerConfig:
     )
     read_timeout_ms: int = field(
         default=5_000, metadata={"meaning": "a bookie's time to answer a read", "least": 10}
+    )
+    read_hedge_floor_ms: int = field(
+        default=5,
+        metadata={"meaning": "shortest wait for a replica before another is asked", "least": 0},
+    )
+    read_hedge_ceiling_ms: int = field(
+        default=500,
+        metadata={"meaning": "longest wait for a replica before another is asked", "least": 1},
+    )
+    bookie_unsent_bytes_max: int = field(
+        default=32 << 20,
+        metadata={
+            "meaning": "bytes waiting to be sent to one bookie before it is taken for failed",
+            "least": 1 << 20,
+        },
+    )
+    writer_pending_bytes_max: int = field(
+        default=64 << 20,
+        metadata={
+            "meaning": "unconfirmed bytes of a ledger before LedgerWriter.add waits",
+            "least": 1024,
+        },
+    )
+    explicit_lac_interval_ms: int = field(
+        default=1000,
+        metadata={
+            "meaning": "an idle writer tells bookies what is confirmed after this; 0: never",
+            "least": 0,
+        },
     )
     ledger_entries_max: int = field(
         default=1_000_000, metadata={"meaning": "entries before a log rolls its ledger", "least": 1}

@@ -299,7 +299,12 @@ async def read_over_tcp(data_dir: Path, ledger_id: int, count: int) -> dict[str,
 
 
 def test_the_space_of_a_deleted_topic_comes_back(tmp_path: Path) -> None:
-    settings = "collect_interval_ms=200", "flush_interval_ms=200", "entry_log_bytes_max=1MiB"
+    settings = (
+        "collect_interval_ms=200",
+        "collect_grace_ms=0",
+        "flush_interval_ms=200",
+        "entry_log_bytes_max=1MiB",
+    )
     flags = [word for setting in settings for word in ("--set", f"bookie.{setting}")]
     ledgers = tmp_path / "data" / "bookie-0" / "ledgers"
     with Standalone(tmp_path / "data", *flags) as platform:

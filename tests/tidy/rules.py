@@ -42,6 +42,7 @@ NARROWER: dict[str, set[str]] = {
 }
 
 DECIDING: tuple[str, ...] = (
+    "magnetar.bookie.missing_ledgers",
     "magnetar.ledger.quorum_write",
     "magnetar.ledger.recovery_plan",
     "magnetar.ledger.placement",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,16 +62,17 @@ class Cluster:
     manager: LedgerManager
     instance_id: str
 
-    async def living_ledgers(self) -> list[int]:
-        """The ids of all ledgers. Raises ``MetadataError``, also when the store is no longer the
-        one that was opened: then nothing follows from what it does not know."""
+    async def living_ledgers(self) -> AsyncGenerator[int, None]:
+        """The ids of all ledgers, ascending. Raises ``MetadataError``, also when the store is no
+        longer the one that was opened: then nothing follows from what it does not know."""
         found = await LedgerManager(self.metadata, self.manager.root).initialize(create=False)
         if found != self.instance_id:
             raise MetadataError(
                 f"the metadata store was replaced: its cluster is {found!r}, this process belongs "
                 f"to {self.instance_id!r}; restore the store, or restart what belongs to it"
             )
-        return await self.manager.ledger_ids()
+        async for ledger_id in self.manager.iterate():
+            yield ledger_id
 
 
 async def open_cluster(metadata: MetadataStore) -> Cluster:
@@ -146,7 +147,7 @@ def _keep_up(
     stack.callback(setattr, bookie, "read_only_changed", tell_nobody)
     if bookie.read_only:
         tell(True)  # it may have changed while it registered
-    collector = Collector(bookie, cluster.living_ledgers)
+    collector = Collector(bookie, cluster.living_ledgers, config.collect_grace_ms / 1000)
     scope.spawn(collector.run(config.collect_interval_ms / 1000), "collector")
 
 

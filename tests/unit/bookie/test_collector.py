@@ -1,12 +1,14 @@
-"""Which ledgers a bookie forgets: those that the metadata store has missed twice in a row."""
+"""Which ledgers a bookie forgets: those that the metadata store has missed, long enough."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from magnetar.bookie.collector import Collector
+from magnetar.bookie.missing_ledgers import MissingLedgers
 from magnetar.model.errors import MetadataError
 
 
@@ -24,18 +26,59 @@ class Holder:
 class Store:
     def __init__(self, *living: int) -> None:
         self.living = set(living)
-        self.broken = False
+        self.broken_after: int | None = None
+        self.asked_for: list[int] = []
 
-    async def list(self) -> set[int]:
-        if self.broken:
+    async def list(self) -> AsyncGenerator[int, None]:
+        for count, ledger_id in enumerate(sorted(self.living)):
+            if count == self.broken_after:
+                break
+            self.asked_for.append(ledger_id)
+            yield ledger_id
+        if self.broken_after is not None:
             raise MetadataError("out of reach")
-        return set(self.living)
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+# -- deciding -------------------------------------------------------------------------------------
+
+
+def test_one_look_decides_nothing() -> None:
+    missing = MissingLedgers(grace_s=0)
+    assert missing.look([1, 2, 3], {1, 3}, 0) == []
+    assert missing.look([1, 2, 3], {1, 3}, 0) == [2]
+
+
+def test_a_ledger_is_missing_for_the_time_of_grace() -> None:
+    missing = MissingLedgers(grace_s=10)
+    assert missing.look([1, 2], {1}, 100) == []
+    assert missing.look([1, 2], {1}, 109) == []
+    assert missing.look([1, 2, 5], {1}, 110) == [2]
+    assert missing.look([1, 5], {1}, 119) == []  # 5 came later
+    assert missing.look([1, 5], {1}, 120) == [5]
+
+
+def test_one_that_comes_back_begins_anew() -> None:
+    missing = MissingLedgers(grace_s=10)
+    assert missing.look([1], set(), 0) == []
+    assert missing.look([1], {1}, 10) == []
+    assert missing.look([1], set(), 20) == []
+    assert missing.look([1], set(), 30) == [1]
+
+
+# -- doing ----------------------------------------------------------------------------------------
 
 
 def test_a_ledger_missed_twice_is_forgotten() -> None:
     async def run() -> None:
         holder, store = Holder(1, 2, 3), Store(1, 3)
-        collector = Collector(holder, store.list)
+        collector = Collector(holder, store.list, 0)
         assert await collector.sweep() == []
         assert await collector.sweep() == [2]
         assert holder.held == [1, 3]
@@ -44,34 +87,50 @@ def test_a_ledger_missed_twice_is_forgotten() -> None:
     asyncio.run(run())
 
 
-def test_one_that_comes_back_is_kept() -> None:
+def test_a_new_ledger_is_not_forgotten_before_its_grace_is_over() -> None:
     async def run() -> None:
-        holder, store = Holder(1), Store()
-        collector = Collector(holder, store.list)
-        for living in (set[int](), {1}, set[int](), {1}):
-            store.living = living
+        holder, store, clock = Holder(1), Store(), Clock()
+        collector = Collector(holder, store.list, 60, clock)
+        for clock.now_s in (0, 20, 59.9):
             assert await collector.sweep() == []
-        assert holder.held == [1]
+        clock.now_s = 60
+        assert await collector.sweep() == [1]
 
     asyncio.run(run())
 
 
-def test_a_store_that_cannot_be_asked_deletes_nothing_and_starts_the_count_again() -> None:
+@pytest.mark.parametrize("broken_after", [0, 1, 2])
+def test_a_store_that_cannot_be_asked_deletes_nothing_and_starts_the_count_again(
+    broken_after: int,
+) -> None:
     async def run() -> None:
-        holder, store = Holder(1), Store()
-        collector = Collector(holder, store.list)
+        holder, store = Holder(1, 2, 3), Store(2, 3)
+        collector = Collector(holder, store.list, 0)
         assert await collector.sweep() == []
-        store.broken = True
+        store.broken_after = broken_after
         with pytest.raises(MetadataError):
             await collector.sweep()
         async with asyncio.TaskGroup() as group:
             task = group.create_task(collector.run(0.001))
             await asyncio.sleep(0.05)
-            assert holder.held == [1]
+            assert holder.held == [1, 2, 3]
             task.cancel()
-        store.broken = False
+        store.broken_after = None
         assert await collector.sweep() == []
         assert await collector.sweep() == [1]
+
+    asyncio.run(run())
+
+
+def test_ids_past_the_last_one_held_are_not_asked_for() -> None:
+    async def run() -> None:
+        store = Store(*range(5000))
+        collector = Collector(Holder(7, 10, 9000), store.list, 0)
+        await collector.sweep()
+        assert len(store.asked_for) == 5000
+        store.asked_for.clear()
+        await Collector(Holder(7, 10), store.list, 0).sweep()
+        assert store.asked_for == list(range(12))
 
     asyncio.run(run())
 
@@ -79,7 +138,7 @@ def test_a_store_that_cannot_be_asked_deletes_nothing_and_starts_the_count_again
 def test_it_goes_on_by_itself() -> None:
     async def run() -> None:
         holder, store = Holder(1, 2), Store(2)
-        task = asyncio.create_task(Collector(holder, store.list).run(0.001))
+        task = asyncio.create_task(Collector(holder, store.list, 0).run(0.001))
         async with asyncio.timeout(5):
             while holder.held != [2]:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.001)
