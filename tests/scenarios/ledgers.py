@@ -74,7 +74,7 @@ class Load:
     """
 
     def __init__(
-        self, writer: LedgerWriter, size: int = PAYLOAD_BYTES, pending_bytes_max: int = 1 << 20
+        self, writer: LedgerWriter, size: int = PAYLOAD_BYTES, pending_bytes_max: int = 64 << 10
     ) -> None:
         self.writer = writer
         self.confirmed = 0
