@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from bench.results import store, table
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import AddDone, AddFlag
+from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.placement import RandomSource
-from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.quorum_write import QuorumWrite
 from magnetar.ledger.stored_ledger import StoredLedger
 from magnetar.ledger.writer import LedgerWriter
@@ -81,7 +81,10 @@ async def writer_us(quorums: tuple[int, int, int], batch: int, entries: int = 10
     )
     stored = StoredLedger(None, metadata, 0)  # type: ignore[arg-type]
     rng: RandomSource = random.Random(1)
-    writer = LedgerWriter(stored, PromptPool(), LedgerConfig(), Quarantine(), rng)  # type: ignore[arg-type]
+    writer = LedgerWriter(
+        stored,
+        LedgerContext.of(None, PromptPool(), LedgerConfig(), rng),  # type: ignore[arg-type]
+    )
     payloads = [bytes(PAYLOAD_BYTES)] * batch
     confirmed = 0
 

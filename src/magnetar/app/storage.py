@@ -217,7 +217,10 @@ def open_ledgers(
         add_timeout_s=config.ledger.add_timeout_ms / 1000,
         read_timeout_s=config.ledger.read_timeout_ms / 1000,
         frame_bytes_max=config.bookie.entry_bytes_max,
+        unsent_bytes_max=config.ledger.bookie_unsent_bytes_max,
     )
     pool = ConnectionPool(resolve, available, local, options)
     stack.push_async_callback(pool.close)
-    return LedgerAccess(LedgerClient(cluster.manager, pool, config.ledger), pool, registry)
+    client = LedgerClient(cluster.manager, pool, config.ledger)
+    stack.push_async_callback(client.close)
+    return LedgerAccess(client, pool, registry)

@@ -20,10 +20,11 @@ from collections.abc import Callable, Mapping
 
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import BookiePool, ReadFlag
+from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.last_confirmed import read_last_confirmed
+from magnetar.ledger.mending import Mender
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.placement import RandomSource, choose_ensemble
-from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.recovery import recover_ledger
 from magnetar.ledger.replies import listing
@@ -57,7 +58,17 @@ class LedgerClient:
         self._config = config
         self._clock = clock
         self._random: RandomSource = random or random_module.Random()
-        self._quarantine = Quarantine()
+        self._context = LedgerContext.of(manager, pool, config, self._random)
+
+    async def close(self) -> None:
+        """End what the client does on its own (``mending``); writers are their owners' to close.
+        Idempotent."""
+        await self._context.mender.close()
+
+    @property
+    def mender(self) -> Mender:
+        """Gives bookies what they missed; tells whether something is owed."""
+        return self._context.mender
 
     async def create(
         self,
@@ -96,13 +107,13 @@ class LedgerClient:
         )
 
     def _writer(self, stored: StoredLedger) -> LedgerWriter:
-        return LedgerWriter(stored, self._pool, self._config, self._quarantine, self._random)
+        return LedgerWriter(stored, self._context)
 
     async def _choose_ensemble(self) -> tuple[BookieId, ...]:
         """Bookies that did not fail lately if there are enough of them, else any."""
         available = await self._pool.available()
         size = self._config.ensemble_size
-        failed_lately = self._quarantine.reasons(asyncio.get_running_loop().time())
+        failed_lately = self._context.quarantine.reasons(asyncio.get_running_loop().time())
         try:
             return choose_ensemble(available, size, failed_lately, self._random)
         except NotEnoughBookiesError:
@@ -115,10 +126,13 @@ class LedgerClient:
         Raises ``NoSuchLedgerError``, ``LedgerRecoveryError`` (too few bookies answer; try again
         when they do), ``MetadataError``.
         """
-        metadata = await recover_ledger(
-            self._manager, self._pool, self._config, self._quarantine, self._random, ledger_id
+        metadata = await recover_ledger(self._context, ledger_id)
+        return self._reader(metadata, metadata.last_entry_id)
+
+    def _reader(self, metadata: LedgerMetadata, last_add_confirmed: int) -> LedgerReader:
+        return LedgerReader(
+            metadata, last_add_confirmed, self._pool, self._config, self._context.policy
         )
-        return LedgerReader(metadata, metadata.last_entry_id, self._pool, self._config)
 
     async def open_no_recovery(self, ledger_id: int) -> LedgerReader:
         """A reader of what is confirmed now, leaving the writer alone. The end it sees trails the
@@ -128,7 +142,7 @@ class LedgerClient:
         """
         metadata, _ = await self._manager.read(ledger_id)
         if metadata.closed:
-            return LedgerReader(metadata, metadata.last_entry_id, self._pool, self._config)
+            return self._reader(metadata, metadata.last_entry_id)
         timeout_s = self._config.read_timeout_ms / 1000
         told = await read_last_confirmed(metadata, self._pool, timeout_s, ReadFlag.NONE)
         if not told.covered:
@@ -136,7 +150,7 @@ class LedgerClient:
                 f"ledger {ledger_id}: too few of its bookies tell how far it is confirmed "
                 f"({listing(told.refusals)}); bring them back and try again"
             )
-        return LedgerReader(metadata, told.start_after, self._pool, self._config)
+        return self._reader(metadata, told.start_after)
 
     async def delete(self, ledger_id: int) -> None:
         """Forget the ledger; bookies drop its entries when they collect garbage.

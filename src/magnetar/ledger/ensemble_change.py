@@ -11,6 +11,9 @@ One task per writer, running only while a slot is down. For each round:
    nothing was confirmed for its add timeout; with enough other bookies to confirm, it never has
    to.
 
+What was confirmed without a bookie is owed to it, before it is tried again and when it is replaced
+(``ledger.mending``).
+
 A bookie that is only busy (too many requests) is waited for as in 3; it is replaced when it has
 been busy for ``PATIENCE_S``.
 
@@ -27,9 +30,8 @@ from typing import Protocol
 import structlog
 
 from magnetar.env.tasks import TaskScope
-from magnetar.ledger.bookies import BookiePool
-from magnetar.ledger.placement import RandomSource, choose_replacements, no_replacement
-from magnetar.ledger.quarantine import Quarantine
+from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.placement import choose_replacements, no_replacement
 from magnetar.ledger.quorum_write import QuorumWrite, Resend, WriteState
 from magnetar.ledger.stored_ledger import StoredLedger
 from magnetar.model.errors import (
@@ -77,17 +79,16 @@ class EnsembleChange:
         owner: EnsembleOwner,
         machine: QuorumWrite,
         stored: StoredLedger,
-        pool: BookiePool,
-        quarantine: Quarantine,
-        random: RandomSource,
+        context: LedgerContext,
         scope: TaskScope,
     ) -> None:
         self._owner = owner
         self._machine = machine
         self._stored = stored
-        self._pool = pool
-        self._quarantine = quarantine
-        self._random = random
+        self._context = context
+        self._pool = context.pool
+        self._quarantine = context.quarantine
+        self._random = context.random
         self._scope = scope
         self._running = False
         self._available: Sequence[BookieId] = ()
@@ -172,7 +173,11 @@ class EnsembleChange:
         if not self._pending():
             return
         for slot in self._machine.down_slots():
+            self._owe(self.bookies[slot], self._machine.lacking(slot))
             self._owner.send_again(self._machine.retry(slot))
+
+    def _owe(self, bookie_id: BookieId, entry_ids: range) -> None:
+        self._context.mender.owes(bookie_id, self._stored.metadata.ledger_id, entry_ids)
 
     async def _replace(self) -> bool:
         """Replace as many failed bookies as can be; False if none could."""
@@ -195,6 +200,7 @@ class EnsembleChange:
     async def _change(self, replacements: dict[int, BookieId]) -> None:
         first_entry_id = self._machine.begin_change(replacements)
         before = self.bookies
+        lacking = {slot: self._machine.lacking(slot) for slot in replacements}
         try:
             await self._stored.replace_bookies(first_entry_id, replacements)
         except (LedgerError, MetadataError) as error:
@@ -207,6 +213,8 @@ class EnsembleChange:
             replaced={before[slot]: bookie for slot, bookie in replacements.items()},
         )
         self._backoff_s = BACKOFF_S
+        for slot, entry_ids in lacking.items():
+            self._owe(before[slot], entry_ids)
         for resend in self._machine.change_succeeded(replacements):
             self._owner.send_again(resend)
         self._owner.confirm()

@@ -189,8 +189,8 @@ class QuorumWrite:
 
     def retry(self, slot: int) -> Resend:
         """Count on the same bookie in ``slot`` again; returns what it has not acknowledged of
-        the unconfirmed entries. What it lacks below the LAC stays lacking: those entries are
-        confirmed without it."""
+        the unconfirmed entries. What it lacks below the LAC (ask ``lacking`` before) was confirmed
+        without it and is no longer counted here."""
         assert self._down[slot]
         self._down[slot] = False
         self._epochs[slot] += 1
@@ -222,6 +222,11 @@ class QuorumWrite:
     def mark(self, slot: int) -> int:
         """All entries of the slot up to this id are held (or confirmed without it)."""
         return self._marks[slot]
+
+    def lacking(self, slot: int) -> range:
+        """The confirmed entries that the slot's bookie is not known to hold (ids that are not
+        its stripe, or that it acknowledged out of order, may be among them)."""
+        return range(self._marks[slot] + 1, self.last_add_confirmed + 1)
 
     def owes(self, slot: int) -> bool:
         """Whether the slot has yet to acknowledge an entry that was pushed."""

@@ -8,16 +8,20 @@ Rules:
 * Of an ensemble that holds every entry everywhere (E = Qw) one bookie serves a whole batch; which
   one is spread by ledger id and stays the same, for its read-ahead. With striping (E > Qw) each
   run of ``Qw`` ids goes to the one bookie that holds all of it, several runs at once.
-* A bookie that refused is asked last from then on.
+* Bookies that failed or were slow lately are asked last (``ledger.read_order``); a replica that
+  lets a read wait past a bound does not stop it: the next is asked as well (``ledger.hedging``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.hedged_read import first_answer
+from magnetar.ledger.read_order import ReadPolicy
 from magnetar.ledger.replies import Refusal, listing, reply
 from magnetar.model.entry import Entry
 from magnetar.model.errors import DigestError, LedgerError, NoEntryError, NoLedgerError
@@ -29,8 +33,23 @@ PARALLEL_RUNS = 16
 """Runs of a striped ledger read at once."""
 
 
+class _Sound(NamedTuple):
+    """What a replica gave: at least one entry, all sound."""
+
+    entries: list[Entry]
+
+
+def read_policy(config: LedgerConfig) -> ReadPolicy:
+    """What the readers of one client share."""
+    return ReadPolicy(config.read_hedge_floor_ms / 1000, config.read_hedge_ceiling_ms / 1000)
+
+
 class LedgerReader:
-    """Reads one ledger up to ``last_add_confirmed``. Made by ``LedgerClient``."""
+    """Reads one ledger up to ``last_add_confirmed``. Made by ``LedgerClient``.
+
+    ``policy`` is what the client's readers know of the bookies; ``avoid`` is a bookie that is
+    never asked (it lacks what is read).
+    """
 
     def __init__(
         self,
@@ -38,6 +57,8 @@ class LedgerReader:
         last_add_confirmed: EntryId,
         pool: BookiePool,
         config: LedgerConfig,
+        policy: ReadPolicy | None = None,
+        avoid: BookieId | None = None,
     ) -> None:
         self.metadata = metadata
         self.last_add_confirmed = last_add_confirmed
@@ -46,7 +67,8 @@ class LedgerReader:
         self._timeout_s = config.read_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
         self._entry_bytes = 0  # of the entries read last, on average
-        self._refused: dict[BookieId, int] = {}  # bookie -> when it last refused, in refusals
+        self._policy = policy or read_policy(config)
+        self._avoid = avoid
 
     @property
     def closed(self) -> bool:
@@ -72,7 +94,7 @@ class LedgerReader:
         room = max_bytes
         while first_entry_id <= last and (room > 0 or not entries):
             fragment = self.metadata.fragment_of(first_entry_id)
-            end = min(last, self._fragment_end(fragment))
+            end = min(last, self.fragment_end(first_entry_id))
             try:
                 found = await self._read_fragment(fragment, first_entry_id, end, max(room, 1))
             except (LedgerError, NoEntryError):
@@ -99,11 +121,16 @@ class LedgerReader:
             entries += await self.read(following, last_entry_id - following + 1, 1 << 22)
         return entries
 
-    def _fragment_end(self, fragment: Fragment) -> EntryId:
-        """The last confirmed entry of a fragment."""
-        for other in self.metadata.fragments:
-            if other.first_entry_id > fragment.first_entry_id:
-                return other.first_entry_id - 1
+    async def read_last(self) -> Entry | None:
+        """The last confirmed entry, with one read; None if there is none. Raises as ``read``."""
+        last = self.last_add_confirmed
+        return (await self.read(last, 1, 1))[0] if last >= 0 else None
+
+    def fragment_end(self, entry_id: EntryId) -> EntryId:
+        """The last confirmed entry of the fragment that holds ``entry_id``."""
+        for fragment in self.metadata.fragments:
+            if fragment.first_entry_id > entry_id:
+                return fragment.first_entry_id - 1
         return self.last_add_confirmed
 
     async def _read_fragment(
@@ -140,14 +167,14 @@ class LedgerReader:
         self, fragment: Fragment, first: EntryId, last: EntryId, max_bytes: int
     ) -> list[Entry]:
         """At least one entry from ``first`` on, of the first replica that gives a sound one."""
-        refusals: list[Refusal] = []
-        for bookie_id in self._replicas(fragment, first, last):
-            found = await self._ask(bookie_id, first, last - first + 1, max_bytes)
-            if not isinstance(found, Refusal):
-                return found
-            refusals.append(found)
-            self._refused[bookie_id] = max(self._refused.values(), default=0) + 1
-        raise self._unreadable(first, refusals)
+        found = await first_answer(
+            self._replicas(fragment, first, last),
+            lambda bookie_id: self._ask(bookie_id, first, last - first + 1, max_bytes),
+            self._policy,
+        )
+        if isinstance(found, _Sound):
+            return found.entries
+        raise self._unreadable(first, found)
 
     def _replicas(self, fragment: Fragment, first: EntryId, last: EntryId) -> list[BookieId]:
         """Who holds ``first``, best first: those that hold the longest run from it on, spread by
@@ -160,11 +187,12 @@ class LedgerReader:
             # The slot first + k holds first .. first + k: the longest run is that of k = Qw - 1.
             # A shorter run may be served by several; any of them will do.
             order = [bookies[(first + k) % size] for k in reversed(range(quorum))]
-        return sorted(order, key=lambda bookie_id: self._refused.get(bookie_id, 0))
+        now_s = asyncio.get_running_loop().time()
+        return self._policy.order.order([b for b in order if b != self._avoid], now_s)
 
     async def _ask(
         self, bookie_id: BookieId, first: EntryId, max_entries: int, max_bytes: int
-    ) -> list[Entry] | Refusal:
+    ) -> _Sound | Refusal:
         client = self._pool.client(bookie_id)
         answer = client.read_batch(self.ledger_id, first, max_entries, max_bytes)
         found = await reply(bookie_id, answer, self._timeout_s)
@@ -174,7 +202,7 @@ class LedgerReader:
 
     def _sound_prefix(
         self, bookie_id: BookieId, first: EntryId, data: Sequence[bytes]
-    ) -> list[Entry] | Refusal:
+    ) -> _Sound | Refusal:
         """The entries before the first corrupt one; a refusal if that is the first."""
         entries: list[Entry] = []
         offset = self._digest.payload_offset
@@ -182,9 +210,11 @@ class LedgerReader:
             try:
                 self._digest.verify(entry, entry_id)
             except DigestError as error:
-                return entries or Refusal(bookie_id, error)
+                return _Sound(entries) if entries else Refusal(bookie_id, error)
             entries.append(Entry(self.ledger_id, entry_id, entry, offset))
-        return entries or Refusal(bookie_id, NoEntryError("an empty answer"))
+        if not entries:
+            return Refusal(bookie_id, NoEntryError("an empty answer"))
+        return _Sound(entries)
 
     def _unreadable(
         self, entry_id: EntryId, refusals: Sequence[Refusal]

@@ -26,13 +26,11 @@ from typing import NamedTuple
 
 import structlog
 
-from magnetar.config import LedgerConfig
 from magnetar.env.tasks import TaskScope
-from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag
+from magnetar.ledger.bookies import AddFlag, ReadFlag
+from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.last_confirmed import read_last_confirmed
 from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.placement import RandomSource
-from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.recovery_plan import Decision, EntryVote, RecoveryScan
 from magnetar.ledger.replies import Refusal, listing, reply
@@ -70,27 +68,21 @@ class Copy(NamedTuple):
     length: int
 
 
-async def recover_ledger(
-    manager: LedgerManager,
-    pool: BookiePool,
-    config: LedgerConfig,
-    quarantine: Quarantine,
-    random: RandomSource,
-    ledger_id: int,
-) -> LedgerMetadata:
+async def recover_ledger(context: LedgerContext, ledger_id: int) -> LedgerMetadata:
     """Close the ledger safely, whoever wrote it; returns its closed metadata at once if it is
     closed already.
 
     Raises ``LedgerRecoveryError`` (too few bookies answer; nothing is lost), ``NoSuchLedgerError``,
     ``MetadataError``.
     """
+    manager = context.manager
     for _ in range(ATTEMPTS):
         metadata, version = await _claim(manager, ledger_id)
         if metadata.closed:
             return metadata
         stored = RecoveringLedger(manager, metadata, version)
         try:
-            return await _Recovery(stored, pool, config, quarantine, random).run()
+            return await _Recovery(stored, context).run()
         except LedgerFencedError:
             log.info("ledger metadata changed during recovery; again", ledger=ledger_id)
     raise LedgerRecoveryError(
@@ -118,21 +110,14 @@ async def _claim(manager: LedgerManager, ledger_id: int) -> tuple[LedgerMetadata
 class _Recovery:
     """One recovery of one ledger, as its metadata was when it began."""
 
-    def __init__(
-        self,
-        stored: RecoveringLedger,
-        pool: BookiePool,
-        config: LedgerConfig,
-        quarantine: Quarantine,
-        random: RandomSource,
-    ) -> None:
+    def __init__(self, stored: RecoveringLedger, context: LedgerContext) -> None:
         self._stored = stored
+        self._context = context
         self._metadata = metadata = stored.metadata  # reads go here, whatever is replaced later
-        self._pool = pool
-        self._config = config
-        self._timeout_s = config.read_timeout_ms / 1000
+        self._pool = context.pool
+        self._timeout_s = context.config.read_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
-        self._rewrites = _Rewrites(stored, pool, config, quarantine, random)
+        self._rewrites = _Rewrites(stored, context)
         self._unknown: dict[EntryId, list[Refusal]] = {}  # entries of unknown fate: who said what
         self._scope = TaskScope(f"recovery-of-{metadata.ledger_id}")
 
@@ -240,7 +225,9 @@ class _Recovery:
         """The ledger's length up to and with a confirmed entry."""
         if entry_id < 0:
             return 0
-        reader = LedgerReader(self._metadata, entry_id, self._pool, self._config)
+        reader = LedgerReader(
+            self._metadata, entry_id, self._pool, self._context.config, self._context.policy
+        )
         try:
             (entry,) = await reader.read(entry_id, 1, 1)
         except MagnetarError as error:
@@ -266,19 +253,9 @@ def _count(vote: EntryVote[Copy], refusals: list[Refusal], told: Copy | Refusal)
 class _Rewrites:
     """Writes entries again in order, through a writer that marks them as recovery."""
 
-    def __init__(
-        self,
-        stored: RecoveringLedger,
-        pool: BookiePool,
-        config: LedgerConfig,
-        quarantine: Quarantine,
-        random: RandomSource,
-    ) -> None:
+    def __init__(self, stored: RecoveringLedger, context: LedgerContext) -> None:
         self._stored = stored
-        self._pool = pool
-        self._config = config
-        self._quarantine = quarantine
-        self._random = random
+        self._context = context
         self._writer: LedgerWriter | None = None
         self._error: MagnetarError | None = None
         self._moved = asyncio.Event()
@@ -297,10 +274,7 @@ class _Rewrites:
     def _open(self, first_lac: EntryId, length: int) -> LedgerWriter:
         return LedgerWriter(
             self._stored,
-            self._pool,
-            self._config,
-            self._quarantine,
-            self._random,
+            self._context,
             flags=AddFlag.RECOVERY | AddFlag.HIGH_PRIORITY,
             first_lac=first_lac,
             length=length,

@@ -29,13 +29,11 @@ from typing import TypeAlias
 
 import structlog
 
-from magnetar.config import LedgerConfig
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.add_deadlines import AddDeadlines
-from magnetar.ledger.bookies import AddDone, AddFlag, BookieClient, BookiePool
+from magnetar.ledger.bookies import AddDone, AddFlag, BookieClient
+from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.ensemble_change import EnsembleChange
-from magnetar.ledger.placement import RandomSource
-from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.stored_ledger import StoredLedger
@@ -50,7 +48,7 @@ from magnetar.model.errors import (
     MagnetarError,
     UnauthorizedError,
 )
-from magnetar.model.ids import NO_ENTRY, LedgerId
+from magnetar.model.ids import NO_ENTRY, BookieId, LedgerId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.bookie.digest import EntryDigest
 
@@ -95,10 +93,7 @@ class LedgerWriter:
     def __init__(
         self,
         stored: StoredLedger,
-        pool: BookiePool,
-        config: LedgerConfig,
-        quarantine: Quarantine,
-        random: RandomSource,
+        context: LedgerContext,
         *,
         flags: AddFlag = AddFlag.NONE,
         first_lac: int = NO_ENTRY,
@@ -107,10 +102,10 @@ class LedgerWriter:
         metadata = stored.metadata
         self.ledger_id: LedgerId = metadata.ledger_id
         self._stored = stored
-        self._pool = pool
-        self._config = config
+        self._context = context
+        self._pool = context.pool
         self._flags = flags
-        self._timeout_s = config.add_timeout_ms / 1000
+        self._timeout_s = context.config.add_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
         self._length = length
         self._confirmed_length = length
@@ -130,9 +125,7 @@ class LedgerWriter:
         self._machine = QuorumWrite(size, metadata.write_quorum, metadata.ack_quorum, first_lac)
         self._uniform = size == metadata.write_quorum
         self._deadlines = AddDeadlines(self._machine, size, self._timeout_s)
-        self._change = EnsembleChange(
-            self, self._machine, stored, pool, quarantine, random, self._scope
-        )
+        self._change = EnsembleChange(self, self._machine, stored, context, self._scope)
         self._channels: list[_Channel | None] = [self._channel(slot) for slot in range(size)]
 
     # -- what an owner asks -------------------------------------------------------------------
@@ -173,7 +166,10 @@ class LedgerWriter:
 
     def reader(self) -> LedgerReader:
         """Reads the ledger up to what is confirmed now, while this writer goes on."""
-        return LedgerReader(self.metadata, self.last_add_confirmed, self._pool, self._config)
+        context = self._context
+        return LedgerReader(
+            self.metadata, self.last_add_confirmed, self._pool, context.config, context.policy
+        )
 
     # -- append -------------------------------------------------------------------------------
 
@@ -396,8 +392,21 @@ class LedgerWriter:
                 self._closed = await self._stored.close(
                     self._machine.last_add_confirmed, self._confirmed_length
                 )
+                self._hand_over()
         await self._scope.close()
         return self._closed
+
+    def _hand_over(self) -> None:
+        """What was confirmed without a bookie is its due; a bookie that is only late may have
+        answered by the time its debt is looked at."""
+        for slot, bookie_id in enumerate(self._change.bookies):
+            if self._machine.lacking(slot):
+                wait_s = self._timeout_s if self._machine.up(slot) else 0.0
+                look = partial(self._owe, slot, bookie_id)
+                self._context.mender.look_later(wait_s, look)
+
+    def _owe(self, slot: int, bookie_id: BookieId) -> None:
+        self._context.mender.owes(bookie_id, self.ledger_id, self._machine.lacking(slot))
 
     async def abandon(self) -> None:
         """Stop without closing the ledger: pending appends fail, metadata stays as it is. For an

@@ -46,6 +46,8 @@ class MemoryBookie:
         self.corrupt: set[int] = set()
         self.adds: list[tuple[Sequence[int], AddFlag]] = []
         self.fencing_reads = 0
+        self.reads = 0
+        self.read_delay_s = 0.0
 
     def add_entries(
         self,
@@ -100,9 +102,10 @@ class MemoryBookie:
             answer()
 
     async def _reached(self, ledger_id: int, flags: ReadFlag) -> None:
+        self.reads += 1
         if self.silent:
             await asyncio.Event().wait()
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.read_delay_s)
         if self.down:
             raise BookieUnavailableError(f"{self.bookie_id} is down")
         if flags & ReadFlag.FENCE:
@@ -316,9 +319,9 @@ def payloads(first: int, count: int) -> list[bytes]:
     return [b"payload %d" % i for i in range(first, first + count)]
 
 
-async def until(holds: Callable[[], object]) -> None:
-    """Wait until ``holds()`` is true; fails after 5 s."""
-    async with asyncio.timeout(5):
+async def until(holds: Callable[[], object], timeout_s: float = 5) -> None:
+    """Wait until ``holds()`` is true; fails after ``timeout_s``."""
+    async with asyncio.timeout(timeout_s):
         while not holds():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
 

@@ -1,0 +1,39 @@
+"""What all ledgers of one client have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.config import LedgerConfig
+from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.mending import Mender
+from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.placement import RandomSource
+from magnetar.ledger.quarantine import Quarantine
+from magnetar.ledger.read_order import ReadPolicy
+from magnetar.ledger.reader import read_policy
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerContext:
+    """Made by ``LedgerClient``, who closes ``mender``."""
+
+    manager: LedgerManager
+    pool: BookiePool
+    config: LedgerConfig
+    random: RandomSource
+    quarantine: Quarantine
+    policy: ReadPolicy
+    mender: Mender
+
+    @classmethod
+    def of(
+        cls,
+        manager: LedgerManager,
+        pool: BookiePool,
+        config: LedgerConfig,
+        random: RandomSource,
+    ) -> LedgerContext:
+        policy = read_policy(config)
+        mender = Mender(manager, pool, config, policy)
+        return cls(manager, pool, config, random, Quarantine(), policy, mender)
