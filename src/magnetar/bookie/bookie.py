@@ -19,7 +19,9 @@ full (bytes and time), reads under way. Past them: ``TooManyRequestsError``.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import structlog
@@ -43,6 +45,7 @@ from magnetar.bookie.ledger_state import (
     inspect_entries,
 )
 from magnetar.bookie.ledger_table import LedgerTable
+from magnetar.bookie.location_index import LocationIndex
 from magnetar.bookie.parking import Add, Parking
 from magnetar.bookie.read_cache import ReadCache
 from magnetar.bookie.replay import StartReport, replay_all
@@ -90,9 +93,18 @@ class BookieInfo(NamedTuple):
 
 
 class Bookie:
-    """See the module's text. Directories come from ``config``; call ``start`` first."""
+    """See the module's text. Directories come from ``config``; call ``start`` first.
 
-    def __init__(self, config: BookieConfig, metrics: Metrics, disk: Disk | None = None) -> None:
+    ``disk``, ``open_index`` and ``sleep`` (of the disk's threads) are the outside world."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        metrics: Metrics,
+        disk: Disk | None = None,
+        open_index: Callable[[Path], LocationIndex] = LocationIndex,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         if not config.ledger_directories or not config.journal.directories:
             raise ConfigError(
                 "a bookie needs bookie.ledger_directories and bookie.journal.directories; "
@@ -103,6 +115,8 @@ class Bookie:
         self._config = config
         self._metrics = metrics
         self._disk: Disk = disk or RealDisk()
+        self._open_index = open_index
+        self._sleep = sleep
         self._read_cache = ReadCache(config.read_cache_bytes)
         self._reads: dict[tuple[int, int], asyncio.Future[list[tuple[int, bytes]]]] = {}
         self._closed = True
@@ -124,15 +138,16 @@ class Bookie:
             )
         half = config.write_cache_bytes // (2 * len(config.ledger_directories))
         self._storages = [
-            LedgerStorage(index, path, disk, config, half)
+            LedgerStorage(index, path, disk, config, half, self._open_index, self._sleep)
             for index, path in enumerate(config.ledger_directories)
         ]
         size, kept = config.journal.file_bytes, config.journal.recycled_files_max
         directories = [
-            JournalDirectory(disk, path, size, kept) for path in config.journal.directories
+            JournalDirectory(disk, path, size, kept, self._sleep)
+            for path in config.journal.directories
         ]
         self._journals = [
-            Journal(index, directory, disk, config.journal, self._metrics)
+            Journal(index, directory, disk, config.journal, self._metrics, self._sleep)
             for index, directory in enumerate(directories)
         ]
         self._table = LedgerTable(self._storages, self._journals)

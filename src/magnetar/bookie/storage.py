@@ -37,6 +37,8 @@ from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk
 from magnetar.model.errors import BookieIOError
 
+log = structlog.get_logger(__name__)
+
 READ_LANES = 2
 CHUNK_BYTES_MAX = 256 << 10
 PACED_FILL_MAX = 0.5
@@ -74,6 +76,7 @@ class LedgerStorage:
         disk: Disk,
         config: BookieConfig,
         half_bytes_max: int,
+        open_index: Callable[[Path], LocationIndex] = LocationIndex,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.index = index
@@ -85,6 +88,7 @@ class LedgerStorage:
         self.flush_lane = disk.lane(f"flush-{index}")
         self._disk = disk
         self._config = config
+        self._open_index = open_index
         self._sleep = sleep
         self._mark_file = MarkFile(disk, path)
         self._opened = False
@@ -98,7 +102,7 @@ class LedgerStorage:
         self._disk.make_dir(self.path)
         self.marks: Marks = self._mark_file.load(self.index, count, journals)
         self._log = EntryLogWriter(self._disk, self.path, self._config.entry_log_bytes_max)
-        self.location_index = LocationIndex(self.path / "index")
+        self.location_index = self._open_index(self.path / "index")
         self._reclaimer = Reclaimer(self._disk, self.path, self.location_index)
         self._opened = True
         self._mark_file.store(self.marks)
@@ -126,7 +130,11 @@ class LedgerStorage:
     def _close_files(self) -> None:
         for reader in self._readers:
             reader.close()
-        self._log.finish()
+        try:
+            self._log.finish()
+        except OSError as error:  # the footer only saves reading the log through
+            log.error("entry log closed without its footer", path=str(self.path), error=str(error))
+            self._log.abandon()
         self.location_index.close()
 
     # -- flushing -----------------------------------------------------------------------------
