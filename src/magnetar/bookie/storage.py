@@ -26,6 +26,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import structlog
+
 from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.journal_format import JournalPosition
 from magnetar.bookie.ledger_record import record_deleted
