@@ -1,12 +1,12 @@
 """The write-ahead log: group commits in a thread of its own.
 
 Adds on the loop queue requests; the thread takes all that wait (up to ``group_bytes_max``),
-writes them with one ``pwritev``, makes them durable with one ``fdatasync``, and tells the loop
-with one ``call_soon_threadsafe`` per commit. There is nothing per entry but its checksum.
+writes them through to the device with one ``pwritev``, and tells the loop with one
+``call_soon_threadsafe`` per commit. There is nothing per entry but its checksum.
 
 Invariants:
 
-* A request is acknowledged only after the ``fdatasync`` of the one file that holds all of it: a
+* A request is acknowledged only when the one file that holds all of it has it on the device: a
   commit never spans files, and a roll happens between commits only.
 * After any write or sync error the journal is broken until restart: the requests of that commit,
   all that wait and all that come are refused; nothing uncertain is ever acknowledged later.
@@ -14,7 +14,7 @@ Invariants:
   cache and the ledger states) before it moved.
 * Waiting bytes are bounded by ``pending_bytes_max``.
 
-The thread needs the interpreter back after each ``fdatasync``; the process should run with
+The thread needs the interpreter back after each write; the process should run with
 ``sys.setswitchinterval(0.0001)``, which ``app.py`` sets.
 """
 
@@ -283,9 +283,13 @@ class Journal:
             parts.insert(0, header)
         if (size + len(header)) // len(parts) < JOIN_BYTES_MAX:
             parts = [b"".join(parts)]
-        self._file.file.pwritev(parts, self._offset - len(header))
-        if self._config.sync or any(request.sync for request in requests):
-            self._file.file.datasync()
+        file, start = self._file.file, self._offset - len(header)
+        if self._config.sync:
+            file.write_through(parts, start)
+        else:
+            file.pwritev(parts, start)
+            if any(request.sync for request in requests):
+                file.datasync()
         self._sequence += 1
         self._offset += size
         self._prepare_next()

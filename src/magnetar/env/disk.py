@@ -34,6 +34,8 @@ T = TypeVar("T")
 IOV_MAX = 1024
 """Most buffers of one ``pwritev`` (Linux)."""
 
+PAGE_BYTES = 4096
+
 
 class DiskFile(Protocol):
     """An open file. ``path`` is the name that it was opened under."""
@@ -42,6 +44,11 @@ class DiskFile(Protocol):
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
         """Write ``parts`` one after the other from ``offset`` bytes on; grows the file."""
+        ...
+
+    def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
+        """As ``pwritev``; returns when these bytes are on the device (and with them what is
+        needed to find them), as after ``datasync``, and fails as that does."""
         ...
 
     def pread(self, byte_count: int, offset: int) -> bytes:
@@ -103,6 +110,11 @@ class Disk(Protocol):
 
     def sync_dir(self, path: Path) -> None: ...
 
+    def drop_cached(self, path: Path, start: int, end: int) -> None:
+        """Bytes [start, end) of a file need not stay in memory. Advice: what is not durable stays;
+        a file that is missing is fine."""
+        ...
+
     def size(self, path: Path) -> int:
         """A file's length in bytes."""
         ...
@@ -133,6 +145,16 @@ class RealFile:
             if written < size:
                 self._write_rest(b"".join(group), written, offset)
             offset += size
+
+    def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
+        """One system call where one is enough: the thread gives the interpreter away (and waits
+        to have it back) once, not twice."""
+        if len(parts) <= IOV_MAX:
+            size = sum(map(len, parts))
+            if os.pwritev(self._fd, parts, offset, os.RWF_DSYNC) == size:
+                return
+        self.pwritev(parts, offset)
+        self.datasync()
 
     def _write_rest(self, data: bytes, written: int, offset: int) -> None:
         """Go on after a short write (a signal, or a disk about to be full)."""
@@ -191,6 +213,17 @@ class RealDisk:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def drop_cached(self, path: Path, start: int, end: int) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        start -= start % PAGE_BYTES  # the kernel drops whole pages only
+        try:
+            os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)
 

@@ -121,6 +121,10 @@ class WatchedFile:
         self._file.pwritev(parts, offset)
         self._disk.written_to[self.path.name] = offset + sum(map(len, parts))
 
+    def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
+        self.pwritev(parts, offset)
+        self.datasync()
+
     def pread(self, byte_count: int, offset: int) -> bytes:
         return self._file.pread(byte_count, offset)
 

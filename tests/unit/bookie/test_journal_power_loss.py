@@ -46,6 +46,10 @@ class FadingFile:
         self._file.pwritev(parts, offset)
         self._disk.use_power()
 
+    def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
+        self.pwritev(parts, offset)
+        self.datasync()
+
     def pread(self, byte_count: int, offset: int) -> bytes:
         return self._file.pread(byte_count, offset)
 

@@ -39,6 +39,49 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file.close()
 
 
+def test_writing_through_is_one_call_that_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RealDisk().open(tmp_path / "f", create=True)
+    real = os.pwritev
+    flags_seen: list[int] = []
+
+    def noted(fd: int, parts: Sequence[bytes], offset: int, flags: int = 0) -> int:
+        flags_seen.append(flags)
+        return real(fd, parts, offset, flags)
+
+    monkeypatch.setattr(os, "pwritev", noted)
+    file.write_through([b"abc", b"def"], 2)
+    assert flags_seen == [os.RWF_DSYNC]
+    assert file.pread(100, 2) == b"abcdef"
+    file.close()
+
+
+@pytest.mark.parametrize("count", [2, 2 * IOV_MAX + 1])
+def test_what_one_call_does_not_write_through_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """A short write, or more parts than one call takes."""
+    file = RealDisk().open(tmp_path / "f", create=True)
+    real_write, real_sync = os.pwritev, os.fdatasync
+    events: list[str] = []
+
+    def short(fd: int, parts: Sequence[bytes], offset: int, flags: int = 0) -> int:
+        events.append("write")
+        return real_write(fd, [b"".join(parts)[:3]], offset, flags)
+
+    def sync(fd: int) -> None:
+        events.append("sync")
+        real_sync(fd)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    file.write_through([b"abcd"] * count, 0)
+    assert events[-1] == "sync"
+    assert file.pread(1 << 20, 0) == b"abcd" * count
+    file.close()
+
+
 def test_a_missing_file_is_not_created_by_the_way(tmp_path: Path) -> None:
     disk = RealDisk()
     with pytest.raises(FileNotFoundError):
