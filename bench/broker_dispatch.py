@@ -44,7 +44,7 @@ async def drain(session: Session, transport: NullTransport, kind: int) -> tuple[
         await asyncio.sleep(0)
     flow = BaseCommand(type=BaseCommand.FLOW)
     flow.flow.consumer_id, flow.flow.messagePermits = kind + 1, ENTRIES
-    consumer = session.consumers[kind + 1]
+    consumer = session.consumers[kind + 1].consumer
     begun = time.process_time()
     feed(session, encode_command(flow))
     while consumer.entries_out < ENTRIES:  # noqa: ASYNC110

@@ -23,6 +23,7 @@ from magnetar.broker.stats import TopicStats, topic_stats
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.broker.topics import Topics
+from magnetar.broker.traffic import Traffic
 from magnetar.config import BrokerConfig
 from magnetar.env.listening import advertised_host
 from magnetar.env.metadata import MetadataStore
@@ -55,7 +56,8 @@ class Broker:
         self._config = config
         self._scope = TaskScope("broker")
         self._namespaces = Namespaces(topic_metadata)
-        self._topics = Topics(config, log_store, self._namespaces, self._scope)
+        self._traffic = Traffic()
+        self._topics = Topics(config, log_store, self._namespaces, self._scope, self._traffic)
         self._services = Services(
             config, self._namespaces, self._topics, metrics or Metrics(), self._scope, clock
         )
@@ -77,7 +79,7 @@ class Broker:
         self.port = self._server.sockets[0].getsockname()[1]
         host = advertised_host(config.host, config.advertised_host)
         services.service_url = f"pulsar://{host}:{self.port}"
-        self._scope.spawn(Sweeper(services).run(), "sweeper")
+        self._scope.spawn(Sweeper(config, services.sessions).run(), "sweeper")
         log.info("broker listens", url=services.service_url)
 
     @property
@@ -108,7 +110,7 @@ class Broker:
 
     def fold_metrics(self) -> None:
         """Bring the metrics up to date; before they are read."""
-        self._services.fold_metrics()
+        self._traffic.fold(self._services.metrics)
 
     # -- tenants and namespaces ---------------------------------------------------------------
 

@@ -9,41 +9,68 @@ none: all that matters of theirs lies after the cursor's mark-delete position.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from magnetar.broker.dispatch import Seat
 from magnetar.broker.redelivery import Key
 from magnetar.model.entry import Entry
 from magnetar.wire.pulsar.hot import MessageHeaderEncoder
 
-if TYPE_CHECKING:
-    from magnetar.broker.session import Session
-    from magnetar.broker.subscription import Subscription
-    from magnetar.broker.topic import Topic
-
 UNSENT_BYTES_MAX = 4 << 20
 """Bytes waiting on a connection at which dispatch to it pauses for a loop turn."""
 
 
+class ConsumerClient(Protocol):
+    """What a consumer, and whoever moves it, knows of its connection."""
+
+    peer: str
+    writable: bool
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+    def write(self, part: bytes) -> None: ...
+
+    def write_parts(self, parts: Sequence[bytes | memoryview], byte_count: int) -> None: ...
+
+    def tell_active(self, consumer: Consumer, active: bool) -> None:
+        """Say whether a failover consumer is the active one."""
+        ...
+
+    def tell_consumer_closed(self, consumer: Consumer) -> None:
+        """The broker closed the consumer; its client looks up again and subscribes anew."""
+        ...
+
+    def forget_consumer(self, consumer: Consumer) -> None:
+        """Commands for the consumer mean nothing from now on."""
+        ...
+
+    async def is_alive(self) -> bool:
+        """Whether the peer says anything when it is asked to."""
+        ...
+
+    def abort(self) -> None: ...
+
+
 class Consumer:
-    """A consumer of one subscription, on one connection."""
+    """A consumer of one subscription, on one connection. ``partition``: of its topic, or -1.
+
+    It knows nothing of the subscription, which seats it in order of arrival.
+    """
 
     def __init__(
         self,
-        session: Session,
-        topic: Topic,
-        subscription: Subscription,
+        client: ConsumerClient,
+        partition: int,
         consumer_id: int,
         name: str,
         priority: int,
         connected_at_ms: int,
     ) -> None:
-        self.session = session
-        self.topic = topic
-        self.subscription = subscription
+        self.client = client
         self.consumer_id = consumer_id
         self.name = name
-        self.seat: Seat[Consumer] = Seat(self, name, priority, subscription.next_order())
+        self.seat: Seat[Consumer] = Seat(self, name, priority)
         self.pending: dict[Key, int] = {}
         self.connected_at_ms = connected_at_ms
         self.closed = False
@@ -53,7 +80,7 @@ class Consumer:
         self.redelivered = 0
         self.acknowledged = 0
         self.follow_connection()
-        self._encode = MessageHeaderEncoder(consumer_id, subscription.partition).encode
+        self._encode = MessageHeaderEncoder(consumer_id, partition).encode
 
     def send(
         self,
@@ -88,18 +115,17 @@ class Consumer:
             total += len(header) + payload_bytes
             if tracked:
                 pending[ledger_id, entry_id] = size
-        self.session.write_parts(parts, total)
+        self.client.write_parts(parts, total)
         self.entries_out += len(entries)
-        self.session.services.entries_out += len(entries)
         self.messages_out += sum(sizes)
         self.bytes_out += total
-        if self.session.unsent_bytes > UNSENT_BYTES_MAX:
+        if self.client.unsent_bytes > UNSENT_BYTES_MAX:
             self.seat.blocked = True
         return total
 
     def follow_connection(self) -> None:
         """Take over whether the connection can take more."""
-        self.seat.blocked = not self.session.writable
+        self.seat.blocked = not self.client.writable
 
     def settle(self, key: Key) -> bool:
         """``key`` is acknowledged or taken back; False if it was not out at this consumer."""

@@ -35,7 +35,8 @@ Owner = TypeVar("Owner")
 
 
 class Seat(Generic[Owner]):
-    """A consumer as dispatch sees it. ``order`` is its arrival number in the subscription.
+    """A consumer as dispatch sees it. ``order`` is its arrival number in the subscription, given
+    when it is seated there.
 
     ``unacked`` counts messages placed and not acknowledged (shared subscriptions only);
     ``blocked`` says that its connection cannot take more now.
@@ -43,7 +44,7 @@ class Seat(Generic[Owner]):
 
     __slots__ = ("blocked", "name", "order", "owner", "permits", "priority", "unacked")
 
-    def __init__(self, owner: Owner, name: str, priority: int, order: int) -> None:
+    def __init__(self, owner: Owner, name: str, priority: int, order: int = 0) -> None:
         self.owner = owner
         self.name = name
         self.priority = priority

@@ -9,15 +9,13 @@ not read itself) cannot be heard; it is closed if it takes no bytes for that lon
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 import structlog
 
-from magnetar.broker.handlers.connection import PING_FRAME
-
-if TYPE_CHECKING:
-    from magnetar.broker.services import Services
-    from magnetar.broker.session import Session
+from magnetar.config import BrokerConfig
+from magnetar.wire.pulsar.commands import PING_FRAME
 
 log = structlog.get_logger(__name__)
 
@@ -27,13 +25,47 @@ CHECK_S: Final = 5.0
 POLL_S: Final = 0.02
 
 
-async def is_alive(session: Session) -> bool:
+class Connection(Protocol):
+    """What the broker knows of a connection, whoever it serves."""
+
+    peer: str
+    ready: bool
+    """The handshake is done."""
+    closed: bool
+    writable: bool
+    frames: int
+    """Whole frames received."""
+
+    @property
+    def paused(self) -> int:
+        """Not 0 while it is not read."""
+        ...
+
+    @property
+    def partial_frame_bytes(self) -> int: ...
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+    def write(self, part: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def _heard(connection: Connection) -> tuple[int, int]:
+    """Changes with every byte that is received."""
+    return connection.frames, connection.partial_frame_bytes
+
+
+async def is_alive(session: Connection) -> bool:
     """Whether the peer says anything within ``CHECK_S``; it is asked to."""
     loop = asyncio.get_running_loop()
-    heard, deadline = session.progress(), loop.time() + CHECK_S
+    heard, deadline = _heard(session), loop.time() + CHECK_S
     session.write(PING_FRAME)
     while not session.closed and loop.time() < deadline:
-        if session.progress() != heard or session.paused:
+        if _heard(session) != heard or session.paused:
             return True
         await asyncio.sleep(POLL_S)
     return False
@@ -57,15 +89,14 @@ class Watch:
 class Sweeper:
     """Looks after all sessions; ``run`` is its task."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        config = services.config
+    def __init__(self, config: BrokerConfig, sessions: Mapping[Connection, None]) -> None:
+        self._sessions = sessions
         self._handshake_s = config.handshake_timeout_ms / 1000
         self._frame_s = config.frame_timeout_ms / 1000
         self._silence_s = config.keep_alive_ms / 1000
         shortest = min(self._handshake_s, self._frame_s, self._silence_s)
         self._pause_s = max(0.01, min(shortest / 4, 5.0))
-        self._watches: dict[Session, Watch] = {}
+        self._watches: dict[Connection, Watch] = {}
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -75,15 +106,14 @@ class Sweeper:
 
     def sweep(self, now: float) -> None:
         """Look at every session once."""
-        sessions = self._services.sessions
-        self._watches = {s: self._watches.get(s) or Watch(now) for s in sessions}
+        self._watches = {s: self._watches.get(s) or Watch(now) for s in self._sessions}
         for session, watch in self._watches.items():
             reason = self._verdict(session, watch, now)
             if reason:
                 log.info("connection closed", peer=session.peer, reason=reason)
                 session.abort()
 
-    def _verdict(self, session: Session, watch: Watch, now: float) -> str:
+    def _verdict(self, session: Connection, watch: Watch, now: float) -> str:
         """Why ``session`` must go; empty if it may stay (it may have been sent a PING)."""
         if not session.ready and now - watch.begun > self._handshake_s:
             return "no CONNECT in time"
@@ -98,11 +128,11 @@ class Sweeper:
             session.write(PING_FRAME)
         return ""
 
-    def _listen(self, session: Session, watch: Watch, now: float) -> None:
+    def _listen(self, session: Connection, watch: Watch, now: float) -> None:
         """Note what has been heard of the session since the last look. Bytes that it took count
         only while it is not read: the kernel takes some for a peer that is gone."""
         unsent = session.unsent_bytes
-        progress = session.progress()
+        progress = _heard(session)
         alive = progress != watch.progress
         if session.paused:
             alive = session.writable or unsent < watch.unsent
@@ -110,6 +140,6 @@ class Sweeper:
             watch.heard = now
             watch.pinged = False
         watch.progress, watch.unsent = progress, unsent
-        if session.frames != watch.frames or not session.partial_frame() or session.paused:
+        if session.frames != watch.frames or session.partial_frame_bytes == 0 or session.paused:
             watch.frames = session.frames
             watch.frame_since = now

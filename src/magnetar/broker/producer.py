@@ -15,20 +15,71 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from magnetar.broker.access import AccessMode
+from magnetar.broker.resend import ResendWindow
+from magnetar.broker.topic_name import TopicName
+from magnetar.log.seam import AppendDone
 from magnetar.model.errors import ChecksumError, MagnetarError
 from magnetar.wire.pulsar.hot import ReceiptEncoder
 from magnetar.wire.pulsar.replies import send_error
 
-if TYPE_CHECKING:
-    from magnetar.broker.resend import ResendWindow
-    from magnetar.broker.session import Session
-    from magnetar.broker.topic import Topic
-
 METADATA_BYTES_MAX: Final = 10 << 10
 """What an entry may have above the largest message: its metadata and checksum."""
+
+
+class ProducerClient(Protocol):
+    """What a producer, and whoever ends it, knows of its connection."""
+
+    peer: str
+    closed: bool
+
+    def write(self, part: bytes) -> None: ...
+
+    def publish_ended(self, byte_count: int) -> None:
+        """An append of that many bytes has its outcome."""
+        ...
+
+    def drop_producer(self, producer: Producer, tell: bool) -> None:
+        """The broker closed the producer; ``tell``: its client looks up again and comes back."""
+        ...
+
+    async def is_alive(self) -> bool:
+        """Whether the peer says anything when it is asked to."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+class Destination(Protocol):
+    """What a producer knows of its topic."""
+
+    name: TopicName
+    epoch: int
+
+    def publish(self, payloads: Sequence[memoryview], done: AppendDone) -> None:
+        """Append entries; the payloads are copied before this returns."""
+        ...
+
+    def entries_confirmed(self, count: int, byte_count: int) -> None: ...
+
+    def append_failed(self, error: MagnetarError) -> None:
+        """Called once per append that fails."""
+        ...
+
+    def condemn(self, producer: Producer, reason: str) -> None:
+        """The producer sent what cannot be accepted; it shall not come back."""
+        ...
+
+    def remove_producer(self, producer: Producer) -> None:
+        """The producer's client left."""
+        ...
+
+    def forget_leaving(self, producer: Producer) -> None:
+        """The last send of a producer that is gone has its outcome."""
+        ...
 
 
 class Publish:
@@ -60,7 +111,7 @@ class Publish:
             producer.append_failed(self, error)
             return
         if not producer.gone:
-            producer.session.write(self._receipts(start, stop, ledger_id, first_entry_id))
+            producer.client.write(self._receipts(start, stop, ledger_id, first_entry_id))
         producer.confirmed(self, count)
 
     def _receipts(self, start: int, stop: int, ledger_id: int, first_entry_id: int) -> bytes:
@@ -85,8 +136,8 @@ class Producer:
 
     def __init__(
         self,
-        session: Session,
-        topic: Topic,
+        client: ProducerClient,
+        topic: Destination,
         producer_id: int,
         name: str,
         mode: AccessMode,
@@ -94,7 +145,7 @@ class Producer:
         generated_name: bool,
         connected_at_ms: int,
     ) -> None:
-        self.session = session
+        self.client = client
         self.topic = topic
         self.producer_id = producer_id
         self.name = name
@@ -141,7 +192,7 @@ class Producer:
         if found is None:
             self.resends = None
             return False
-        self.session.write(
+        self.client.write(
             self.encode_receipt(sequence_id, found.ledger_id, found.entry_id, highest_sequence_id)
         )
         return True
@@ -171,7 +222,6 @@ class Producer:
     def confirmed(self, publish: Publish, count: int) -> None:
         """``count`` payloads of ``publish`` are stored and answered."""
         self.entries_in += count
-        self.session.services.entries_in += count
         whole = publish.answered == len(publish.sequences)
         self.topic.entries_confirmed(count, publish.byte_count if whole else 0)
         if whole:
@@ -182,7 +232,7 @@ class Producer:
         """``publish``, the oldest in flight, has its outcome."""
         in_flight = self._in_flight
         in_flight.popleft()
-        self.session.publish_ended(publish.byte_count)
+        self.client.publish_ended(publish.byte_count)
         if not in_flight or in_flight[0].frame:
             self._release()
 
@@ -197,7 +247,7 @@ class Producer:
         while in_flight and in_flight[0].frame:
             frame = in_flight.popleft().frame
             if not self.gone:
-                self.session.write(frame)
+                self.client.write(frame)
         if in_flight:
             return
         if self._drained is not None and not self._drained.done():

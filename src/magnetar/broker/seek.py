@@ -42,7 +42,7 @@ async def seek(topic: Topic, subscription: Subscription, request: CommandSeek) -
             await subscription.cursor.reset(await _target(topic, request))
         finally:
             for consumer in consumers:
-                consumer.session.tell_consumer_closed(consumer)
+                consumer.client.tell_consumer_closed(consumer)
             subscription.release()
             topic.linger(subscription)
 

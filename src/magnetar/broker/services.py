@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from magnetar.broker.liveness import Connection
 from magnetar.broker.namespaces import Namespaces
 from magnetar.broker.topics import Topics
 from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
-
-if TYPE_CHECKING:
-    from magnetar.broker.session import Session
 
 
 @dataclass(slots=True)
@@ -32,17 +29,9 @@ class Services:
     clock: Callable[[], float]
     name_prefix: str = ""
     service_url: str = ""
-    sessions: dict[Session, None] = field(default_factory=dict)
+    sessions: dict[Connection, None] = field(default_factory=dict)
     names_given: int = 0
-    entries_in: int = 0
-    entries_out: int = 0
     closing: bool = False
-
-    def fold_metrics(self) -> None:
-        """Move what was counted since the last time into the metrics (at scrape time)."""
-        self.metrics.broker_published_entries_total.inc(self.entries_in)
-        self.metrics.broker_dispatched_entries_total.inc(self.entries_out)
-        self.entries_in = self.entries_out = 0
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -21,14 +21,17 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from enum import IntFlag
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 
-from magnetar.broker.producer import METADATA_BYTES_MAX
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.liveness import is_alive
+from magnetar.broker.producer import METADATA_BYTES_MAX, Producer
 from magnetar.broker.services import Services
+from magnetar.broker.topic import Subscribed
 from magnetar.env.framed import FramedConnection
 from magnetar.model.errors import (
     ChecksumError,
@@ -47,11 +50,6 @@ from magnetar.wire.pulsar.commands import (
 from magnetar.wire.pulsar.hot import decode_send, verify_checksum
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import error_reply
-
-if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer
-    from magnetar.broker.handlers.table import Table
-    from magnetar.broker.producer import Producer
 
 log = structlog.get_logger(__name__)
 
@@ -91,10 +89,32 @@ def _check_metadata_fits(view: memoryview, start: int, end: int) -> None:
 _U32 = struct.Struct(">I").unpack_from
 
 
+Quick: TypeAlias = "Callable[[Session, memoryview, int, int], None]"
+Request: TypeAlias = "Callable[[Session, BaseCommand], Awaitable[None]]"
+
+
+class Handlers(Protocol):
+    """What a session knows of those who answer its commands (``handlers.table``)."""
+
+    @property
+    def quick(self) -> Mapping[int, Quick]:
+        """Commands that are handled as they are met, by their type."""
+        ...
+
+    def connect(self, session: Session, command: BaseCommand) -> None: ...
+
+    def lane(self, command: BaseCommand) -> tuple[str, int] | None:
+        """Requests of one lane run one after the other, those of a number below 0 side by side;
+        None for what is not served."""
+        ...
+
+    def handle(self, session: Session, command: BaseCommand) -> Awaitable[None]: ...
+
+
 class Session(FramedConnection):
     """The server's side of a client connection."""
 
-    def __init__(self, services: Services, table: Table) -> None:
+    def __init__(self, services: Services, table: Handlers) -> None:
         super().__init__(services.config.message_bytes_max + FRAME_SLACK_BYTES)
         self.services = services
         self.table = table
@@ -102,7 +122,7 @@ class Session(FramedConnection):
         self.client_version = ""
         self.protocol_version = NO_VERSION
         self.producers: dict[int, Producer] = {}
-        self.consumers: dict[int, Consumer] = {}
+        self.consumers: dict[int, Subscribed] = {}
         self.frames = 0
         """Whole frames received; stands still while one is incomplete."""
         self.paused = Paused.NO
@@ -133,26 +153,18 @@ class Session(FramedConnection):
         for producer in list(self.producers.values()):
             producer.topic.remove_producer(producer)
         self.producers.clear()
-        for consumer in list(self.consumers.values()):
-            consumer.subscription.remove(consumer)
+        for subscribed in list(self.consumers.values()):
+            subscribed.leave()
         self.consumers.clear()
 
     def writable_changed(self) -> None:
-        for consumer in self.consumers.values():
+        for _, subscription, consumer in self.consumers.values():
             consumer.follow_connection()
-            consumer.subscription.wake()
+            subscription.wake()
         if self.writable:
             self._resume(Paused.UNSENT)
         else:
             self._pause(Paused.UNSENT)
-
-    def progress(self) -> tuple[int, int]:
-        """Changes with every byte that is received."""
-        return self.frames, self._end
-
-    def partial_frame(self) -> bool:
-        """Whether the peer has begun a frame and not finished it."""
-        return self._end > self._start
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -319,8 +331,13 @@ class Session(FramedConnection):
     def send_command(self, command: BaseCommand) -> None:
         self.write(encode_command(command))
 
+    async def is_alive(self) -> bool:
+        """Whether the peer says anything when it is asked to."""
+        return await is_alive(self)
+
     def forget_consumer(self, consumer: Consumer) -> None:
-        if self.consumers.get(consumer.consumer_id) is consumer:
+        found = self.consumers.get(consumer.consumer_id)
+        if found is not None and found.consumer is consumer:
             del self.consumers[consumer.consumer_id]
 
     def tell_consumer_closed(self, consumer: Consumer) -> None:

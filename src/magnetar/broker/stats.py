@@ -71,11 +71,11 @@ def topic_stats(topic: Topic) -> TopicStats:
     return TopicStats(
         topic.entries_in,
         topic.bytes_in,
-        sum(item.messages_out for item in subscriptions.values()),
-        sum(item.bytes_out for item in subscriptions.values()),
+        sum(item.dispatcher.messages_out for item in subscriptions.values()),
+        sum(item.dispatcher.bytes_out for item in subscriptions.values()),
         topic.log.stats().stored_bytes,
         tuple(
-            ProducerStats(p.producer_id, p.name, p.session.peer, p.entries_in, p.bytes_in)
+            ProducerStats(p.producer_id, p.name, p.client.peer, p.entries_in, p.bytes_in)
             for p in topic.producers.values()
         ),
         {name: subscription_stats(item) for name, item in subscriptions.items()},
@@ -98,7 +98,7 @@ def _consumer_stats(consumer: Consumer) -> ConsumerStats:
     return ConsumerStats(
         consumer.consumer_id,
         consumer.name,
-        consumer.session.peer,
+        consumer.client.peer,
         max(0, consumer.seat.permits),
         consumer.seat.unacked,
         consumer.messages_out,
@@ -106,9 +106,10 @@ def _consumer_stats(consumer: Consumer) -> ConsumerStats:
     )
 
 
-def consumer_stats_reply(consumer: Consumer, request_id: int, now_ms: int) -> BaseCommand:
+def consumer_stats_reply(
+    subscription: Subscription, consumer: Consumer, request_id: int, now_ms: int
+) -> BaseCommand:
     """The answer to CONSUMER_STATS."""
-    subscription = consumer.subscription
     seconds = max(0.001, (now_ms - consumer.connected_at_ms) / 1000)
     answer = BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE)
     reply = answer.consumerStatsResponse
@@ -120,7 +121,7 @@ def consumer_stats_reply(consumer: Consumer, request_id: int, now_ms: int) -> Ba
     reply.availablePermits = max(0, consumer.seat.permits)
     reply.unackedMessages = consumer.seat.unacked
     reply.blockedConsumerOnUnackedMsgs = subscription.is_full(consumer)
-    reply.address = consumer.session.peer
+    reply.address = consumer.client.peer
     connected = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
     reply.connectedSince = connected.isoformat(timespec="milliseconds")
     reply.type = KIND_NAMES[subscription.kind]

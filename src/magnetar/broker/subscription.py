@@ -1,8 +1,8 @@
-"""A subscription: a cursor, its consumers, and what moves between them.
+"""A subscription: a cursor, its consumers, and who of them is served.
 
-Control (``add``, ``remove``, seek, unsubscribe) changes who is there; ``wake`` asks for a dispatch
-round, which runs once per loop turn, takes entries from the feed, lets the machine place them and
-hands each consumer its run. Acknowledgements go straight to the cursor.
+It seats consumers and elects the active one; entries go out through its ``dispatcher``, and
+acknowledgements come in through ``acknowledging``. It knows consumers, and of their connections
+what ``ConsumerClient`` says.
 
 Rules:
 
@@ -18,31 +18,20 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import structlog
-
+from magnetar.broker.acknowledging import Acknowledging
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.dispatch import SharedRoundRobin, SingleActive
-from magnetar.broker.feed import EntryFeed
+from magnetar.broker.dispatcher import Dispatcher
+from magnetar.broker.traffic import Traffic
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import Cursor, Log
-from magnetar.model.entry import Entry
-from magnetar.model.errors import ConsumerBusyError, MagnetarError, NotAllowedError, ProtocolError
+from magnetar.model.errors import ConsumerBusyError
 from magnetar.model.ids import Position
-from magnetar.wire.pulsar.hot import AckCommand, AckId
-from magnetar.wire.pulsar.metadata import batch_size
-from magnetar.wire.pulsar.replies import ack_response
-
-if TYPE_CHECKING:
-    from magnetar.broker.session import Session
-
-log = structlog.get_logger(__name__)
-
-ROUNDS_MAX: Final = 4
-"""Reads of one subscription in one loop turn; then others have theirs."""
+from magnetar.wire.pulsar.hot import AckCommand
 
 SWITCH_DELAY_S: Final = 1.0
 
@@ -71,6 +60,7 @@ class Subscription:
         partition: int,
         limits: Limits,
         scope: TaskScope,
+        traffic: Traffic,
     ) -> None:
         self.name = name
         self.cursor = cursor
@@ -79,30 +69,14 @@ class Subscription:
         self.kind = Kind.EXCLUSIVE
         self.lock = asyncio.Lock()
         """Held by whatever changes the subscription as a whole: subscribe, seek, unsubscribe."""
-        self.messages_out = 0
-        self.bytes_out = 0
-        self.entries_out = 0
-        self.on_idle: Callable[[Subscription], None] | None = None
-        """Told when the last consumer left."""
-        self._log = source
+        self._log_name = source.name
         self._limits = limits
-        self._scope = scope
-        self._receipts: list[tuple[Session, int, int]] = []
-        self._answering = False
         self._loop = asyncio.get_running_loop()
-        self._feed = EntryFeed(source, cursor, scope, self.wake)
         self._single: SingleActive[Consumer] = SingleActive(partition)
-        self._shared: SharedRoundRobin[Consumer] = SharedRoundRobin(limits.unacked_messages_max)
         self._order = 0
-        self._full: list[Consumer] = []
-        """Consumers whose connections had too much to write in this loop turn."""
-        self._scheduled = False
-        self._held = False
         self._switch: asyncio.TimerHandle | None = None
-
-    def next_order(self) -> int:
-        self._order += 1
-        return self._order
+        self.dispatcher = Dispatcher(source, cursor, scope, traffic, self._single)
+        self._acknowledging = Acknowledging(name, source, cursor, scope)
 
     @property
     def durable(self) -> bool:
@@ -121,17 +95,17 @@ class Subscription:
             return
         if kind is not self.kind:
             raise ConsumerBusyError(
-                f"subscription {self.name} on {self._log.name} is {self.kind.name.lower()} and has "
+                f"subscription {self.name} on {self._log_name} is {self.kind.name.lower()} and has "
                 f"{len(self.consumers)} consumers; it cannot be {kind.name.lower()} at once"
             )
         if kind is Kind.EXCLUSIVE:
             raise ConsumerBusyError(
-                f"subscription {self.name} on {self._log.name} is exclusive and taken by "
-                f"{self.consumers[0].name} ({self.consumers[0].session.peer})"
+                f"subscription {self.name} on {self._log_name} is exclusive and taken by "
+                f"{self.consumers[0].name} ({self.consumers[0].client.peer})"
             )
         if len(self.consumers) >= self._limits.consumers_max:
             raise ConsumerBusyError(
-                f"subscription {self.name} on {self._log.name} has {len(self.consumers)} "
+                f"subscription {self.name} on {self._log_name} has {len(self.consumers)} "
                 "consumers, the most that are allowed"
             )
 
@@ -139,13 +113,22 @@ class Subscription:
         """Seat ``consumer``; ``check_room`` has passed, in the same loop turn. Call ``announce``
         once it has been told of its success."""
         if not self.consumers:
-            self.kind = kind
-            self._feed.rewind()
+            self._begin(kind)
+        self._order += 1
+        consumer.seat.order = self._order
         self.consumers.append(consumer)
-        if kind is Kind.SHARED:
-            self._shared.add(consumer.seat)
-        else:
-            self._single.add(consumer.seat)
+        self.dispatcher.machine.add(consumer.seat)
+
+    def _begin(self, kind: Kind) -> None:
+        """The next consumer is the first: serve as ``kind`` asks, from the cursor on."""
+        self.kind = kind
+        self._single = SingleActive(self.partition)
+        shared = kind is Kind.SHARED
+        self.dispatcher.use(
+            SharedRoundRobin(self._limits.unacked_messages_max) if shared else self._single,
+            tracked=shared,
+        )
+        self.dispatcher.feed.rewind()
 
     def announce(self, consumer: Consumer) -> None:
         """``consumer`` has been told that it is subscribed: it may be active and get entries."""
@@ -154,36 +137,36 @@ class Subscription:
             return
         self._elect()
         if self.kind is Kind.FAILOVER and self.active is not consumer and not consumer.closed:
-            consumer.session.tell_active(consumer, False)
+            consumer.client.tell_active(consumer, False)
 
-    def remove(self, consumer: Consumer) -> None:
-        """``consumer`` left; what it had not acknowledged goes to others."""
+    def remove(self, consumer: Consumer) -> bool:
+        """``consumer`` left; what it had not acknowledged goes to others. True if nobody is
+        left by it."""
         if consumer.closed:
-            return
+            return False
         consumer.closed = True
         self.consumers.remove(consumer)
+        dispatcher = self.dispatcher
+        dispatcher.machine.remove(consumer.seat)
         if self.kind is Kind.SHARED:
-            self._shared.remove(consumer.seat)
-            self._feed.redelivery.add(consumer.take_pending(), counted=False)
-            self.wake()
+            dispatcher.feed.redelivery.add(consumer.take_pending(), counted=False)
+            dispatcher.wake()
         else:
-            self._single.remove(consumer.seat)
             self._elect()
-        if not self.consumers:
-            self._feed.rewind()
-            if self.on_idle is not None:
-                self.on_idle(self)
+        if self.consumers:
+            return False
+        dispatcher.feed.rewind()
+        return True
 
     def detach_all(self) -> list[Consumer]:
-        """Close every consumer here; whoever calls tells their clients (and nobody calls
-        ``on_idle``)."""
+        """Close every consumer here; whoever calls tells their clients."""
         consumers, self.consumers = self.consumers, []
         self._cancel_switch()
         for consumer in consumers:
             consumer.closed = True
-            consumer.session.forget_consumer(consumer)
+            consumer.client.forget_consumer(consumer)
         self._single = SingleActive(self.partition)
-        self._shared = SharedRoundRobin(self._limits.unacked_messages_max)
+        self.dispatcher.use(self._single, tracked=False)
         return consumers
 
     # -- failover -----------------------------------------------------------------------------
@@ -197,7 +180,7 @@ class Subscription:
             self._activate()
             return
         machine.active = None
-        active.owner.session.tell_active(active.owner, False)
+        active.owner.client.tell_active(active.owner, False)
         self._switch = self._loop.call_later(SWITCH_DELAY_S, self._activate)
 
     def _activate(self) -> None:
@@ -205,10 +188,10 @@ class Subscription:
         seat = self._single.elect()
         if seat is None:
             return
-        self._feed.rewind()
+        self.dispatcher.feed.rewind()
         self._single.active = seat
         if self.kind is Kind.FAILOVER:
-            seat.owner.session.tell_active(seat.owner, True)
+            seat.owner.client.tell_active(seat.owner, True)
         self.wake()
 
     def _cancel_switch(self) -> None:
@@ -216,219 +199,53 @@ class Subscription:
             self._switch.cancel()
             self._switch = None
 
-    # -- dispatch -----------------------------------------------------------------------------
+    # -- what consumers say -------------------------------------------------------------------
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.seat.permits += permits
-        self.wake()
-
-    def wake(self) -> None:
-        """Ask for a dispatch round in this loop turn (or the next)."""
-        if not self._scheduled and self.consumers:
-            self._scheduled = True
-            self._loop.call_soon(self._dispatch)
-
-    def _dispatch(self) -> None:
-        self._scheduled = False
-        if self._held:
-            return
-        machine = self._shared if self.kind is Kind.SHARED else self._single
-        full, self._full = self._full, []
-        for consumer in full:
-            consumer.follow_connection()
-        for _ in range(ROUNDS_MAX):
-            room = machine.room()
-            if room <= 0:
-                break
-            entries, replay = self._feed.take(room)
-            if not entries:
-                return  # new entries, or the feed, will wake us
-            self._place(machine, self.cursor.unacknowledged(entries), replay)
-        if self._full or machine.room() > 0:
-            self.wake()  # a connection may be full for this turn only; one that stays so wakes us
-
-    def _place(
-        self,
-        machine: SingleActive[Consumer] | SharedRoundRobin[Consumer],
-        entries: list[Entry],
-        replay: bool,
-    ) -> None:
-        entries, sizes = self._measure(entries)
-        if not entries:
-            return
-        self._feed.learn(len(entries), sum(sizes))
-        tracked = self.kind is Kind.SHARED
-        counts = self._feed.redelivery.counts
-        ack_sets = self._ack_sets(entries, sizes)
-        stop = 0
-        for seat, start, stop in machine.assign(sizes):
-            consumer = seat.owner
-            run = sizes[start:stop]
-            self.bytes_out += consumer.send(entries[start:stop], run, counts, ack_sets, tracked)
-            self.entries_out += stop - start
-            self.messages_out += sum(run)
-            if seat.blocked:
-                self._full.append(consumer)
-            if replay:
-                consumer.redelivered += sum(run)
-        if stop < len(entries):
-            self._feed.give_back(entries[stop:], replay)
-
-    def _measure(self, entries: list[Entry]) -> tuple[list[Entry], list[int]]:
-        """The entries that can be sent and how many messages each holds; one whose metadata
-        cannot be read would break every consumer, so it is acknowledged and left out."""
-        try:
-            return entries, [batch_size(entry.payload) for entry in entries]
-        except ProtocolError:
-            pass
-        good: list[Entry] = []
-        sizes: list[int] = []
-        for entry in entries:
-            try:
-                sizes.append(batch_size(entry.payload))
-            except ProtocolError as error:
-                position = Position(entry.ledger_id, entry.entry_id)
-                log.warning(
-                    "entry skipped: its metadata cannot be read",
-                    log=self._log.name,
-                    subscription=self.name,
-                    position=str(position),
-                    error=str(error),
-                )
-                self.cursor.acknowledge([position])
-            else:
-                good.append(entry)
-        return good, sizes
-
-    def _ack_sets(
-        self, entries: Sequence[Entry], sizes: Sequence[int]
-    ) -> dict[tuple[int, int], list[int]]:
-        """The ack sets of batches among ``entries`` that are acknowledged in part."""
-        found = {}
-        for entry, size in zip(entries, sizes, strict=True):
-            if size > 1:
-                words = self.cursor.ack_set(Position(entry.ledger_id, entry.entry_id))
-                if words:
-                    found[entry.ledger_id, entry.entry_id] = words
-        return found
-
-    # -- acknowledgement ----------------------------------------------------------------------
+        self.dispatcher.wake()
 
     def acknowledge(self, consumer: Consumer, ack: AckCommand) -> None:
         """Raises ``NotAllowedError`` for what this subscription cannot do."""
-        if ack.txn is not None:
-            raise NotAllowedError(
-                f"subscription {self.name}: transactions are not served; acknowledge without one"
-            )
-        if ack.cumulative:
-            if self.kind is Kind.SHARED:
-                raise NotAllowedError(
-                    f"subscription {self.name} is shared: acknowledge messages one by one"
-                )
-            if ack.ids:
-                self._acknowledge_until(ack.ids[-1])
-        else:
-            self._acknowledge_each(consumer, ack.ids)
+        shared = self.kind is Kind.SHARED
+        settled = self._acknowledging.take(ack, shared)
+        if shared:
+            self.dispatcher.settle(consumer, settled)
         consumer.acknowledged += len(ack.ids)
 
-    def _acknowledge_until(self, last: AckId) -> None:
-        position = Position(last.ledger_id, last.entry_id)
-        if position > self._log.confirmed or last.ledger_id < 0:
-            return
-        if not last.ack_set:
-            self.cursor.acknowledge_cumulative(position)
-            return
-        before = self._log.previous_position(position)
-        if before > self.cursor.mark_delete:
-            self.cursor.acknowledge_cumulative(before)
-        self._acknowledge_part(last)
+    def answer_stored(self, consumer: Consumer, request_id: int) -> None:
+        """Answer an acknowledgement once it, and everything before it, is stored."""
+        self._acknowledging.answer_stored(consumer.client, consumer.consumer_id, request_id)
 
-    def _acknowledge_each(self, consumer: Consumer, ids: Sequence[AckId]) -> None:
-        confirmed = self._log.confirmed
-        positions = []
-        for item in ids:
-            position = Position(item.ledger_id, item.entry_id)
-            if position > confirmed or item.ledger_id < 0:
-                continue
-            if item.ack_set:
-                if self._acknowledge_part(item):
-                    self._settle(consumer, position)
-            else:
-                positions.append(position)
-        self.cursor.acknowledge(positions)
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position]) -> None:
+        """Send again what ``consumer`` has not acknowledged: those, or all if none are named."""
         if self.kind is Kind.SHARED:
-            for position in positions:
-                self._settle(consumer, position)
-
-    def _acknowledge_part(self, item: AckId) -> bool:
-        size = item.batch_size if item.batch_size > 0 else len(item.ack_set) * 64
-        position = Position(item.ledger_id, item.entry_id)
-        return self.cursor.acknowledge_batch(position, size, item.ack_set)
-
-    def _settle(self, consumer: Consumer, key: Position) -> None:
-        """Forget ``key``, wherever it is; a full consumer that has room again is served."""
-        full = self.is_full(consumer)
-        if not consumer.settle(key):
-            any(other.settle(key) for other in self.consumers if other is not consumer)
-        self._feed.redelivery.forget(key)
-        if full:
-            self.wake()
+            self.dispatcher.take_back(consumer, positions)
+        elif consumer is self.active:
+            self.dispatcher.feed.rewind()
+            self.dispatcher.wake()
 
     def is_full(self, consumer: Consumer) -> bool:
         """Whether the consumer gets no more until it acknowledges something."""
         return consumer.seat.unacked >= self._limits.unacked_messages_max
 
-    def answer_stored(self, session: Session, consumer_id: int, request_id: int) -> None:
-        """Send an ACK_RESPONSE once everything acknowledged so far is stored."""
-        self._receipts.append((session, consumer_id, request_id))
-        if not self._answering:
-            self._answering = True
-            self._scope.spawn(self._answer_stored(), f"ack receipts {self.name}")
-
-    async def _answer_stored(self) -> None:
-        try:
-            while self._receipts:
-                batch, self._receipts = self._receipts, []
-                code: int | None = None
-                text = ""
-                try:
-                    await self.cursor.wait_stored()
-                except MagnetarError as error:
-                    code, text = error.pulsar_code, str(error)
-                for session, consumer_id, request_id in batch:
-                    session.write(ack_response(consumer_id, request_id, code, text))
-        finally:
-            self._answering = False
-
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position]) -> None:
-        """Send again what ``consumer`` has not acknowledged: those, or all if none are named."""
-        if self.kind is not Kind.SHARED:
-            if consumer is self.active:
-                self._feed.rewind()
-                self.wake()
-            return
-        if positions:
-            keys = [tuple(key) for key in positions if consumer.settle(key)]
-            self._feed.redelivery.add(((key[0], key[1]) for key in keys), counted=True)
-        else:
-            self._feed.redelivery.add(consumer.take_pending(), counted=True)
-        self.wake()
-
     # -- the whole subscription ---------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Entries were confirmed, or a connection has room again."""
+        self.dispatcher.wake()
 
     def hold(self) -> None:
         """No dispatch until ``release``."""
-        self._held = True
+        self.dispatcher.hold()
 
     def release(self) -> None:
         """Dispatch again, from after the mark-delete position if nobody is connected."""
-        self._held = False
         if not self.consumers:
-            self._feed.rewind()
-        self.wake()
+            self.dispatcher.feed.rewind()
+        self.dispatcher.release()
 
     def close(self) -> None:
         """The subscription ends here: its topic closes or it was deleted."""
-        self._held = True
-        self._feed.closed = True
+        self.dispatcher.close()
         self._cancel_switch()

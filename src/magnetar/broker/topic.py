@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from magnetar.broker import access
 from magnetar.broker.access import AccessMode, Verdict
+from magnetar.broker.consumer import Consumer
 from magnetar.broker.producer import Producer
 from magnetar.broker.resend import ResendWindow, stored_frames
 from magnetar.broker.subscription import Limits, Subscription
 from magnetar.broker.topic_name import TopicName
+from magnetar.broker.traffic import Traffic
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import AppendDone, Cursor, Log
 from magnetar.model.errors import (
@@ -59,6 +61,7 @@ class Topic:
         limits: Limits,
         producers_max: int,
         scope: TaskScope,
+        traffic: Traffic,
         on_closed: Callable[[Topic], None],
     ) -> None:
         self.name = name
@@ -75,6 +78,7 @@ class Topic:
         self._limits = limits
         self._producers_max = producers_max
         self._scope = scope
+        self._traffic = traffic
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._waking = False
@@ -87,7 +91,13 @@ class Topic:
 
     def _subscription(self, cursor: Cursor) -> Subscription:
         return Subscription(
-            cursor.name, self.log, cursor, self.name.partition, self._limits, self._scope
+            cursor.name,
+            self.log,
+            cursor,
+            self.name.partition,
+            self._limits,
+            self._scope,
+            self._traffic,
         )
 
     # -- publishing ---------------------------------------------------------------------------
@@ -98,6 +108,7 @@ class Topic:
 
     def entries_confirmed(self, count: int, byte_count: int) -> None:
         self.entries_in += count
+        self._traffic.entries_in += count
         self.bytes_in += byte_count
         self._cool_down_s = COOL_DOWN_S
         if not self._waking and self.subscriptions:
@@ -137,7 +148,7 @@ class Topic:
         if old is not None:
             if not access.replaces(generated, epoch, old.generated_name, old.epoch):
                 raise ProducerBusyError(
-                    f"producer {name} is connected to {self.name} (from {old.session.peer}); close "
+                    f"producer {name} is connected to {self.name} (from {old.client.peer}); close "
                     "it or use another name"
                 )
             self.disconnect_producer(old, tell=False)
@@ -206,7 +217,7 @@ class Topic:
     def disconnect_producer(self, producer: Producer, tell: bool = True) -> None:
         """End a producer from this side; ``tell``: its client is told to look up again."""
         self.remove_producer(producer)
-        producer.session.drop_producer(producer, tell)
+        producer.client.drop_producer(producer, tell)
 
     def disconnect_producers(self) -> None:
         for producer in list(self.producers.values()):
@@ -235,17 +246,19 @@ class Topic:
         return found
 
     def add_subscription(self, cursor: Cursor) -> Subscription:
-        """A subscription over a cursor that was just opened. One of a cursor in memory goes with
-        its last consumer."""
+        """A subscription over a cursor that was just opened."""
         if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise TooManyConnectionsError(
                 f"topic {self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the most allowed"
             )
         made = self._subscription(cursor)
-        if not cursor.durable:
-            made.on_idle = self._drop_reader
         self.subscriptions[cursor.name] = made
         return made
+
+    def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
+        """The consumer's client left. A reader's subscription goes with its last consumer."""
+        if subscription.remove(consumer) and not subscription.durable:
+            self._drop_reader(subscription)
 
     def _drop_reader(self, subscription: Subscription) -> None:
         if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
@@ -269,7 +282,7 @@ class Topic:
                 )
             subscription.close()
             for consumer in subscription.detach_all():
-                consumer.session.tell_consumer_closed(consumer)
+                consumer.client.tell_consumer_closed(consumer)
             if subscription.durable:
                 await self.log.delete_cursor(name)
             if self.subscriptions.get(name) is subscription:
@@ -310,4 +323,16 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.close()
             for consumer in subscription.detach_all():
-                consumer.session.tell_consumer_closed(consumer)
+                consumer.client.tell_consumer_closed(consumer)
+
+
+class Subscribed(NamedTuple):
+    """A consumer, and what it is subscribed to."""
+
+    topic: Topic
+    subscription: Subscription
+    consumer: Consumer
+
+    def leave(self) -> None:
+        """The consumer's client left."""
+        self.topic.remove_consumer(self.subscription, self.consumer)

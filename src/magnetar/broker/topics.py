@@ -17,6 +17,7 @@ from magnetar.broker.opening import open_durable
 from magnetar.broker.subscription import Limits
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic_name import TopicName, topic_of_log
+from magnetar.broker.traffic import Traffic
 from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import LogStore
@@ -43,12 +44,18 @@ class Topics:
     """Open topics by name."""
 
     def __init__(
-        self, config: BrokerConfig, store: LogStore, namespaces: Namespaces, scope: TaskScope
+        self,
+        config: BrokerConfig,
+        store: LogStore,
+        namespaces: Namespaces,
+        scope: TaskScope,
+        traffic: Traffic,
     ) -> None:
         self._config = config
         self._store = store
         self._namespaces = namespaces
         self._scope = scope
+        self._traffic = traffic
         self._open: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
@@ -134,7 +141,13 @@ class Topics:
         config = self._config
         limits = Limits(config.unacknowledged_per_consumer_max, config.consumers_per_topic_max)
         topic = Topic(
-            name, source, limits, config.producers_per_topic_max, self._scope, self._retire
+            name,
+            source,
+            limits,
+            config.producers_per_topic_max,
+            self._scope,
+            self._traffic,
+            self._retire,
         )
         topic.epoch = await self._namespaces.topic_epoch(name)
         self._open[name] = topic

@@ -8,13 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.handlers.connection import PING_FRAME
 from magnetar.broker.handlers.table import make_table
 from magnetar.broker.session import Session
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic_name import parse_topic
 from magnetar.config import BrokerConfig
-from magnetar.wire.pulsar.commands import COMMAND_NAMES, decode_command, encode_command
+from magnetar.wire.pulsar.commands import (
+    COMMAND_NAMES,
+    PING_FRAME,
+    decode_command,
+    encode_command,
+)
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageMetadata
 from tests.doubles.memory_log import MemoryLog, MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata

@@ -255,7 +255,7 @@ def test_a_late_acknowledgement_frees_the_one_who_has_it_now() -> None:
         assert await second.entries() == [0, 1]
         first.acknowledge(0, 1, 2, 3)
         await first.heard()
-        [mine, other] = [p.session.consumers[1] for p in (first, second)]
+        [mine, other] = [p.session.consumers[1].consumer for p in (first, second)]
         assert (mine.seat.unacked, other.seat.unacked) == (0, 0)
         assert other.pending == {}
 

@@ -233,7 +233,7 @@ def test_a_later_incarnation_of_a_generated_name_takes_over_at_once() -> None:
         await old.produce(name="n", user_provided_producer_name=False)
         answer = await new.produce(name="n", user_provided_producer_name=False, epoch=1)
         assert answer.type == BaseCommand.PRODUCER_SUCCESS
-        assert world.topic().producers["n"].session is new.session
+        assert world.topic().producers["n"].client is new.session
         old.publish(1)
         assert await old.heard() == []
 

@@ -137,7 +137,7 @@ class Clocked:
     """A sweeper with a clock of its own; deadlines: handshake 10, frame 20, silence 30."""
 
     def __init__(self, world: World) -> None:
-        self.sweeper = Sweeper(world.services)
+        self.sweeper = Sweeper(world.services.config, world.services.sessions)
         self.now = 0.0
 
     def at(self, now: float) -> None:

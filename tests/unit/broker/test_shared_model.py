@@ -119,13 +119,13 @@ class History:
         assert set(self.out) | self.acked == everything
         held = {number for peer in self.peers for number in self.pending(peer)}
         assert held == set(self.out), "the broker thinks that something else is out"
-        redelivery = self.world.topic().subscriptions["s"]._feed.redelivery
+        redelivery = self.world.topic().subscriptions["s"].dispatcher.feed.redelivery
         assert len(redelivery) == 0
         counted = {self.number(key) for key in redelivery.counts}
         assert counted <= set(self.out), "counts of acknowledged entries are kept"
 
     def pending(self, peer: Peer) -> list[int]:
-        return [self.number(key) for key in peer.session.consumers[1].pending]
+        return [self.number(key) for key in peer.session.consumers[1].consumer.pending]
 
     def number(self, key: tuple[int, int]) -> int:
         return (key[0] - 1) * self.world.store._size + key[1]

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
 from magnetar import __version__
-from magnetar.wire.pulsar.commands import PROTOCOL_VERSION, command_bounds, encode_command
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandPing, CommandPong
-
-if TYPE_CHECKING:
-    from magnetar.broker.session import Session
-
-PING_FRAME: Final = encode_command(BaseCommand(type=BaseCommand.PING, ping=CommandPing()))
-PONG_FRAME: Final = encode_command(BaseCommand(type=BaseCommand.PONG, pong=CommandPong()))
+from magnetar.broker.session import Session
+from magnetar.wire.pulsar.commands import PONG_FRAME, PROTOCOL_VERSION, command_bounds
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 
 def connect(session: Session, command: BaseCommand) -> None:

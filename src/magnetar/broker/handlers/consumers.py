@@ -7,16 +7,16 @@ for a consumer that is not there (any more) they mean nothing.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.broker.consumer import Consumer
-from magnetar.broker.liveness import is_alive
 from magnetar.broker.opening import open_subscription
 from magnetar.broker.positions import position_of
 from magnetar.broker.seek import position_at_time, seek
+from magnetar.broker.session import Session
 from magnetar.broker.stats import consumer_stats_reply
 from magnetar.broker.subscription import Kind, Subscription
-from magnetar.broker.topic import Topic
+from magnetar.broker.topic import Subscribed, Topic
 from magnetar.broker.topic_name import parse_topic
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -34,9 +34,6 @@ from magnetar.wire.pulsar.hot import decode_ack, decode_flow, unsigned64
 from magnetar.wire.pulsar.metadata import entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageIdData
 from magnetar.wire.pulsar.replies import ack_response, success
-
-if TYPE_CHECKING:
-    from magnetar.broker.session import Session
 
 KINDS: Final = {
     CommandSubscribe.Exclusive: Kind.EXCLUSIVE,
@@ -64,7 +61,7 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
         await _join(session, topic, request, kind)
     except ConsumerBusyError:
         found = topic.subscriptions.get(request.subscription)
-        if found is None or not await _drop_dead(session, found):
+        if found is None or not await _drop_dead(session, topic, found):
             raise
         await _join(session, topic, request, kind)
 
@@ -84,38 +81,37 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
             return
         consumer = Consumer(
             session,
-            topic,
-            subscription,
+            subscription.partition,
             request.consumer_id,
             request.consumer_name or f"{session.peer}-{request.consumer_id}",
             request.priority_level,
             services.now_ms(),
         )
         subscription.add(consumer, kind)
-        session.consumers[request.consumer_id] = consumer
+        session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)
         session.write(success(request.request_id))
         subscription.announce(consumer)
 
 
-async def _drop_dead(session: Session, subscription: Subscription) -> bool:
+async def _drop_dead(session: Session, topic: Topic, subscription: Subscription) -> bool:
     """Remove consumers whose connections are dead; True if there were any."""
-    others = [c for c in subscription.consumers if c.session is not session]
-    alive = await asyncio.gather(*(is_alive(consumer.session) for consumer in others))
+    others = [c for c in subscription.consumers if c.client is not session]
+    alive = await asyncio.gather(*(consumer.client.is_alive() for consumer in others))
     dead = [consumer for consumer, lives in zip(others, alive, strict=True) if not lives]
     for consumer in dead:
-        consumer.session.abort()
-        consumer.session.forget_consumer(consumer)
-        subscription.remove(consumer)
+        consumer.client.abort()
+        consumer.client.forget_consumer(consumer)
+        topic.remove_consumer(subscription, consumer)
     return bool(dead)
 
 
-def _consumer(session: Session, consumer_id: int) -> Consumer:
-    consumer = session.consumers.get(consumer_id)
-    if consumer is None:
+def _find(session: Session, consumer_id: int) -> Subscribed:
+    found = session.consumers.get(consumer_id)
+    if found is None:
         raise ConsumerNotFoundError(
             f"this connection has no consumer {consumer_id}; it was closed, or never subscribed"
         )
-    return consumer
+    return found
 
 
 # -- without a lane ---------------------------------------------------------------------------
@@ -123,16 +119,16 @@ def _consumer(session: Session, consumer_id: int) -> Consumer:
 
 def flow(session: Session, view: memoryview, start: int, end: int) -> None:
     request = decode_flow(view, start, end)
-    consumer = session.consumers.get(request.consumer_id)
-    if consumer is not None:
-        consumer.subscription.flow(consumer, request.permits)
+    found = session.consumers.get(request.consumer_id)
+    if found is not None:
+        found.subscription.flow(found.consumer, request.permits)
 
 
 def acknowledge(session: Session, view: memoryview, start: int, end: int) -> None:
     ack = decode_ack(view, start, end)
     try:
-        consumer = _consumer(session, ack.consumer_id)
-        consumer.subscription.acknowledge(consumer, ack)
+        _, subscription, consumer = _find(session, ack.consumer_id)
+        subscription.acknowledge(consumer, ack)
     except MagnetarError as error:
         if ack.request_id is not None:
             session.write(
@@ -140,15 +136,15 @@ def acknowledge(session: Session, view: memoryview, start: int, end: int) -> Non
             )
         return
     if ack.request_id is not None:
-        consumer.subscription.answer_stored(session, ack.consumer_id, ack.request_id)
+        subscription.answer_stored(consumer, ack.request_id)
 
 
 def redeliver(session: Session, view: memoryview, start: int, end: int) -> None:
     request = decode_command(view, start, end).redeliverUnacknowledgedMessages
-    consumer = session.consumers.get(request.consumer_id)
-    if consumer is not None:
+    found = session.consumers.get(request.consumer_id)
+    if found is not None:
         positions = [position_of(data) for data in request.message_ids]
-        consumer.subscription.redeliver(consumer, positions)
+        found.subscription.redeliver(found.consumer, positions)
 
 
 # -- with one ---------------------------------------------------------------------------------
@@ -157,52 +153,49 @@ def redeliver(session: Session, view: memoryview, start: int, end: int) -> None:
 async def close_consumer(session: Session, command: BaseCommand) -> None:
     """Closing what is closed is fine."""
     request = command.close_consumer
-    consumer = session.consumers.pop(request.consumer_id, None)
-    if consumer is not None:
-        consumer.subscription.remove(consumer)
+    found = session.consumers.pop(request.consumer_id, None)
+    if found is not None:
+        found.leave()
     session.write(success(request.request_id))
 
 
 async def unsubscribe(session: Session, command: BaseCommand) -> None:
     request = command.unsubscribe
-    consumer = _consumer(session, request.consumer_id)
-    subscription = consumer.subscription
+    found = _find(session, request.consumer_id)
+    topic, subscription, consumer = found
     if len(subscription.consumers) > 1 and not request.force:
         raise BrokerMetadataError(
             f"subscription {subscription.name} has {len(subscription.consumers)} consumers; the "
             "last one can unsubscribe"
         )
     session.forget_consumer(consumer)
-    topic = consumer.topic
+    found.leave()
     if subscription.durable:
-        subscription.remove(consumer)
         await topic.delete_subscription(subscription.name, request.force)
-    else:
-        subscription.remove(consumer)
     session.write(success(request.request_id))
 
 
 async def seek_consumer(session: Session, command: BaseCommand) -> None:
     request = command.seek
-    consumer = _consumer(session, request.consumer_id)
-    await seek(consumer.topic, consumer.subscription, request)
+    topic, subscription, _ = _find(session, request.consumer_id)
+    await seek(topic, subscription, request)
     session.write(success(request.request_id))
 
 
 async def last_message_id(session: Session, command: BaseCommand) -> None:
     request = command.getLastMessageId
-    consumer = _consumer(session, request.consumer_id)
-    source = consumer.topic.log
+    topic, subscription, _ = _find(session, request.consumer_id)
+    source = topic.log
     last = source.confirmed
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = answer.getLastMessageIdResponse
     reply.request_id = request.request_id
-    _fill(reply.last_message_id, last, consumer.subscription.partition)
+    _fill(reply.last_message_id, last, subscription.partition)
     if last.entry_id >= 0:
         entries = source.read_cached(last, 1, 1)
         for entry in await source.read(last, 1, 1) if entries is None else entries:
             reply.last_message_id.batch_index = _last_index(entry)
-    mark_delete = consumer.subscription.cursor.mark_delete
+    mark_delete = subscription.cursor.mark_delete
     _fill(reply.consumer_mark_delete_position, mark_delete, -1)
     session.send_command(answer)
 
@@ -224,6 +217,7 @@ def _last_index(entry: Entry) -> int:
 
 async def consumer_stats(session: Session, command: BaseCommand) -> None:
     request = command.consumerStats
-    consumer = _consumer(session, request.consumer_id)
-    reply = consumer_stats_reply(consumer, request.request_id, session.services.now_ms())
+    _, subscription, consumer = _find(session, request.consumer_id)
+    now_ms = session.services.now_ms()
+    reply = consumer_stats_reply(subscription, consumer, request.request_id, now_ms)
     session.send_command(reply)

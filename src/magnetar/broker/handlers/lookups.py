@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from magnetar.broker.lookup import find_partitions, find_service_url
+from magnetar.broker.session import Session
 from magnetar.broker.topic_name import parse_namespace, parse_topic
 from magnetar.model.errors import TopicNotFoundError
 from magnetar.wire.pulsar.pulsar_pb2 import (
@@ -13,9 +12,6 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadataResponse,
 )
-
-if TYPE_CHECKING:
-    from magnetar.broker.session import Session
 
 
 async def lookup(session: Session, command: BaseCommand) -> None:

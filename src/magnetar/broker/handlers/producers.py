@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from magnetar.broker.access import AccessMode, Verdict
-from magnetar.broker.liveness import is_alive
 from magnetar.broker.opening import open_durable
 from magnetar.broker.producer import Producer
+from magnetar.broker.session import Session
+from magnetar.broker.topic import Topic
 from magnetar.broker.topic_name import parse_topic
 from magnetar.model.errors import (
     MagnetarError,
@@ -20,8 +21,14 @@ from magnetar.model.ids import EARLIEST
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer
 from magnetar.wire.pulsar.replies import success
 
-if TYPE_CHECKING:
-    from magnetar.broker.session import Session
+
+class Admission(NamedTuple):
+    """A PRODUCER on its way: who asks, for what, and the producer that will be connected."""
+
+    session: Session
+    topic: Topic
+    producer: Producer
+    request: CommandProducer
 
 
 async def open_producer(session: Session, command: BaseCommand) -> None:
@@ -35,9 +42,11 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
                 f"producer {request.producer_id} of this connection is on {old.topic.name}"
             )
         if request.epoch <= old.epoch:
-            _tell_success(old, request)  # the client did not hear our first answer
+            # the client did not hear our first answer
+            _tell_success(session, old, request, old.topic.epoch)
             return
-        old.topic.disconnect_producer(old, tell=False)
+        old.topic.remove_producer(old)
+        session.drop_producer(old, tell=False)
     topic = await services.topics.get(name, create=True)
     if request.initial_subscription_name:
         await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
@@ -51,25 +60,25 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
         not (request.producer_name and request.user_provided_producer_name),
         services.now_ms(),
     )
-    await _admit(producer, request)
+    await _admit(Admission(session, topic, producer, request))
 
 
-async def _admit(producer: Producer, request: CommandProducer) -> None:
+async def _admit(admission: Admission) -> None:
     """Connect the producer, if need be after asking whether the one in its place is alive."""
-    topic = producer.topic
+    session, topic, producer, _ = admission
     try:
-        await _admit_once(producer, request)
+        await _admit_once(admission)
     except ProducerBusyError:
         old = topic.producers.get(producer.name)
-        if old is None or old.session is producer.session or await is_alive(old.session):
+        if old is None or old.client is session or await old.client.is_alive():
             raise
-        old.session.abort()
+        old.client.abort()
         topic.remove_producer(old)
-        await _admit_once(producer, request)
+        await _admit_once(admission)
 
 
-async def _admit_once(producer: Producer, request: CommandProducer) -> None:
-    topic, session = producer.topic, producer.session
+async def _admit_once(admission: Admission) -> None:
+    session, topic, producer, request = admission
     async with topic.lock:
         verdict = topic.admit(
             producer.name,
@@ -79,7 +88,7 @@ async def _admit_once(producer: Producer, request: CommandProducer) -> None:
             request.topic_epoch if request.HasField("topic_epoch") else None,
         )
         if verdict is Verdict.QUEUE:
-            _queue(producer, request)
+            _queue(admission)
             return
         if request.epoch > 0 and request.producer_name:
             producer.resends = await topic.find_resends(producer.name)
@@ -87,11 +96,11 @@ async def _admit_once(producer: Producer, request: CommandProducer) -> None:
             topic.fence_producers()
         if verdict is not Verdict.CONNECT:
             topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
-        _connect(producer, request)
+        _connect(admission)
 
 
-def _connect(producer: Producer, request: CommandProducer) -> None:
-    session, topic = producer.session, producer.topic
+def _connect(admission: Admission) -> None:
+    session, topic, producer, request = admission
     if session.closed:
         return
     if topic.closed:
@@ -99,26 +108,24 @@ def _connect(producer: Producer, request: CommandProducer) -> None:
     producer.closed = False
     topic.add_producer(producer)
     session.producers[producer.producer_id] = producer
-    _tell_success(producer, request)
+    _tell_success(session, producer, request, topic.epoch)
 
 
-def _queue(producer: Producer, request: CommandProducer) -> None:
+def _queue(admission: Admission) -> None:
     """Wait for exclusive access, beside the producer's lane: it may be closed meanwhile."""
-    session, topic = producer.session, producer.topic
+    session, topic, producer, request = admission
     if session.closed:
         return
     producer.closed = True
     turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     topic.waiting.append((producer, turn))
     session.producers[producer.producer_id] = producer
-    _tell_success(producer, request, ready=False)
-    session.services.scope.spawn(_wait_turn(producer, request, turn), f"wait {producer.name}")
+    _tell_success(session, producer, request, topic.epoch, ready=False)
+    session.services.scope.spawn(_wait_turn(admission, turn), f"wait {producer.name}")
 
 
-async def _wait_turn(
-    producer: Producer, request: CommandProducer, turn: asyncio.Future[None]
-) -> None:
-    session, topic = producer.session, producer.topic
+async def _wait_turn(admission: Admission, turn: asyncio.Future[None]) -> None:
+    session, topic, producer, request = admission
     try:
         await turn
         async with topic.lock:
@@ -126,13 +133,19 @@ async def _wait_turn(
             if producer.gone:
                 return
             topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
-            _connect(producer, request)
+            _connect(admission)
     except MagnetarError as error:
         session.drop_producer(producer, tell=False)
         session.refuse(BaseCommand(type=BaseCommand.PRODUCER, producer=request), error)
 
 
-def _tell_success(producer: Producer, request: CommandProducer, ready: bool = True) -> None:
+def _tell_success(
+    session: Session,
+    producer: Producer,
+    request: CommandProducer,
+    topic_epoch: int,
+    ready: bool = True,
+) -> None:
     answer = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
     reply = answer.producer_success
     reply.request_id = request.request_id
@@ -140,8 +153,8 @@ def _tell_success(producer: Producer, request: CommandProducer, ready: bool = Tr
     reply.last_sequence_id = -1
     reply.producer_ready = ready
     if ready and producer.mode is not AccessMode.SHARED:
-        reply.topic_epoch = producer.topic.epoch
-    producer.session.send_command(answer)
+        reply.topic_epoch = topic_epoch
+    session.send_command(answer)
 
 
 async def close_producer(session: Session, command: BaseCommand) -> None:

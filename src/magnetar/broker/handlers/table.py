@@ -7,26 +7,20 @@ after the other. Requests about nothing in particular have the lane ("", -1) and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 
 from magnetar.broker.handlers import connection, consumers, lookups, producers
+from magnetar.broker.session import Quick, Request, Session
 from magnetar.model.errors import ProtocolError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
-
-if TYPE_CHECKING:
-    from magnetar.broker.session import Session
-
-    Quick: TypeAlias = Callable[[Session, memoryview, int, int], None]
-    Request: TypeAlias = Callable[[Session, BaseCommand], Awaitable[None]]
 
 SIDE_BY_SIDE: Final = ("", -1)
 
 
 @dataclass(frozen=True)
 class Table:
-    """The handlers of a session; one table serves all sessions."""
+    """The handlers of a session (``session.Handlers``); one table serves all sessions."""
 
     quick: dict[int, Quick]
     requests: dict[int, Request]

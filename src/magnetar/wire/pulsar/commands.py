@@ -21,7 +21,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from magnetar.model.errors import ProtocolError
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandPing, CommandPong
 
 PROTOCOL_VERSION: Final = 20
 """The version that servers of this project announce; clients cap what they send by it."""
@@ -127,3 +127,7 @@ def encode_payload_command(command: BaseCommand, payload: bytes | memoryview) ->
     size = len(body)
     total = size + 4 + len(payload)
     return b"".join((total.to_bytes(4, "big"), size.to_bytes(4, "big"), body, payload))
+
+
+PING_FRAME: Final = encode_command(BaseCommand(type=BaseCommand.PING, ping=CommandPing()))
+PONG_FRAME: Final = encode_command(BaseCommand(type=BaseCommand.PONG, pong=CommandPong()))
