@@ -79,6 +79,13 @@ class BookieConfig:
         default=1 << 30,
         metadata={"meaning": "size at which an entry log is closed", "least": 1 << 20},
     )
+    entry_log_cached_bytes_max: int = field(
+        default=256 << 20,
+        metadata={
+            "meaning": "newest bytes of a directory's entry logs left in the kernel's page cache",
+            "least": 0,
+        },
+    )
     entry_bytes_max: int = field(
         default=5 * (1 << 20) + (64 << 10),
         metadata={"meaning": "largest entry or frame", "least": 1024},

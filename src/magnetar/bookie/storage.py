@@ -22,17 +22,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import structlog
 
-from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter
+from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter, LogIds
+from magnetar.bookie.entry_log_format import RECORD_HEADER_BYTES, log_path
 from magnetar.bookie.journal_format import JournalPosition
 from magnetar.bookie.ledger_record import record_deleted
 from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.marks import MarkFile, Marks
+from magnetar.bookie.page_window import PageWindow
 from magnetar.bookie.reclaim import Reclaimer
 from magnetar.bookie.write_cache import WriteCache, WriteHalf
 from magnetar.config import BookieConfig
@@ -44,7 +47,10 @@ log = structlog.get_logger(__name__)
 READ_LANES = 2
 CHUNK_BYTES_MAX = 256 << 10
 PACED_FILL_MAX = 0.5
-"""A flush rests as long as it works, while the active half is emptier than this."""
+"""A flush rests as long as it works, while it is on its way to end before the active half is so
+full: before the next flush is due."""
+REST_S_MAX = 0.005
+"""After a slow sync a flush looks again soon whether there is still time to rest."""
 SYNC_BYTES = 4 << 20
 """Written between syncs of an entry log: one large sync would hold up the journal's on the same
 device."""
@@ -88,6 +94,9 @@ class LedgerStorage:
         """Ledgers whose records changed since the last flush."""
         self.deleted: dict[int, None] = {}
         self.flush_lane = disk.lane(f"flush-{index}")
+        self.settled_id = 0
+        """Logs with smaller ids are closed, and all of them that is of use is in the index. The
+        flush lane's."""
         self._disk = disk
         self._config = config
         self._open_index = open_index
@@ -103,10 +112,21 @@ class LedgerStorage:
         """Blocking. ``count``: ledger directories; ``journals``: journal directories."""
         self._disk.make_dir(self.path)
         self.marks: Marks = self._mark_file.load(self.index, count, journals)
-        self._log = EntryLogWriter(self._disk, self.path, self._config.entry_log_bytes_max)
         self.location_index = self._open_index(self.path / "index")
-        self._reclaimer = Reclaimer(self._disk, self.path, self.location_index)
+        self._pages = PageWindow(self._disk, self._config.entry_log_cached_bytes_max)
+        self.reclaimer = Reclaimer(
+            self._disk, self.path, self.location_index, self._close_removed
+        )
         self._opened = True
+        self.log_ids = LogIds(self.reclaimer.open())
+        self.settled_id = self.log_ids.next_id
+        self._log = EntryLogWriter(
+            self._disk,
+            self.path,
+            self._config.entry_log_bytes_max,
+            self.log_ids,
+            self.reclaimer.add,
+        )
         self._mark_file.store(self.marks)
 
     def enter_limbo(self) -> None:
@@ -186,36 +206,60 @@ class LedgerStorage:
             if marks != self.marks:
                 self._mark_file.store(marks)
                 self.marks = marks
+            self.settled_id = self._log.settled_id
             if work.deleted:
-                self._reclaimer.remove_dead_logs(self._log.current_id)
+                self.reclaimer.forget_ledgers(work.deleted)
+                self.reclaimer.remove_dead(self.settled_id)
         except OSError as error:
             self._log.abandon()
             raise BookieIOError(f"cannot flush {self.path}: {error}") from error
 
+    def _close_removed(self, log_ids: Sequence[int]) -> None:
+        """In the flush lane: readers let go of logs that were removed."""
+        for lane, reader in zip(self._read_lanes, self._readers, strict=True):
+            lane.submit(partial(reader.forget, log_ids))
+
     def _write_entries(self, half: WriteHalf, paced: bool) -> None:
         entries = half.sorted_entries()
         rows: list[tuple[int, int, int, int]] = []
-        unsynced_bytes = 0
+        unsynced_bytes = written_bytes = 0
         while chunk := _take_chunk(entries):
             started = time.perf_counter()
-            rows.extend(self._log.append(chunk))
-            unsynced_bytes += sum(len(row[2]) for row in chunk)
+            chunk_bytes = self._append(chunk, rows)
+            unsynced_bytes += chunk_bytes
+            written_bytes += chunk_bytes
             if unsynced_bytes >= SYNC_BYTES:
-                self._log.sync()
+                self._sync_log()
                 unsynced_bytes = 0
-            self._rest(started, paced)
+            self._rest(started, written_bytes / half.byte_count if paced else 0)
         if not rows:
             return
-        self._log.sync()
+        self._sync_log()
         for start in range(0, len(rows), BATCH_MAX):
             started = time.perf_counter()
             self.location_index.put_locations(rows[start : start + BATCH_MAX])
-            self._rest(started, paced)
+            self._rest(started, 1 if paced else 0)
 
-    def _rest(self, started: float, paced: bool) -> None:
+    def _append(
+        self, chunk: list[tuple[int, int, bytes]], rows: list[tuple[int, int, int, int]]
+    ) -> int:
+        """Write a chunk to the entry log, add its locations to ``rows``; the entries' bytes."""
+        added = self._log.append(chunk)
+        rows.extend(added)
+        (_, _, log_id, start), (_, _, _, last) = added[0], added[-1]
+        end = last + RECORD_HEADER_BYTES + len(chunk[-1][2])
+        self._pages.written(log_path(self.path, log_id), start, end)
+        return sum(len(row[2]) for row in chunk)
+
+    def _sync_log(self) -> None:
+        self._log.sync()
+        self._pages.synced()
+
+    def _rest(self, started: float, share: float) -> None:
+        """``share`` of the flush is done; 0: there is no time to rest."""
         cache = self.cache
-        if paced and cache.active.byte_count < cache.half_bytes_max * PACED_FILL_MAX:
-            self._sleep(time.perf_counter() - started)
+        if share and cache.active.byte_count < cache.half_bytes_max * PACED_FILL_MAX * share:
+            self._sleep(min(time.perf_counter() - started, REST_S_MAX))
 
     # -- reading ------------------------------------------------------------------------------
 
