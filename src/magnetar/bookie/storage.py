@@ -22,15 +22,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import structlog
 
-from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter, LogIds
-from magnetar.bookie.entry_log_format import RECORD_HEADER_BYTES, log_path
+from magnetar.bookie.entry_log import (
+    RECORD_HEADER_BYTES,
+    EntryLogReader,
+    EntryLogWriter,
+    log_path,
+)
 from magnetar.bookie.journal_format import JournalPosition
 from magnetar.bookie.ledger_record import record_deleted
 from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
@@ -94,9 +97,6 @@ class LedgerStorage:
         """Ledgers whose records changed since the last flush."""
         self.deleted: dict[int, None] = {}
         self.flush_lane = disk.lane(f"flush-{index}")
-        self.settled_id = 0
-        """Logs with smaller ids are closed, and all of them that is of use is in the index. The
-        flush lane's."""
         self._disk = disk
         self._config = config
         self._open_index = open_index
@@ -112,21 +112,11 @@ class LedgerStorage:
         """Blocking. ``count``: ledger directories; ``journals``: journal directories."""
         self._disk.make_dir(self.path)
         self.marks: Marks = self._mark_file.load(self.index, count, journals)
+        self._log = EntryLogWriter(self._disk, self.path, self._config.entry_log_bytes_max)
         self.location_index = self._open_index(self.path / "index")
         self._pages = PageWindow(self._disk, self._config.entry_log_cached_bytes_max)
-        self.reclaimer = Reclaimer(
-            self._disk, self.path, self.location_index, self._close_removed
-        )
+        self._reclaimer = Reclaimer(self._disk, self.path, self.location_index)
         self._opened = True
-        self.log_ids = LogIds(self.reclaimer.open())
-        self.settled_id = self.log_ids.next_id
-        self._log = EntryLogWriter(
-            self._disk,
-            self.path,
-            self._config.entry_log_bytes_max,
-            self.log_ids,
-            self.reclaimer.add,
-        )
         self._mark_file.store(self.marks)
 
     def enter_limbo(self) -> None:
@@ -206,18 +196,11 @@ class LedgerStorage:
             if marks != self.marks:
                 self._mark_file.store(marks)
                 self.marks = marks
-            self.settled_id = self._log.settled_id
             if work.deleted:
-                self.reclaimer.forget_ledgers(work.deleted)
-                self.reclaimer.remove_dead(self.settled_id)
+                self._reclaimer.remove_dead_logs(self._log.current_id)
         except OSError as error:
             self._log.abandon()
             raise BookieIOError(f"cannot flush {self.path}: {error}") from error
-
-    def _close_removed(self, log_ids: Sequence[int]) -> None:
-        """In the flush lane: readers let go of logs that were removed."""
-        for lane, reader in zip(self._read_lanes, self._readers, strict=True):
-            lane.submit(partial(reader.forget, log_ids))
 
     def _write_entries(self, half: WriteHalf, paced: bool) -> None:
         entries = half.sorted_entries()

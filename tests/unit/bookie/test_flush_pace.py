@@ -31,11 +31,13 @@ def rests(tmp_path: Path, fill: Callable[[int], float]) -> list[float]:
         chunks = 0
         append = storage._append
 
-        def counted(*arguments: object) -> int:
+        def counted(
+            chunk: list[tuple[int, int, bytes]], rows: list[tuple[int, int, int, int]]
+        ) -> int:
             nonlocal chunks
             storage.cache.active.byte_count = int(fill(chunks) * HALF_BYTES)
             chunks += 1
-            return append(*arguments)  # type: ignore[arg-type]
+            return append(chunk, rows)
 
         storage._append = counted  # type: ignore[method-assign]
         await asyncio.to_thread(storage.write, work, [JournalPosition(1, 512)], True)
