@@ -63,6 +63,23 @@ DECIDING: tuple[str, ...] = (
 )
 """Modules that decide: no clock, no randomness, no I/O, no event loop, no logging."""
 
+BROKER = "magnetar.broker"
+BROKER_LAYERS: tuple[tuple[str, ...], ...] = (
+    ("access", "dispatch", "positions", "redelivery", "topic_name"),
+    ("feed", "liveness", "namespaces", "resend", "traffic"),
+    ("consumer", "producer"),
+    ("acknowledging", "dispatcher"),
+    ("subscription",),
+    ("topic",),
+    ("opening", "seek", "stats"),
+    ("topics",),
+    ("lookup", "services"),
+    ("session",),
+    ("handlers",),
+    ("broker",),
+)
+"""The broker from the bottom up (ARCHITECTURE.md says what each layer is)."""
+
 IMPURE = {
     "asyncio", "concurrent", "io", "logging", "os", "pathlib", "queue", "random", "secrets",
     "select", "signal", "socket", "sqlite3", "structlog", "subprocess", "tempfile", "threading",
@@ -113,11 +130,12 @@ def brokers_see_only_the_seam(modules: Sequence[Module]) -> list[str]:
 
 
 def no_cycle(modules: Sequence[Module]) -> list[str]:
-    """No import cycle between modules (lazy imports count; type-checking ones do not)."""
+    """No import cycle between modules. Lazy imports count, and so do type-checking ones: a part
+    that must name another to be understood depends on it."""
     names = {module.name for module in modules}
     graph = {
         module.name: sorted(
-            {i.module for i in module.imports if not i.typing and i.module in names} - {module.name}
+            {item.module for item in module.imports if item.module in names} - {module.name}
         )
         for module in modules
     }
@@ -139,6 +157,31 @@ def _visit(
     for target in graph[name]:
         _visit(target, graph, [*trail, name], done, faults)
     done.add(name)
+
+
+def broker_layers(modules: Sequence[Module]) -> list[str]:
+    """Every module of the broker has its layer, and imports none of a layer above it."""
+    level = {name: number for number, names in enumerate(BROKER_LAYERS) for name in names}
+    faults = []
+    for module in modules:
+        if module.room != "broker" or module.name == BROKER:
+            continue
+        own = level.get(_broker_part(module.name))
+        if own is None:
+            faults.append(f"{module.path}: {module.name} is in no layer")
+            continue
+        faults += [
+            f"{module.path}:{item.line}: imports {item.module}, of a layer above"
+            for item in module.imports
+            if item.module.startswith(f"{BROKER}.")
+            and level.get(_broker_part(item.module), 0) > own
+        ]
+    return faults
+
+
+def _broker_part(name: str) -> str:
+    """The file or folder of the broker that a module is in."""
+    return name.split(".")[2]
 
 
 def deciding_modules_are_pure(modules: Sequence[Module]) -> list[str]:
@@ -267,6 +310,7 @@ ALL: tuple[Rule, ...] = (
     import_table,
     brokers_see_only_the_seam,
     no_cycle,
+    broker_layers,
     deciding_modules_are_pure,
     functions_are_short,
     no_module_level_mutable_state,

@@ -26,3 +26,9 @@ def test_rule(rule: rules.Rule) -> None:
 def test_every_deciding_module_exists() -> None:
     names = {module.name for module in MODULES}
     assert not set(rules.DECIDING) - names
+
+
+def test_every_part_of_a_layer_exists() -> None:
+    names = [module.name.split(".") for module in MODULES if module.room == "broker"]
+    parts = {name[2] for name in names if len(name) > 2}
+    assert not {part for layer in rules.BROKER_LAYERS for part in layer} - parts
