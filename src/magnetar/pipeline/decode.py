@@ -1,48 +1,48 @@
 """Entries of a range -> Arrow record batches.
 
-Rows are gathered column by column in plain lists and become one record batch at about
-``BATCH_BYTES`` of values or ``BATCH_ROWS`` rows, which is what Spark takes best.
+Columns are gathered entry by entry in plain lists (never row by row) and become one record batch
+at about ``BATCH_BYTES`` of values or ``BATCH_ROWS`` rows, which is what Spark takes best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from magnetar.model.errors import BrokerError
+from magnetar.model.errors import BrokerError, ProtocolError
 from magnetar.pipeline.broker_client import BrokerClient, StoredEntry
 from magnetar.pipeline.places import START, Place, after
 from magnetar.pipeline.planner import Range
 from magnetar.pipeline.schema import arrow_schema
-from magnetar.wire.pulsar.batches import MessageInfo, iterate_messages
+from magnetar.wire.pulsar.batches import split_entry
 from magnetar.wire.pulsar.metadata import EntryMetadata, entry_metadata
+from magnetar.wire.pulsar.pulsar_pb2 import SingleMessageMetadata
 
 BATCH_BYTES = 1 << 20
 BATCH_ROWS = 10_000
 
 
 class Rows:
-    """The columns gathered so far."""
+    """The columns gathered so far, entry by entry."""
 
     def __init__(self, columns: Sequence[str], topic: str) -> None:
         self._schema = arrow_schema(columns)
         self._topic = topic
         self._partition = partition_number(topic)
         self._columns: dict[str, list[Any]] = {name: [] for name in columns}
-        self._fill: list[tuple[list[Any], Callable[[_Row], Any]]] = [
-            (self._columns[name], _COLUMN_OF[name]) for name in columns
-        ]
+        self._gather = [(self._columns[name], _COLUMN_OF[name]) for name in columns]
         self.count = 0
         self.byte_count = 0
 
-    def add(self, row: _Row) -> None:
-        for values, take in self._fill:
-            values.append(take(row))
-        self.count += 1
-        self.byte_count += row.size
+    def add(self, rows: EntryRows) -> None:
+        for values, take in self._gather:
+            values.extend(take(rows))
+        count = len(rows.values)
+        self.count += count
+        self.byte_count += sum(map(len, rows.values)) + 64 * count
 
     @property
     def full(self) -> bool:
@@ -58,52 +58,83 @@ class Rows:
 
     def _array(self, field: pa.Field) -> pa.Array:
         if field.name == "topic":
-            return pa.array([self._topic] * self.count, field.type)
+            return pa.repeat(pa.scalar(self._topic, field.type), self.count)
         if field.name == "partition":
-            return pa.array([self._partition] * self.count, field.type)
-        return pa.array(self._columns[field.name], field.type)
+            return pa.repeat(pa.scalar(self._partition, field.type), self.count)
+        values = self._columns[field.name]
+        if field.name == "message_id":
+            return _message_ids(values, field.type)
+        try:
+            return pa.array(values, field.type)
+        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            raise ProtocolError(f"{self._topic}: column {field.name}: {error}") from error
 
 
-class _Row:
-    """One message and the entry it came in."""
-
-    __slots__ = ("entry", "info", "metadata", "size", "value")
-
-    def __init__(
-        self, entry: StoredEntry, metadata: EntryMetadata, info: MessageInfo, value: memoryview
-    ) -> None:
-        self.entry = entry
-        self.metadata = metadata
-        self.info = info
-        self.value = value
-        self.size = len(value) + 64
+def _message_ids(ids: list[tuple[int, int, int]], kind: pa.StructType) -> pa.Array:
+    ledgers, entries, indexes = zip(*ids, strict=True) if ids else ((), (), ())
+    columns = (
+        pa.array(part, kind.field(i).type) for i, part in enumerate((ledgers, entries, indexes))
+    )
+    return pa.StructArray.from_arrays(list(columns), fields=list(kind))
 
 
-def _message_id(row: _Row) -> dict[str, int]:
-    return {
-        "ledger_id": row.entry.ledger_id,
-        "entry_id": row.entry.entry_id,
-        "batch_index": row.info.batch_index,
-    }
+class EntryRows(NamedTuple):
+    """The messages of one entry that belong to the range, side by side."""
+
+    entry: StoredEntry
+    metadata: EntryMetadata
+    indexes: Sequence[int]
+    singles: Sequence[SingleMessageMetadata] | None
+    values: Sequence[memoryview]
 
 
-def _event_time_us(row: _Row) -> int | None:
-    return row.info.event_time_ms * 1000 or None
+def _keys(rows: EntryRows) -> list[str | None]:
+    if rows.singles is None:
+        return [rows.metadata.partition_key]
+    return [s.partition_key if s.HasField("partition_key") else None for s in rows.singles]
 
 
-def _value(row: _Row) -> bytes | None:
-    return None if row.info.null_value else bytes(row.value)
+def _values(rows: EntryRows) -> list[bytes | None]:
+    if rows.singles is None:
+        return [None if rows.metadata.null_value else bytes(rows.values[0])]
+    pairs = zip(rows.singles, rows.values, strict=True)
+    return [None if single.null_value else bytes(value) for single, value in pairs]
 
 
-_COLUMN_OF: dict[str, Callable[[_Row], Any]] = {
-    "key": lambda row: row.info.key,
-    "value": _value,
-    "topic": lambda row: None,
-    "partition": lambda row: None,
-    "message_id": _message_id,
-    "publish_time": lambda row: row.metadata.publish_time_ms * 1000,
-    "event_time": _event_time_us,
-    "properties": lambda row: list(row.info.properties.items()),
+def _ids(rows: EntryRows) -> list[tuple[int, int, int]]:
+    ledger_id, entry_id, _ = rows.entry
+    return [(ledger_id, entry_id, index) for index in rows.indexes]
+
+
+def _publish_times(rows: EntryRows) -> list[int]:
+    return [rows.metadata.publish_time_ms * 1000] * len(rows.values)
+
+
+def _event_times(rows: EntryRows) -> list[int | None]:
+    if rows.singles is None:
+        return [rows.metadata.event_time_ms * 1000 or None]
+    return [single.event_time * 1000 or None for single in rows.singles]
+
+
+def _properties(rows: EntryRows) -> list[list[tuple[str, str]]]:
+    if rows.singles is None:
+        return [list(rows.metadata.properties.items())]
+    return [[(item.key, item.value) for item in single.properties] for single in rows.singles]
+
+
+def _constant(rows: EntryRows) -> tuple[()]:
+    return ()  # the same in every row: made when the batch is
+
+
+_COLUMN_OF: dict[str, Callable[[EntryRows], Iterable[Any]]] = {
+    "key": _keys,
+    "value": _values,
+    "topic": _constant,
+    "partition": _constant,
+    "message_id": _ids,
+    "publish_time": _publish_times,
+    "event_time": _event_times,
+    "properties": _properties,
 }
 
 
@@ -128,10 +159,9 @@ def read_range(
         for entry in _entries_of(reader.entries(), part, fail_on_gap):
             metadata = entry_metadata(entry.payload)
             _refuse_chunks(part.topic, entry, metadata)
-            for row in _rows_of(entry, metadata, part):
-                rows.add(row)
-                if rows.full:
-                    yield rows.take()
+            rows.add(_rows_of(entry, metadata, part))
+            if rows.full:
+                yield rows.take()
     if rows.count:
         yield rows.take()
 
@@ -153,12 +183,28 @@ def _entries_of(
             return
 
 
-def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: Range) -> Iterator[_Row]:
-    """The entry's messages that lie in the range."""
-    for info, value in iterate_messages(entry.payload, metadata):
-        place = after(entry.ledger_id, entry.entry_id, info.batch_index)
-        if part.start < place <= part.end and not info.compacted_out:
-            yield _Row(entry, metadata, info, value)
+def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: Range) -> EntryRows:
+    """The entry's messages that lie in the range and were not compacted away."""
+    found = split_entry(entry.payload, metadata)
+    indexes, singles, values = found
+    first = after(entry.ledger_id, entry.entry_id, indexes[0] if indexes else 0)
+    last = after(entry.ledger_id, entry.entry_id, indexes[-1] if indexes else 0)
+    compacted = singles is not None and any(single.compacted_out for single in singles)
+    if part.start < first and last <= part.end and not compacted:
+        return EntryRows(entry, metadata, indexes, singles, values)
+    keep = [
+        place
+        for place, index in enumerate(indexes)
+        if part.start < after(entry.ledger_id, entry.entry_id, index) <= part.end
+        and not (singles is not None and singles[place].compacted_out)
+    ]
+    return EntryRows(
+        entry,
+        metadata,
+        [indexes[place] for place in keep],
+        None if singles is None else [singles[place] for place in keep],
+        [values[place] for place in keep],
+    )
 
 
 def check_continuity(topic: str, previous: Place | None, entry: StoredEntry) -> None:

@@ -11,8 +11,9 @@ missing. Encrypted entries can only be read by clients that have the key.
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -27,6 +28,8 @@ from magnetar.wire.pulsar.metadata import (
     text_properties,
 )
 from magnetar.wire.pulsar.pulsar_pb2 import SingleMessageMetadata
+
+_U32 = struct.Struct(">I").unpack_from
 
 
 class MessageInfo(NamedTuple):
@@ -69,6 +72,61 @@ def iterate_messages(
         yield from _batch_messages(data, meta)
     else:
         yield plain_message(meta), data
+
+
+class EntryMessages(NamedTuple):
+    """An entry's messages side by side, for those who build columns.
+
+    ``singles`` is None for a plain message, whose metadata is the entry's. ``values`` are views of
+    the (uncompressed) data; ``indexes`` the places in the batch, [-1] for a plain message.
+    """
+
+    indexes: Sequence[int]
+    singles: list[SingleMessageMetadata] | None
+    values: list[memoryview]
+
+
+def split_entry(payload: Buffer, meta: EntryMetadata) -> EntryMessages:
+    """As ``iterate_messages``, without a description per message: a third of the time.
+
+    Strings of the single metadata are not checked for UTF-8 (protobuf hands out ``bytes`` then).
+    """
+    if meta.num_chunks > 1:
+        raise ProtocolError(
+            f"entry is chunk {meta.chunk_id} of {meta.num_chunks} of message {meta.chunk_uuid}"
+        )
+    _refuse_encrypted(meta)
+    stored = memoryview(payload)[meta.data_start :]
+    data = memoryview(decompress(stored, meta.compression, meta.uncompressed_size))
+    if not meta.batched:
+        return EntryMessages((-1,), None, [data])
+    indexes = meta.retained_indexes or range(meta.num_messages)
+    return EntryMessages(indexes, *_split_batch(bytes(data), indexes))
+
+
+def _split_batch(
+    data: bytes, indexes: Sequence[int]
+) -> tuple[list[SingleMessageMetadata], list[memoryview]]:
+    view = memoryview(data)
+    parse = SingleMessageMetadata.FromString
+    singles: list[SingleMessageMetadata] = []
+    values: list[memoryview] = []
+    at, end = 0, len(data)
+    try:
+        for _ in indexes:
+            first = at + 4
+            stop = first + _U32(data, at)[0]
+            if stop > end:
+                raise ProtocolError(f"the batch ends within the metadata of message {len(singles)}")
+            single = parse(data[first:stop])
+            at = stop + single.payload_size
+            if at > end or at < stop:
+                raise ProtocolError(f"message {len(singles)} of the batch passes the entry's end")
+            singles.append(single)
+            values.append(view[stop:at])
+    except (DecodeError, struct.error) as error:
+        raise ProtocolError(f"undecodable message {len(singles)} of the batch: {error}") from error
+    return singles, values
 
 
 def plain_message(meta: EntryMetadata) -> MessageInfo:
