@@ -15,6 +15,8 @@ import pytest
 from magnetar.ledger import recovery
 from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.ensemble_change import EnsembleChange
+from magnetar.ledger.quorum_write import QuorumWrite
 from magnetar.ledger.recovery import Copy
 from magnetar.ledger.recovery_plan import EntryVote
 from magnetar.ledger.replies import Refusal
@@ -30,7 +32,7 @@ from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.sim.scheduler import SimulationError
 from magnetar.sim.virtual_time import run_virtual
-from tests.unit.ledger.doubles import Cluster, MemoryBookie, MemoryPool, payloads
+from tests.unit.ledger.doubles import Cluster, MemoryBookie, MemoryPool, payloads, until
 
 SEEDS = 150
 QUORUMS = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 3), (3, 2, 2), (4, 3, 2), (5, 3, 2)]
@@ -190,6 +192,9 @@ class Run:
         await asyncio.sleep(30)
         await self.check_end(ends)
         await writer.abandon()
+        if not takeover:
+            await self.check_whole()
+        await self.cluster.client.close()
         assert not self.faults, self.faults[0]
         assert self.told == self.total, "an append was never told of, or told twice"
 
@@ -199,6 +204,17 @@ class Run:
         assert closed.last_entry_id == self.confirmed - 1
         if not self.failed:
             assert self.confirmed == self.total
+
+    async def check_whole(self) -> None:
+        """Liveness: with everybody back, each bookie holds all that the metadata names it for,
+        also what was confirmed without it."""
+        assert self.writer is not None
+        await until(lambda: not self.cluster.client.mender.owing, 120)
+        metadata = self.cluster.metadata(self.writer.ledger_id)
+        for entry_id in range(metadata.last_entry_id + 1):
+            for name in metadata.write_set(entry_id):
+                held = self.bookies[name].entries.get(metadata.ledger_id, {})
+                assert entry_id in held, f"{name} lacks entry {entry_id}"
 
     async def check_end(self, ends: set[int]) -> None:
         assert self.writer is not None
@@ -236,7 +252,7 @@ def breaks(seeds: range) -> bool:
     for seed in seeds:
         try:
             run_virtual(Run(seed).play())
-        except (AssertionError, ExceptionGroup, LedgerError):
+        except (AssertionError, ExceptionGroup, LedgerError, TimeoutError):
             return True
     return False
 
@@ -253,10 +269,16 @@ def test_planted_bugs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not breaks(range(30))
     with monkeypatch.context() as planted:
         planted.setattr(recovery, "FENCING", ReadFlag.NONE)
-        assert breaks(range(30))
+        assert breaks(range(SEEDS))
     with monkeypatch.context() as planted:
         planted.setattr(recovery, "_count", silence_is_absence)
-        assert breaks(range(30))
+        assert breaks(range(SEEDS))
+    with monkeypatch.context() as planted:
+        planted.setattr(QuorumWrite, "lacking", lambda machine, slot: range(0))
+        assert breaks(range(SEEDS))
+    with monkeypatch.context() as planted:
+        planted.setattr(EnsembleChange, "_owe", lambda change, bookie_id, entry_ids: None)
+        assert breaks(range(SEEDS))
 
 
 def test_virtual_time_costs_nothing_and_tells_of_a_hang() -> None:

@@ -4,6 +4,8 @@ call. Its methods have the signatures of the ledger client's seam; flags are pla
 Rules (see ``docs/adr/0010-bookie-storage.md``):
 
 * An entry is acknowledged after the journal's sync, and readable from the moment it is accepted.
+  Only a ledger whose writer asked for it (DEFERRED_SYNC) is answered before; ``force`` makes up
+  for it.
 * The first add or fence of a ledger binds its master key; both are in the journal before any
   entry or answer that depends on them.
 * Fence check and insert happen in one turn of the loop: after a fence, no add without RECOVERY is
@@ -74,6 +76,8 @@ log = structlog.get_logger(__name__)
 
 RECOVERY = 1
 """Add flag: allowed on a fenced ledger."""
+DEFERRED_SYNC = 4
+"""Add flag: answered once accepted; durable after ``force``."""
 FENCE = 1
 """Read flag: fence before reading."""
 
@@ -257,7 +261,11 @@ class Bookie:
         half = storage.cache.active
         half.put(ledger_id, entry_ids, entries, size)
         storage.dirty[ledger_id] = ledger
-        ledger.journal.append(Request(ENTRY, entries, size, done, entry_ids))
+        when_durable: Done | None = done
+        if flags & DEFERRED_SYNC:
+            self._loop.call_soon(done, ledger.journal.broken, entry_ids)
+            when_durable = None
+        ledger.journal.append(Request(ENTRY, entries, size, when_durable, entry_ids))
         if half.byte_count >= self._flusher.flush_bytes:
             self._flusher.want()
 

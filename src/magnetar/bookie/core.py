@@ -38,7 +38,8 @@ class DiskSpace(Protocol):
 
 
 class BookieCore(Protocol):
-    """Errors raised and passed are ``BookieError``. ``add`` flags: 1 recovery; ``read`` flags:
+    """Errors raised and passed are ``BookieError``. ``add`` flags: 1 recovery, 4 answered before it
+    is durable; ``read`` flags:
     1 fence; both: 2 high priority."""
 
     def add_entries(

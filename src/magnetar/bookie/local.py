@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Sequence
 
 from magnetar.bookie.core import AddDone, BookieCore
+from magnetar.bookie.lac_watch import RECHECK_S
 from magnetar.model.entry import LacReply
-from magnetar.model.errors import BookieUnavailableError
-from magnetar.model.ids import BookieId
+from magnetar.model.errors import BookieUnavailableError, NoLedgerError
+from magnetar.model.ids import NO_ENTRY, BookieId
 
 
 class LocalBookie:
@@ -56,6 +57,34 @@ class LocalBookie:
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
         await self._open().write_lac(ledger_id, master_key, lac, body)
+
+    async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while True:
+            told = await self._told(ledger_id)
+            left_s = deadline_s - loop.time()
+            if told.last_add_confirmed > previous_lac or left_s <= 0:
+                return told
+            await asyncio.sleep(min(RECHECK_S, left_s))
+
+    async def _told(self, ledger_id: int) -> LacReply:
+        try:
+            return await self.read_lac(ledger_id)
+        except NoLedgerError:
+            return LacReply(NO_ENTRY, None)
+
+    async def force_ledger(self, ledger_id: int) -> None:
+        await self._open().force(ledger_id)
+
+    async def disk_space(self) -> tuple[int, int]:
+        info = self._open().info()
+        return info.total_bytes, info.free_bytes
+
+    @property
+    def session(self) -> int:
+        """Always the same: this client ends with the bookie's process."""
+        return 1
 
     async def close(self) -> None:
         self._closed = True

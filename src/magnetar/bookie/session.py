@@ -34,9 +34,11 @@ from magnetar.model.errors import (
     BadRequestError,
     MagnetarError,
     NoEntryError,
+    NoLedgerError,
     TooManyRequestsError,
     UnauthorizedError,
 )
+from magnetar.model.ids import NO_ENTRY
 from magnetar.wire.bookie import availability, v2, v3
 from magnetar.wire.bookie.messages import (
     READ_FENCE,
@@ -380,13 +382,13 @@ class BookieSession(FramedConnection):
         ledger_id, previous = request.ledger_id, request.previous_lac
         assert previous is not None
         deadline_s = self._loop.time() + request.timeout_ms / 1000
-        lac = (await self._core.read_lac(ledger_id)).last_add_confirmed
+        lac = await self._known_lac(ledger_id)
         while lac <= previous and not self.closed:
             left_s = deadline_s - self._loop.time()
             if left_s <= 0:
                 break
             fenced = await self._watch.wait(ledger_id, left_s)
-            lac = (await self._core.read_lac(ledger_id)).last_add_confirmed
+            lac = await self._known_lac(ledger_id)
             if fenced:
                 break
         entry_id = request.entry_id
@@ -395,6 +397,13 @@ class BookieSession(FramedConnection):
                 return answers.read(request, None, lac)
             entry_id = previous + 1
         return answers.read(request, await self._piggyback(request, entry_id), lac)
+
+    async def _known_lac(self, ledger_id: int) -> int:
+        """-1 also if there is nothing of the ledger here: its first entry may be on its way."""
+        try:
+            return (await self._core.read_lac(ledger_id)).last_add_confirmed
+        except NoLedgerError:
+            return NO_ENTRY
 
     async def _piggyback(self, request: Read, entry_id: int) -> bytes | None:
         try:

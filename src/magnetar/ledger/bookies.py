@@ -27,6 +27,7 @@ class AddFlag(IntFlag):
     NONE = 0
     RECOVERY = 1  # a recovery or re-replication writes: allowed on a fenced ledger
     HIGH_PRIORITY = 2
+    DEFERRED_SYNC = 4  # answered before the entry is durable; ``force_ledger`` makes up for it
 
 
 class ReadFlag(IntFlag):
@@ -82,6 +83,26 @@ class BookieClient(Protocol):
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
         """Tell an explicit last add confirmed (``body`` carries its digest)."""
+        ...
+
+    async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
+        """As ``read_lac``, but once the LAC is past ``previous_lac``, or the ledger is being
+        fenced, or ``timeout_s`` are over. The LAC of the reply stands for itself: look at the
+        entry, or ask ``read_lac``, for one with a digest."""
+        ...
+
+    async def force_ledger(self, ledger_id: int) -> None:
+        """Returns when everything of the ledger that the bookie has answered is durable."""
+        ...
+
+    async def disk_space(self) -> tuple[int, int]:
+        """(total bytes, free bytes) of the bookie's ledger disks."""
+        ...
+
+    @property
+    def session(self) -> int:
+        """Another number after each break: a bookie that was away may have lost what it had
+        answered and not made durable."""
         ...
 
     async def close(self) -> None: ...

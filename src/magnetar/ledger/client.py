@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from magnetar.config import LedgerConfig
-from magnetar.ledger.bookies import BookiePool, ReadFlag
+from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.last_confirmed import read_last_confirmed
 from magnetar.ledger.mending import Mender
@@ -76,10 +76,13 @@ class LedgerClient:
         *,
         digest_type: DigestType = DigestType.CRC32C,
         password: bytes = b"",
+        deferred_sync_unsafe: bool = False,
     ) -> LedgerWriter:
         """A new ledger with the configured quorums, open for appending.
 
-        ``custom`` is kept with its metadata, for people and tools. Raises
+        ``custom`` is kept with its metadata, for people and tools. ``deferred_sync_unsafe``:
+        bookies answer before entries are durable, and only ``LedgerWriter.force`` confirms them;
+        a power cut loses the rest, and no bookie can be replaced. Raises
         ``NotEnoughBookiesError`` (naming the bookies and why not), ``MetadataError``.
         """
         bookies = await self._choose_ensemble()
@@ -100,14 +103,13 @@ class LedgerClient:
                 version = await self._manager.create(metadata)
             except LedgerExistsError:
                 continue  # somebody created it by hand; take the next id
-            return self._writer(StoredLedger(self._manager, metadata, version))
+            flags = AddFlag.DEFERRED_SYNC if deferred_sync_unsafe else AddFlag.NONE
+            stored = StoredLedger(self._manager, metadata, version)
+            return LedgerWriter(stored, self._context, flags=flags)
         raise LedgerError(
             f"{CREATE_ATTEMPTS} new ledger ids in a row were taken; does another program give ids "
             "in the same metadata root?"
         )
-
-    def _writer(self, stored: StoredLedger) -> LedgerWriter:
-        return LedgerWriter(stored, self._context)
 
     async def _choose_ensemble(self) -> tuple[BookieId, ...]:
         """Bookies that did not fail lately if there are enough of them, else any."""

@@ -2,8 +2,8 @@
 
 As BookKeeper's clients do, two connections, each made when it is first needed: version 2, cheap,
 for adds and plain reads; version 3 for what version 2 lacks (last add confirmed) and for what must
-not be mistaken for something else (fencing reads, adds of a recovery). ``v3_only`` leaves the
-first out. Why it is split so: ``docs/adr/0020-two-lanes-per-bookie.md``.
+not be mistaken for something else (fencing reads, adds of a recovery or with deferred sync).
+``v3_only`` leaves the first out. Why it is split so: ``docs/adr/0020-two-lanes-per-bookie.md``.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class BookieConnection:
         self._v2 = V2Lane(bookie_id, resolve, options, self._scope)
         self._v3 = V3Lane(bookie_id, resolve, options, self._scope)
         self._v3_only = options.v3_only
+        self._read_timeout_s = options.read_timeout_s
 
     def add_entries(
         self,
@@ -60,7 +61,7 @@ class BookieConnection:
         flags: AddFlag,
         done: AddDone,
     ) -> None:
-        by_txn = self._v3_only or flags & AddFlag.RECOVERY
+        by_txn = self._v3_only or flags & (AddFlag.RECOVERY | AddFlag.DEFERRED_SYNC)
         lane = self._v3 if by_txn else self._v2
         lane.add_entries(ledger_id, master_key, entry_ids, entries, flags, done)
 
@@ -146,6 +147,26 @@ class BookieConnection:
             lambda txn_id: v3.encode_write_lac(WriteLac(txn_id, ledger_id, lac, master_key, body)),
             f"write of the last add confirmed of ledger {ledger_id}",
         )
+
+    async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
+        timeout_ms = max(1, int(timeout_s * 1000))
+
+        def encode(txn_id: int) -> bytes:
+            return v3.encode_read(
+                Read(txn_id, ledger_id, NO_ENTRY, 0, b"", previous_lac, timeout_ms)
+            )
+
+        what = f"wait for the last add confirmed of ledger {ledger_id}"
+        try:
+            answer = await self._v3.call(encode, what, timeout_s + self._read_timeout_s)
+        except (NoEntryError, NoLedgerError):
+            return LacReply(NO_ENTRY, None)
+        known = NO_ENTRY if answer.max_lac is None else answer.max_lac
+        return self._lac_reply(None, answer.body, known)
+
+    @property
+    def session(self) -> int:
+        return self._v3.connection_count
 
     async def force_ledger(self, ledger_id: int) -> None:
         """Returns when every add that the bookie has answered is durable there."""

@@ -79,6 +79,8 @@ class Lane:
         self.bookie_id = bookie_id
         self.options = options
         self.received_at_s = 0.0
+        self.connection_count = 0
+        """Connections made so far."""
         self._resolve = resolve
         self._scope = scope
         self._loop = asyncio.get_running_loop()
@@ -156,6 +158,7 @@ class Lane:
             wire.abort()
             return
         self._wire = wire
+        self.connection_count += 1
         self._backoff_s = 0.0
         self.received_at_s = 0.0  # nothing yet: what expires before anything comes in is silence
         queue, self._queue = self._queue, []

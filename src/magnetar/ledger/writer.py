@@ -16,7 +16,10 @@ Invariants:
 * A bookie has ``add_timeout_ms`` to answer; it is then taken for failed (``ensemble_change``).
   When nothing is confirmed for ``add_timeout_ms`` after a failure, the writer gives up.
 
-The caller bounds what is pending by ``pending_bytes``.
+``append`` is for owners that bound what is pending themselves (``pending_bytes``); ``add`` waits
+while ``writer_pending_bytes_max`` are unconfirmed. Copies that wait for one bookie are bounded by
+its connection; past that it is taken for failed, and what it missed is owed to it
+(``ledger.mending``).
 """
 
 from __future__ import annotations
@@ -32,8 +35,11 @@ import structlog
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.add_deadlines import AddDeadlines
 from magnetar.ledger.bookies import AddDone, AddFlag, BookieClient
+from magnetar.ledger.bounded_adds import BoundedAdds
 from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.deferred_sync import DeferredSync
 from magnetar.ledger.ensemble_change import EnsembleChange
+from magnetar.ledger.lac_announcer import LacAnnouncer
 from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.stored_ledger import StoredLedger
@@ -48,7 +54,7 @@ from magnetar.model.errors import (
     MagnetarError,
     UnauthorizedError,
 )
-from magnetar.model.ids import NO_ENTRY, BookieId, LedgerId
+from magnetar.model.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.bookie.digest import EntryDigest
 
@@ -126,7 +132,21 @@ class LedgerWriter:
         self._uniform = size == metadata.write_quorum
         self._deadlines = AddDeadlines(self._machine, size, self._timeout_s)
         self._change = EnsembleChange(self, self._machine, stored, context, self._scope)
+        self._adds = BoundedAdds(self.append, context.config.writer_pending_bytes_max)
         self._channels: list[_Channel | None] = [self._channel(slot) for slot in range(size)]
+        self._deferred = self._deferred_sync() if flags & AddFlag.DEFERRED_SYNC else None
+        self._durable = self._deferred or self._machine  # whose LAC counts
+        recovers = bool(flags & AddFlag.RECOVERY)
+        interval_s = 0 if recovers else context.config.explicit_lac_interval_ms / 1000
+        self._announcer = LacAnnouncer(self, context.pool, interval_s, self._timeout_s, self._scope)
+
+    def _deferred_sync(self) -> DeferredSync:
+        log.warning(
+            "deferred sync: a power cut loses entries that were not forced",
+            ledger=self.ledger_id,
+        )
+        clients = [self._pool.client(bookie_id) for bookie_id in self._change.bookies]
+        return DeferredSync(self.metadata, self._machine, clients, self._timeout_s)
 
     # -- what an owner asks -------------------------------------------------------------------
 
@@ -147,7 +167,7 @@ class LedgerWriter:
     @property
     def last_add_confirmed(self) -> int:
         """The id of the last entry confirmed, -1 for none."""
-        return self._machine.last_add_confirmed
+        return self._durable.last_add_confirmed
 
     @property
     def length(self) -> int:
@@ -171,6 +191,30 @@ class LedgerWriter:
             self.metadata, self.last_add_confirmed, self._pool, context.config, context.policy
         )
 
+    async def add(self, payloads: Sequence[Buffer]) -> EntryId:
+        """Append in order, at least one payload; returns the id of the first (the others follow)
+        once all are confirmed. Waits for room first; calls keep their order.
+
+        Raises what ends a writer: ``LedgerFencedError``, ``LedgerClosedError``,
+        ``NotEnoughBookiesError``, ``MetadataError``.
+        """
+        assert payloads
+        return await self._adds.add(payloads)
+
+    async def force(self) -> None:
+        """Of a ledger with deferred sync: make durable, and confirm, what was answered so far.
+        Any other ledger has nothing to force. Raises ``LedgerError``."""
+        if self._deferred is None:
+            return
+        if self._error is not None:
+            raise self._error
+        try:
+            await self._deferred.force(self._confirmed_length)
+        except LedgerError as error:
+            self.fail(error)
+            raise
+        self._announcer.confirmed()
+
     # -- append -------------------------------------------------------------------------------
 
     def append(self, payloads: Sequence[Buffer], done: AppendDone) -> list[bytes]:
@@ -185,7 +229,7 @@ class LedgerWriter:
             self._loop.call_soon(done, self._ended, -1, -1, len(payloads))
             return []
         machine, build = self._machine, self._digest.build
-        lac, length = machine.last_add_confirmed, self._length
+        lac, length = self._durable.last_add_confirmed, self._length
         entry_id = first = machine.last_add_pushed + 1
         entries = []
         for payload in payloads:
@@ -242,6 +286,11 @@ class LedgerWriter:
         if error is not None:
             self._bookie_failed(slot, epoch, error)
             return
+        if self._deferred is not None:
+            lost = self._deferred.acknowledged(slot)
+            if lost is not None:
+                self.fail(lost)
+                return
         machine = self._machine
         before = machine.last_add_confirmed
         if machine.acknowledged(slot, entry_ids, epoch) != before:
@@ -262,8 +311,10 @@ class LedgerWriter:
             batch.first_open = end
             self._count_confirmed(batch.entries[first - batch.base : end - batch.base])
             batch.done(None, ledger_id, first, end - first)
-        if not pending and self._drained is not None:
-            self._drained.set()
+        if not pending:
+            self._announcer.confirmed()
+            if self._drained is not None:
+                self._drained.set()
 
     def _count_confirmed(self, entries: Sequence[bytes]) -> None:
         payload_bytes = sum(map(len, entries)) - len(entries) * self._digest.payload_offset
@@ -276,6 +327,8 @@ class LedgerWriter:
         verdict = self._machine.failed(slot, epoch, failure_kind(error))
         if verdict is Verdict.STOP:
             self.fail(self._refusal(slot, error))
+        elif verdict is Verdict.CHANGE and self._deferred is not None:
+            self.fail(self._deferred.broken(self._change.bookies[slot], error))
         elif verdict is Verdict.CHANGE:
             now_s = self._loop.time()
             if self._trouble_since_s is None:
@@ -340,6 +393,7 @@ class LedgerWriter:
 
     def _stop(self) -> None:
         self._machine.stop()
+        self._announcer.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -386,12 +440,14 @@ class LedgerWriter:
                 f"ledger {self.ledger_id} was closed here; append to a new ledger"
             )
         await self.wait_confirmed()
+        if self._closed is None and self._error is None:
+            await self.force()
         async with self._change.lock:
             self._stop()
             if self._closed is None:
-                self._closed = await self._stored.close(
-                    self._machine.last_add_confirmed, self._confirmed_length
-                )
+                deferred = self._deferred
+                length = self._confirmed_length if deferred is None else deferred.length
+                self._closed = await self._stored.close(self.last_add_confirmed, length)
                 self._hand_over()
         await self._scope.close()
         return self._closed

@@ -47,6 +47,13 @@ class MemoryBookie:
         self.adds: list[tuple[Sequence[int], AddFlag]] = []
         self.fencing_reads = 0
         self.reads = 0
+        self.long_polls = 0
+        self.lacs: dict[int, tuple[int, bytes]] = {}  # explicit ones
+        self.moved: dict[int, asyncio.Event] = {}
+        self.deferred: list[tuple[int, int]] = []  # answered, not durable
+        self.forced: list[int] = []
+        self.session = 1
+        self.free_bytes = 500
         self.read_delay_s = 0.0
 
     def add_entries(
@@ -68,6 +75,9 @@ class MemoryBookie:
             error = self._take_room(sum(map(len, entries)))
         if error is None:
             self.entries.setdefault(ledger_id, {}).update(zip(entry_ids, entries, strict=True))
+            if flags & AddFlag.DEFERRED_SYNC:
+                self.deferred += [(ledger_id, entry_id) for entry_id in entry_ids]
+            self._wake(ledger_id)
         if self.held_back is not None:
             self.held_back.append(lambda: done(error, entry_ids))
         else:
@@ -111,6 +121,7 @@ class MemoryBookie:
         if flags & ReadFlag.FENCE:
             self.fencing_reads += 1
             self.fenced.add(ledger_id)
+            self._wake(ledger_id)
             self.entries.setdefault(ledger_id, {})
         if self.read_error is not None:
             raise self.read_error
@@ -158,14 +169,57 @@ class MemoryBookie:
         self, ledger_id: int, flags: ReadFlag = ReadFlag.NONE, master_key: bytes = b""
     ) -> LacReply:
         await self._reached(ledger_id, flags)
-        held = self._ledger(ledger_id)
+        self._ledger(ledger_id)
+        return self._told(ledger_id)
+
+    def _told(self, ledger_id: int) -> LacReply:
+        held = self.entries.get(ledger_id)
+        explicit, body = self.lacs.get(ledger_id, (-1, None))
         if not held:
-            return LacReply(-1, None)
+            return LacReply(explicit, None, body)
         data = self._data(ledger_id, max(held))
-        return LacReply(int.from_bytes(data[16:24], "big", signed=True), data)
+        lac = int.from_bytes(data[16:24], "big", signed=True)
+        return LacReply(max(lac, explicit), data, body)
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
-        raise AssertionError("nobody writes an explicit LAC yet")
+        await self._reached(ledger_id, ReadFlag.NONE)
+        self.lacs[ledger_id] = (lac, body)
+        self._wake(ledger_id)
+
+    async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
+        await self._reached(ledger_id, ReadFlag.NONE)
+        self.long_polls += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._told(ledger_id).last_add_confirmed <= previous_lac:
+                    fenced = ledger_id in self.fenced
+                    await self.moved.setdefault(ledger_id, asyncio.Event()).wait()
+                    if (ledger_id in self.fenced) != fenced:
+                        break
+        except TimeoutError:
+            pass
+        return self._told(ledger_id)
+
+    def _wake(self, ledger_id: int) -> None:
+        event = self.moved.pop(ledger_id, None)
+        if event is not None:
+            event.set()
+
+    async def force_ledger(self, ledger_id: int) -> None:
+        await self._reached(ledger_id, ReadFlag.NONE)
+        self.forced.append(ledger_id)
+        self.deferred.clear()
+
+    def lose_power(self) -> None:
+        """What was answered and not made durable is gone; connections break."""
+        for ledger_id, entry_id in self.deferred:
+            self.entries[ledger_id].pop(entry_id, None)
+        self.deferred.clear()
+        self.session += 1
+
+    async def disk_space(self) -> tuple[int, int]:
+        await self._reached(0, ReadFlag.NONE)
+        return 1000, self.free_bytes
 
     async def close(self) -> None:
         pass

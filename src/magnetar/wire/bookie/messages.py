@@ -20,6 +20,7 @@ AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 
 ADD_RECOVERY = 1
 ADD_HIGH_PRIORITY = 2
+ADD_DEFERRED_SYNC = 4
 READ_FENCE = 1
 READ_HIGH_PRIORITY = 2
 """Flags of requests as the bookie and the ledger client know them (not the bits on the wire)."""

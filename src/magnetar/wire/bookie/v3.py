@@ -30,6 +30,7 @@ from magnetar.model.errors import (
 )
 from magnetar.wire.bookie import bookie_pb2 as pb
 from magnetar.wire.bookie.messages import (
+    ADD_DEFERRED_SYNC,
     ADD_HIGH_PRIORITY,
     ADD_RECOVERY,
     READ_FENCE,
@@ -58,6 +59,9 @@ READ_LAC = pb.READ_LAC
 GET_BOOKIE_INFO = pb.GET_BOOKIE_INFO
 FORCE_LEDGER = pb.FORCE_LEDGER
 LIST_ENTRIES = pb.GET_LIST_OF_ENTRIES_OF_LEDGER
+
+DEFERRED_SYNC = 1
+"""Bit of ``AddRequest.writeFlags``: answer before the entry is durable."""
 
 HIGH_PRIORITY = 100
 """What BookKeeper's client sends as the priority of requests that a recovery makes."""
@@ -142,6 +146,8 @@ def _add(
     flags = ADD_RECOVERY if add.flag == pb.AddRequest.RECOVERY_ADD and add.HasField("flag") else 0
     if header.priority > 0:
         flags |= ADD_HIGH_PRIORITY
+    if add.writeFlags & DEFERRED_SYNC:
+        flags |= ADD_DEFERRED_SYNC
     key = (flags, add.ledgerId, add.masterKey)
     run = runs.get(key)
     if run is None or add.entryId <= run.entry_ids[-1]:
@@ -379,6 +385,8 @@ def encode_add(
     inner = pb.AddRequest(ledgerId=ledger_id, entryId=entry_id, masterKey=master_key)
     if flags & ADD_RECOVERY:
         inner.flag = pb.AddRequest.RECOVERY_ADD
+    if flags & ADD_DEFERRED_SYNC:
+        inner.writeFlags = DEFERRED_SYNC
     return _frame_with_body(outer, _ADD_REQUEST_TAG, inner, entry)
 
 

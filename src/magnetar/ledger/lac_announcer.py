@@ -1,0 +1,93 @@
+"""Tells bookies the last add confirmed of a writer that has become idle.
+
+A writer's LAC travels with its next entry, so readers of an open ledger see an entry only when
+another follows. When none does for ``interval_s``, the LAC is written explicitly, once, to every
+bookie of the ensemble. There is one timer per writer, and only while something is unannounced; a
+writer that is not idle writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from magnetar.env.tasks import TaskScope
+from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.replies import reply
+from magnetar.model.ids import NO_ENTRY, EntryId
+from magnetar.model.ledger import LedgerMetadata
+from magnetar.wire.bookie.digest import EntryDigest
+
+
+class Announced(Protocol):
+    """What is known of the writer."""
+
+    @property
+    def metadata(self) -> LedgerMetadata: ...
+
+    @property
+    def digest(self) -> EntryDigest: ...
+
+    @property
+    def last_add_confirmed(self) -> EntryId: ...
+
+    @property
+    def last_add_pushed(self) -> EntryId: ...
+
+
+class LacAnnouncer:
+    """``interval_s`` 0: never. ``timeout_s``: a bookie's time to answer."""
+
+    def __init__(
+        self,
+        writer: Announced,
+        pool: BookiePool,
+        interval_s: float,
+        timeout_s: float,
+        scope: TaskScope,
+    ) -> None:
+        self._writer = writer
+        self._pool = pool
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._scope = scope
+        self._announced = NO_ENTRY
+        self._pushed_then = NO_ENTRY
+        self._timer: asyncio.TimerHandle | None = None
+
+    def confirmed(self) -> None:
+        """Everything that was appended is confirmed, for the moment."""
+        if self._timer is None and self._interval_s:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._pushed_then = self._writer.last_add_pushed
+        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        lac = self._writer.last_add_confirmed
+        if lac <= self._announced:
+            return
+        if self._writer.last_add_pushed != self._pushed_then:
+            self._arm()  # not idle: the entries themselves tell
+            return
+        self._announced = lac
+        self._scope.spawn(self._tell(lac), "explicit-lac")
+
+    async def _tell(self, lac: EntryId) -> None:
+        """Tell every bookie; one that does not take it is no harm."""
+        metadata, digest = self._writer.metadata, self._writer.digest
+        key, body = digest.master_key, digest.build_lac(lac)
+        told = []
+        for bookie_id in metadata.fragments[-1].bookies:
+            write = self._pool.client(bookie_id).write_lac(metadata.ledger_id, key, lac, body)
+            told.append(reply(bookie_id, write, self._timeout_s))
+        await asyncio.gather(*told)
+
+    def stop(self) -> None:
+        """Idempotent."""
+        self._interval_s = 0.0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
