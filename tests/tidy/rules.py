@@ -66,7 +66,7 @@ DECIDING: tuple[str, ...] = (
 BROKER = "magnetar.broker"
 BROKER_LAYERS: tuple[tuple[str, ...], ...] = (
     ("access", "dispatch", "positions", "redelivery", "topic_name"),
-    ("feed", "liveness", "namespaces", "resend", "traffic"),
+    ("feed", "liveness", "namespaces", "requests", "resend", "traffic"),
     ("consumer", "producer"),
     ("acknowledging", "dispatcher"),
     ("subscription",),

@@ -5,8 +5,7 @@ ends the connection, as the official clients do on their side.
 
 A received chunk is handled in one pass. SENDs are checked and queued at their producers; whatever
 comes between them flushes those first, so that a producer's commands keep their order. ACK, FLOW,
-PING and PONG are handled on the spot. Requests that wait for something run as tasks: in order for
-one producer or consumer (a *lane*), side by side otherwise.
+PING and PONG are handled on the spot; requests that wait for something run in lanes (``requests``).
 
 Bounds: unconfirmed bytes, requests under way and unsent bytes each stop reading from the
 connection until they are below their limit again; so a client is slowed down and nobody else.
@@ -18,10 +17,7 @@ connection too: the client must not wait for an answer that will not come.
 
 from __future__ import annotations
 
-import asyncio
-import struct
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntFlag
 from typing import Final, Protocol, TypeAlias
 
@@ -30,6 +26,7 @@ import structlog
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.liveness import is_alive
 from magnetar.broker.producer import METADATA_BYTES_MAX, Producer
+from magnetar.broker.requests import Lane, Requests
 from magnetar.broker.services import Services
 from magnetar.broker.topic import Subscribed
 from magnetar.env.framed import FramedConnection
@@ -47,7 +44,7 @@ from magnetar.wire.pulsar.commands import (
     decode_command,
     encode_command,
 )
-from magnetar.wire.pulsar.hot import decode_send, verify_checksum
+from magnetar.wire.pulsar.hot import check_metadata_fits, decode_send, verify_checksum
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import error_reply
 
@@ -61,7 +58,6 @@ WRITE_BYTES_LOW: Final = 256 << 10
 """A connection with more unsent bytes than the first gets no more until it is at the second: low
 enough to bound memory, high enough that the socket never runs dry."""
 
-REQUESTS_MAX: Final = 256
 SEND: Final = int(BaseCommand.SEND)
 NO_VERSION: Final = 0
 
@@ -73,20 +69,6 @@ class Paused(IntFlag):
     PUBLISHES = 1
     REQUESTS = 2
     UNSENT = 4
-
-
-def _check_metadata_fits(view: memoryview, start: int, end: int) -> None:
-    """Raise ``ProtocolError`` if a payload's metadata is longer than the payload: such an entry
-    would break whoever reads it."""
-    at = start + 6 if view[start] == 0x0E and view[start + 1] == 0x01 else start
-    size = _U32(view, at)[0]
-    if at + 4 + size > end:
-        raise ProtocolError(
-            f"message of {end - start} bytes says that its metadata has {size}: not a message"
-        )
-
-
-_U32 = struct.Struct(">I").unpack_from
 
 
 Quick: TypeAlias = "Callable[[Session, memoryview, int, int], None]"
@@ -103,9 +85,8 @@ class Handlers(Protocol):
 
     def connect(self, session: Session, command: BaseCommand) -> None: ...
 
-    def lane(self, command: BaseCommand) -> tuple[str, int] | None:
-        """Requests of one lane run one after the other, those of a number below 0 side by side;
-        None for what is not served."""
+    def lane(self, command: BaseCommand) -> Lane | None:
+        """The lane of a request (``requests``); None for what is not served."""
         ...
 
     def handle(self, session: Session, command: BaseCommand) -> Awaitable[None]: ...
@@ -128,8 +109,7 @@ class Session(FramedConnection):
         self.paused = Paused.NO
         self._touched: list[Producer] = []
         self._unconfirmed_bytes = 0
-        self._lanes: dict[tuple[str, int], deque[BaseCommand]] = {}
-        self._requests = 0
+        self._requests = Requests(services.scope, self)
         self._payload_bytes_max = services.config.message_bytes_max + METADATA_BYTES_MAX
         self._unconfirmed_bytes_max = services.config.pending_publish_bytes_per_connection
 
@@ -196,7 +176,7 @@ class Session(FramedConnection):
             if payload_end - payload_start > self._payload_bytes_max or txn is not None:
                 self._check_send(payload_end - payload_start, txn is not None)
             verify_checksum(view, payload_start, payload_end)
-            _check_metadata_fits(view, payload_start, payload_end)
+            check_metadata_fits(view, payload_start, payload_end)
         except (ChecksumError, NotAllowedError, MessageTooLargeError) as error:
             self._flush_sends()
             producer.refuse(sequence_id, error)
@@ -260,10 +240,8 @@ class Session(FramedConnection):
         lane = self.table.lane(command)
         if lane is None:
             self._refuse(command)
-        elif lane[1] < 0:
-            self._begin(self._answer(command), COMMAND_NAMES[int(command.type)])
         else:
-            self._enqueue(lane, command)
+            self._requests.begin(lane, command)
 
     def _refuse(self, command: BaseCommand) -> None:
         """A command that is not served: say so, or hang up if it cannot be answered."""
@@ -273,46 +251,8 @@ class Session(FramedConnection):
             raise ProtocolError(f"{name} is no command for a broker")
         self.write(frame)
 
-    def _enqueue(self, lane: tuple[str, int], command: BaseCommand) -> None:
-        waiting = self._lanes.get(lane)
-        if waiting is not None:
-            waiting.append(command)
-            self._requests += 1
-            if self._requests > REQUESTS_MAX:
-                self._pause(Paused.REQUESTS)
-            return
-        self._lanes[lane] = waiting = deque()
-        self._begin(self._run_lane(lane, command, waiting), f"{lane[0]} {lane[1]}")
-
-    async def _run_lane(
-        self, lane: tuple[str, int], command: BaseCommand, waiting: deque[BaseCommand]
-    ) -> None:
-        try:
-            while True:
-                await self._answer(command)
-                if not waiting or self.closed:
-                    return
-                command = waiting.popleft()
-                self._requests -= 1
-        finally:
-            self._requests -= len(waiting)
-            del self._lanes[lane]
-
-    def _begin(self, request: Coroutine[None, None, None], name: str) -> None:
-        self._requests += 1
-        if self._requests > REQUESTS_MAX:
-            self._pause(Paused.REQUESTS)
-        task = self.services.scope.spawn(request, f"{self.peer} {name}")
-        task.add_done_callback(self._request_ended)
-
-    def _request_ended(self, task: asyncio.Task[None]) -> None:
-        self._requests -= 1
-        if self.paused and self._requests <= REQUESTS_MAX // 2:
-            self._resume(Paused.REQUESTS)
-        if not task.cancelled() and task.exception() is not None:
-            self.close()
-
-    async def _answer(self, command: BaseCommand) -> None:
+    async def answer(self, command: BaseCommand) -> None:
+        """Handle a request; an error of ours is its answer."""
         try:
             await self.table.handle(self, command)
         except MagnetarError as error:
@@ -365,6 +305,13 @@ class Session(FramedConnection):
         command.active_consumer_change.consumer_id = consumer.consumer_id
         command.active_consumer_change.is_active = active
         self.send_command(command)
+
+    def requests_crowded(self, crowded: bool) -> None:
+        """There are too many requests under way, or no longer."""
+        if crowded:
+            self._pause(Paused.REQUESTS)
+        else:
+            self._resume(Paused.REQUESTS)
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.broker.liveness import Sweeper
-from magnetar.broker.session import REQUESTS_MAX
+from magnetar.broker.requests import REQUESTS_MAX
 from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.interop.pulsar.wire import frame, message, send_frame

@@ -1,21 +1,18 @@
 """Which function handles which command, and what is handled in order.
 
-*Quick* commands are handled as they are met, in the pass over a chunk. The others are requests; a
-request's *lane* is the producer or consumer that it is about, and requests of one lane run one
-after the other. Requests about nothing in particular have the lane ("", -1) and run side by side.
+*Quick* commands are handled as they are met, in the pass over a chunk. The others are requests,
+each in the lane of the producer or consumer that it is about (``requests``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from magnetar.broker.handlers import connection, consumers, lookups, producers
+from magnetar.broker.requests import SIDE_BY_SIDE, Lane
 from magnetar.broker.session import Quick, Request, Session
 from magnetar.model.errors import ProtocolError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
-
-SIDE_BY_SIDE: Final = ("", -1)
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Table:
     def connect(self, session: Session, command: BaseCommand) -> None:
         connection.connect(session, command)
 
-    def lane(self, command: BaseCommand) -> tuple[str, int] | None:
+    def lane(self, command: BaseCommand) -> Lane | None:
         """The lane of a request; None if the command is not served."""
         kind = int(command.type)
         if kind == BaseCommand.CONNECT:

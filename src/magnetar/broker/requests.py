@@ -1,0 +1,98 @@
+"""Requests of one connection that wait for something: each runs in a task.
+
+A request's *lane* is the producer or consumer that it is about, and requests of one lane run one
+after the other, in the order in which they came. Requests about nothing in particular run side by
+side. Past ``REQUESTS_MAX`` waiting or running the connection is told so (``requests_crowded``) and
+is not read until half of them are answered.
+
+A request that ends with an error that is none of ours ends the connection: its client must not
+wait for an answer that will not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Final, Protocol, TypeAlias
+
+from magnetar.env.tasks import TaskScope
+from magnetar.wire.pulsar.commands import COMMAND_NAMES
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+
+REQUESTS_MAX: Final = 256
+
+Lane: TypeAlias = tuple[str, int]
+"""What requests are about, and which one of it."""
+
+SIDE_BY_SIDE: Final[Lane] = ("", -1)
+
+
+class Requester(Protocol):
+    """What requests know of the connection that they came from."""
+
+    peer: str
+    closed: bool
+
+    def answer(self, command: BaseCommand) -> Coroutine[None, None, None]: ...
+
+    def requests_crowded(self, crowded: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Requests:
+    """See the module's text. The tasks belong to ``scope``."""
+
+    def __init__(self, scope: TaskScope, client: Requester) -> None:
+        self._scope = scope
+        self._client = client
+        self._lanes: dict[Lane, deque[BaseCommand]] = {}
+        self._count = 0
+        self._crowded = False
+
+    def begin(self, lane: Lane, command: BaseCommand) -> None:
+        """Answer ``command`` once its lane is free."""
+        if lane == SIDE_BY_SIDE:
+            self._spawn(self._client.answer(command), COMMAND_NAMES[int(command.type)])
+            return
+        waiting = self._lanes.get(lane)
+        if waiting is not None:
+            waiting.append(command)
+            self._counted(1)
+            return
+        self._lanes[lane] = waiting = deque()
+        self._spawn(self._run_lane(lane, command, waiting), f"{lane[0]} {lane[1]}")
+
+    def _spawn(self, request: Coroutine[None, None, None], name: str) -> None:
+        self._counted(1)
+        task = self._scope.spawn(request, f"{self._client.peer} {name}")
+        task.add_done_callback(self._ended)
+
+    async def _run_lane(
+        self, lane: Lane, command: BaseCommand, waiting: deque[BaseCommand]
+    ) -> None:
+        try:
+            while True:
+                await self._client.answer(command)
+                if not waiting or self._client.closed:
+                    return
+                command = waiting.popleft()
+                self._counted(-1)
+        finally:
+            self._counted(-len(waiting))
+            del self._lanes[lane]
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._counted(-1)
+        if not task.cancelled() and task.exception() is not None:
+            self._client.close()
+
+    def _counted(self, change: int) -> None:
+        self._count += change
+        if self._count > REQUESTS_MAX and not self._crowded:
+            self._crowded = True
+            self._client.requests_crowded(True)
+        elif self._crowded and self._count <= REQUESTS_MAX // 2:
+            self._crowded = False
+            self._client.requests_crowded(False)
