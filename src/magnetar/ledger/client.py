@@ -29,6 +29,7 @@ from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.recovery import recover_ledger
 from magnetar.ledger.replies import listing
 from magnetar.ledger.stored_ledger import StoredLedger
+from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import LedgerError, LedgerExistsError, NotEnoughBookiesError
 from magnetar.model.ids import BookieId, LedgerId
@@ -136,15 +137,16 @@ class LedgerClient:
             metadata, last_add_confirmed, self._pool, self._config, self._context.policy
         )
 
-    async def open_no_recovery(self, ledger_id: int) -> LedgerReader:
-        """A reader of what is confirmed now, leaving the writer alone. The end it sees trails the
-        writer's by the entries not yet followed by another.
+    async def open_no_recovery(self, ledger_id: int) -> TailingReader:
+        """A reader of what is confirmed now that can follow what comes, leaving the writer alone.
+        The end it sees trails the writer's by the entries not yet followed by another, until
+        the writer has been idle for ``explicit_lac_interval_ms``.
 
         Raises ``NoSuchLedgerError``, ``LedgerError`` (too few bookies answer), ``MetadataError``.
         """
         metadata, _ = await self._manager.read(ledger_id)
         if metadata.closed:
-            return self._reader(metadata, metadata.last_entry_id)
+            return self._tail(metadata, metadata.last_entry_id)
         timeout_s = self._config.read_timeout_ms / 1000
         told = await read_last_confirmed(metadata, self._pool, timeout_s, ReadFlag.NONE)
         if not told.covered:
@@ -152,7 +154,10 @@ class LedgerClient:
                 f"ledger {ledger_id}: too few of its bookies tell how far it is confirmed "
                 f"({listing(told.refusals)}); bring them back and try again"
             )
-        return self._reader(metadata, told.start_after)
+        return self._tail(metadata, told.start_after)
+
+    def _tail(self, metadata: LedgerMetadata, last_add_confirmed: int) -> TailingReader:
+        return TailingReader(metadata, last_add_confirmed, self._context, self._manager)
 
     async def delete(self, ledger_id: int) -> None:
         """Forget the ledger; bookies drop its entries when they collect garbage.

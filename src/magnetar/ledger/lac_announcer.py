@@ -52,25 +52,24 @@ class LacAnnouncer:
         self._timeout_s = timeout_s
         self._scope = scope
         self._announced = NO_ENTRY
-        self._pushed_then = NO_ENTRY
+        self._idle_since_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
 
     def confirmed(self) -> None:
         """Everything that was appended is confirmed, for the moment."""
+        self._idle_since_s = self._loop.time()
         if self._timer is None and self._interval_s:
-            self._arm()
-
-    def _arm(self) -> None:
-        self._pushed_then = self._writer.last_add_pushed
-        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._due)
+            self._timer = self._loop.call_later(self._interval_s, self._due)
 
     def _due(self) -> None:
         self._timer = None
         lac = self._writer.last_add_confirmed
-        if lac <= self._announced:
-            return
-        if self._writer.last_add_pushed != self._pushed_then:
-            self._arm()  # not idle: the entries themselves tell
+        if lac <= self._announced or lac < self._writer.last_add_pushed:
+            return  # known, or not idle: ``confirmed`` will be called again
+        idle_at_s = self._idle_since_s + self._interval_s
+        if idle_at_s > self._loop.time():  # not idle for long enough: entries themselves tell
+            self._timer = self._loop.call_at(idle_at_s, self._due)
             return
         self._announced = lac
         self._scope.spawn(self._tell(lac), "explicit-lac")

@@ -255,6 +255,7 @@ class MemoryManager:
         self.before_write: Hook | None = None
         self.after_write: Hook | None = None
         self.next_id = 0
+        self.watches: dict[int, list[Callable[[int], None]]] = {}
 
     async def new_ledger_id(self) -> int:
         self.next_id += 1
@@ -281,6 +282,7 @@ class MemoryManager:
             raise BadVersionError(f"version {current}, not {version}")
         self.writes.append(metadata)
         self.ledgers[metadata.ledger_id] = (metadata, version + 1)
+        self._tell(metadata.ledger_id)
         if self.after_write is not None:
             await self.after_write(metadata)
         return version + 1
@@ -288,6 +290,16 @@ class MemoryManager:
     async def delete(self, ledger_id: int, version: int = -1) -> None:
         await self.read(ledger_id)
         del self.ledgers[ledger_id]
+        self._tell(ledger_id)
+
+    def watch(self, ledger_id: int, changed: Callable[[int], None]) -> Callable[[], None]:
+        watches = self.watches.setdefault(ledger_id, [])
+        watches.append(changed)
+        return lambda: watches.remove(changed)
+
+    def _tell(self, ledger_id: int) -> None:
+        for changed in self.watches.get(ledger_id, ()):
+            changed(ledger_id)
 
     async def ledger_ids(self) -> list[int]:
         return sorted(self.ledgers)

@@ -1,0 +1,196 @@
+"""Readers of open ledgers: what they see, when, and that they do not poll for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from magnetar.ledger.tailing import TailingReader
+from magnetar.model.errors import NoSuchLedgerError
+from magnetar.model.ledger import Fragment, LedgerState
+from magnetar.sim.virtual_time import run_virtual
+from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads, until
+
+
+async def collect(reader: TailingReader, first: int = 0) -> list[bytes]:
+    return [bytes(entry.payload) async for entry in reader.follow(first)]
+
+
+@pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (5, 3, 2)], ids=str)
+def test_a_reader_follows_a_writer_to_the_end(quorums: tuple[int, int, int]) -> None:
+    async def run() -> None:
+        cluster = Cluster(5, quorums, timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            async with await cluster.new_client().open_no_recovery(writer.ledger_id) as reader:
+                following = asyncio.ensure_future(collect(reader))
+                for i in range(50):
+                    writer.append(payloads(2 * i, 2), outcomes)
+                    await asyncio.sleep(0.05 if i % 10 else 3)
+                await outcomes.wait(100)
+                await writer.close()
+                assert await asyncio.wait_for(following, 1) == payloads(0, 100)
+                assert reader.closed
+        assert not any(cluster.manager.watches.values())
+
+    run_virtual(run())
+
+
+def test_an_entry_followed_by_another_is_seen_at_once_and_the_last_one_soon() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2))
+        loop = asyncio.get_running_loop()
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            await asyncio.sleep(100)
+            writer.append(payloads(0, 1), outcomes)
+            await outcomes.wait(1)
+            began_s = loop.time()
+            writer.append(payloads(1, 1), outcomes)
+            assert await reader.wait_past(-1) == 0
+            assert loop.time() - began_s < 0.01
+            assert await reader.wait_past(0) == 1  # the writer is idle now
+            assert 0.9 < loop.time() - began_s < 1.1
+            told = [bookie.lacs[writer.ledger_id][0] for bookie in cluster.ensemble(1)]
+            assert told == [1, 1, 1]
+            reader.close()
+
+    run_virtual(run())
+
+
+def test_a_busy_writer_writes_no_explicit_lac_and_an_idle_one_writes_it_once() -> None:
+    async def run() -> None:
+        cluster = Cluster(1, (1, 1, 1))
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            for i in range(100):
+                writer.append(payloads(i, 1), outcomes)
+                await asyncio.sleep(0.3)
+            (bookie,) = cluster.ensemble(writer.ledger_id)
+            assert bookie.lacs == {}
+            reads = bookie.reads
+            await asyncio.sleep(1000)
+            assert bookie.lacs[writer.ledger_id][0] == 99
+            assert bookie.reads == reads + 1  # the one write of the LAC
+
+    run_virtual(run())
+
+
+def test_waiting_costs_a_few_requests_a_minute() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            assert await reader.wait_past(-1, timeout_s=600) == -1
+            assert sum(bookie.long_polls for bookie in cluster.pool.bookies.values()) <= 3 * 21
+            reader.close()
+
+    run_virtual(run())
+
+
+def test_one_bookie_is_enough_to_hear_from() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            writer.append(payloads(0, 3), outcomes)
+            await outcomes.wait(3)
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            one, two, _three = cluster.ensemble(writer.ledger_id)
+            one.silent = two.silent = True
+            writer.append(payloads(3, 1), outcomes)
+            assert await reader.wait_past(1, timeout_s=5) == 2
+            reader.close()
+
+    run_virtual(run())
+
+
+def test_a_change_of_the_ensemble_is_followed() -> None:
+    async def run() -> None:
+        cluster = Cluster(6, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            following = asyncio.ensure_future(collect(reader))
+            for i in range(40):
+                if i in (10, 20, 30):
+                    cluster.ensemble(writer.ledger_id)[0].down = True
+                writer.append(payloads(i, 1), outcomes)
+                await asyncio.sleep(0.1)
+            await outcomes.wait(40)
+            assert len(cluster.metadata(writer.ledger_id).fragments) == 4
+            await writer.close()
+            assert await asyncio.wait_for(following, 5) == payloads(0, 40)
+            reader.close()
+
+    run_virtual(run())
+
+
+def test_a_recovery_ends_the_tail_at_the_ledgers_end() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            following = asyncio.ensure_future(collect(reader))
+            writer.append(payloads(0, 5), outcomes)
+            await outcomes.wait(5)
+            await writer.abandon()
+            recovered = await cluster.new_client().open(writer.ledger_id)
+            assert recovered.last_add_confirmed == 4
+            assert await asyncio.wait_for(following, 5) == payloads(0, 5)
+            reader.close()
+
+    run_virtual(run())
+
+
+def test_a_deleted_ledger_ends_the_tail_with_an_error() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            waiting = asyncio.ensure_future(reader.wait_past(-1))
+            await asyncio.sleep(1)
+            await cluster.client.delete(writer.ledger_id)
+            with pytest.raises(NoSuchLedgerError):
+                await asyncio.wait_for(waiting, 5)
+            reader.close()
+
+    run_virtual(run())
+
+
+def test_a_lac_without_a_digest_counts_for_nothing() -> None:
+    async def run() -> None:
+        cluster = Cluster(1, (1, 1, 1), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            writer.append(payloads(0, 3), outcomes)
+            await outcomes.wait(3)
+            (bookie,) = cluster.ensemble(writer.ledger_id)
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            assert reader.last_add_confirmed == -1
+            bookie.lacs[writer.ledger_id] = (77, b"\x00" * 20)
+            assert await reader.wait_past(-1, timeout_s=0.5) == -1
+            reader.close()
+
+    run_virtual(run())
+
+
+def test_metadata_that_changed_before_the_wait_is_seen() -> None:
+    async def run() -> None:
+        cluster = Cluster(4, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            metadata, version = cluster.manager.ledgers[writer.ledger_id]
+            moved = Fragment(0, tuple(reversed(metadata.fragments[0].bookies)))
+            changed = replace(metadata, fragments=(moved,), state=LedgerState.OPEN)
+            await cluster.manager.write(changed, version)
+            await reader.wait_past(-1, timeout_s=1)
+            assert reader.metadata.fragments == (moved,)
+            reader.close()
+            await until(lambda: not any(cluster.manager.watches.values()))
+
+    run_virtual(run())
