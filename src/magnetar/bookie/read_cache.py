@@ -1,11 +1,13 @@
 """The read cache: entries read from entry logs, ahead of their readers.
 
-Bounded in bytes; the oldest insertion goes first, which suits readers that move forward. Used on
-the loop only.
+Bounded in bytes; the oldest insertion goes first, which suits readers that move forward. (An
+``OrderedDict``: the first key of a plain one is found by walking over all that were deleted before
+it.) Used on the loop only.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 ENTRY_OVERHEAD_BYTES = 200
@@ -14,7 +16,7 @@ ENTRY_OVERHEAD_BYTES = 200
 class ReadCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._entries: dict[tuple[int, int], bytes] = {}
+        self._entries: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self.byte_count = 0
 
     def get(self, ledger_id: int, entry_id: int) -> bytes | None:
@@ -29,8 +31,7 @@ class ReadCache:
                 cache[key] = data
                 self.byte_count += len(data) + ENTRY_OVERHEAD_BYTES
         while self.byte_count > self._bytes_max and cache:
-            oldest = next(iter(cache))
-            self.byte_count -= len(cache.pop(oldest)) + ENTRY_OVERHEAD_BYTES
+            self.byte_count -= len(cache.popitem(last=False)[1]) + ENTRY_OVERHEAD_BYTES
 
     def drop_entries(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """Forget entries that were added again: the newer bytes count."""
