@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": {"model", "wire"},
     "app": {"model", "wire", "env", "bookie", "ledger", "log", "broker", "admin"} | SETTINGS,
     "cli": {"model", "wire", "env", "app", "ledger", "config_loading"} | SETTINGS,
-    "sim": {"model", "wire", "bookie", "ledger", "log", "broker"} | SETTINGS,
+    "sim": {"model", "wire", "env", "bookie", "ledger", "log", "broker"} | SETTINGS,
     "__main__": {"cli"},
 }
 """Room -> the other rooms it may import (``tests/tidy`` is the table's guard, ARCHITECTURE.md

@@ -1,0 +1,216 @@
+"""What must hold of ledgers in a cluster of whole roles, whatever fails. In prose; the code below
+says the same. (``sim.checkers`` says it of the machines alone.)
+
+While writers, readers and recoveries work:
+
+1. *Order, no gap.* The answers to appends cover the appends in their order, each exactly once; the
+   i-th payload is confirmed as entry i; nothing is confirmed after a failure.
+2. *Metadata.* With every write of it: a closed ledger never changes, the state only goes forward,
+   fragments start at 0 and are in strictly increasing order, an ensemble names E different bookies.
+3. *Readers.* What any client reads of a ledger, at any time, is what its writer gave under that id,
+   and nobody is told an entry past the end that the ledger is closed with.
+
+After all faults have healed, in bounded time:
+
+4. *It ends.* Every ledger can be opened, and then is closed. Every append was answered. A new
+   ledger can be written, closed and read.
+5. *No acknowledged entry is lost*, so no old writer was acknowledged after the close, and no two
+   writers were confirmed under one id: all that was ever confirmed is in the closed ledger, with
+   the bytes of its writer.
+6. *Named copies.* Each entry of the closed ledger that was acknowledged is held, and can be read,
+   at no fewer than Qa of the bookies that the closed metadata names for it. Bookies whose disks
+   the run destroyed (fewer than Qa) are excused.
+7. *One end.* Every client that opened the ledger saw the same metadata.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from magnetar.model.entry import Entry
+from magnetar.model.errors import BookieError, MagnetarError
+from magnetar.model.ledger import LedgerMetadata, LedgerState
+from magnetar.sim.cluster import BookieMachine, Cluster
+from magnetar.sim.loop import run_in, until
+from magnetar.sim.scheduler import SimulationError
+from magnetar.wire.bookie.digest import EntryDigest
+from magnetar.wire.bookie.metadata import decode_ledger_metadata
+
+ORDER = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)
+_LEDGER_PATH = re.compile(r"^/ledgers/(\d\d)/(\d{4})/L(\d{4})$")
+
+
+class LedgerHistory:
+    """What is known of one ledger from the outside."""
+
+    def __init__(self, ledger_id: int, name: str) -> None:
+        self.ledger_id = ledger_id
+        self.name = name
+        self.payloads: list[bytes] = []
+        self.confirmed = 0
+        self.answered = 0
+        self.failed: MagnetarError | None = None
+        self.told_last = -1
+        self.ends: list[tuple[str, LedgerMetadata]] = []
+        self.problem: str | None = None
+
+    def done(self, error: MagnetarError | None, _ledger: int, first: int, count: int) -> None:
+        """Invariant 1; called by the writer."""
+        self.answered += count
+        if error is not None:
+            self.failed = self.failed or error
+        elif self.failed is not None:
+            self._broken(f"entries from {first} were confirmed after a failure: {self.failed}")
+        elif first != self.confirmed:
+            self._broken(f"entry {first} was confirmed when {self.confirmed} was next")
+        else:
+            self.confirmed += count
+
+    @property
+    def settled(self) -> bool:
+        return self.answered == len(self.payloads)
+
+    def read(self, who: str, entries: Sequence[Entry], first: int) -> None:
+        """Invariant 3: ``entries`` were read from ``first`` on."""
+        for entry_id, entry in enumerate(entries, first):
+            if entry.entry_id != entry_id:
+                self._broken(f"{who} read entry {entry.entry_id} for {entry_id}")
+            elif entry_id >= len(self.payloads) or entry.payload != self.payloads[entry_id]:
+                self._broken(f"{who} read entry {entry_id} with bytes that nobody wrote")
+
+    def told(self, last: int) -> None:
+        """A reader was told that the entries up to ``last`` are confirmed."""
+        self.told_last = max(self.told_last, last)
+
+    def ended(self, who: str, metadata: LedgerMetadata) -> None:
+        """Invariant 7."""
+        self.ends.append((who, metadata))
+        first_who, first = self.ends[0]
+        if metadata != first:
+            self._broken(f"{first_who} and {who} saw different ends: {first} and {metadata}")
+
+    def _broken(self, what: str) -> None:
+        self.problem = self.problem or f"ledger {self.ledger_id}: {what}"
+
+    def check(self) -> None:
+        if self.problem is not None:
+            raise SimulationError(self.problem)
+
+
+class MetadataChecker:
+    """Invariant 2; watches the store itself."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.problem: str | None = None
+        self._cluster = cluster
+        cluster.metadata.written = self._written
+
+    def _written(self, path: str, before: bytes | None, after: bytes | None) -> None:
+        match = _LEDGER_PATH.match(path)
+        if match is None or before is None or after is None or before == after:
+            if match is not None and after is None:
+                self._cluster.trace.note("store", f"{path} is gone")
+            return
+        ledger_id = int("".join(match.groups()))
+        old, new = (
+            decode_ledger_metadata(ledger_id, before),
+            decode_ledger_metadata(ledger_id, after),
+        )
+        self._cluster.trace.note("store", describe(new))
+        problem = _forbidden(old, new)
+        if problem is not None:
+            self.problem = self.problem or f"ledger {ledger_id}: {problem}"
+
+    def check(self) -> None:
+        if self.problem is not None:
+            raise SimulationError(self.problem)
+
+
+def describe(metadata: LedgerMetadata) -> str:
+    """``ledger 3 OPEN 0:b1,b2,b3 7:b1,b4,b3``"""
+    fragments = " ".join(f"{f.first_entry_id}:{','.join(f.bookies)}" for f in metadata.fragments)
+    end = f" last={metadata.last_entry_id}" if metadata.closed else ""
+    return f"ledger {metadata.ledger_id} {metadata.state.name}{end} {fragments}"
+
+
+def _forbidden(old: LedgerMetadata, new: LedgerMetadata) -> str | None:
+    if old.closed:
+        return f"a closed ledger changes: {describe(old)} -> {describe(new)}"
+    if ORDER.index(new.state) < ORDER.index(old.state):
+        return f"the state goes back: {old.state.name} -> {new.state.name}"
+    firsts = [fragment.first_entry_id for fragment in new.fragments]
+    if firsts[0] != 0 or firsts != sorted(set(firsts)):
+        return f"invalid fragment order {firsts}"
+    for fragment in new.fragments:
+        if len(set(fragment.bookies)) != new.ensemble_size:
+            return f"not an ensemble: {fragment}"
+    return None
+
+
+def check_end(history: LedgerHistory, metadata: LedgerMetadata) -> None:
+    """Invariants 4 and 5, without the bytes."""
+    history.check()
+    name = f"ledger {history.ledger_id}"
+    if not metadata.closed:
+        raise SimulationError(f"{name} is still {metadata.state.name}: no progress")
+    last = metadata.last_entry_id
+    if history.confirmed - 1 > last:
+        raise SimulationError(
+            f"{name}: acknowledged entries are lost: confirmed up to {history.confirmed - 1}, "
+            f"closed at {last}"
+        )
+    if history.told_last > last:
+        raise SimulationError(
+            f"{name}: a reader was told of entry {history.told_last}, closed at {last}"
+        )
+    if history.answered != len(history.payloads):
+        raise SimulationError(
+            f"{name}: {history.answered} of {len(history.payloads)} appends were answered"
+        )
+
+
+async def check_copies(cluster: Cluster, history: LedgerHistory, metadata: LedgerMetadata) -> None:
+    """Invariant 6, asked of the bookies' own cores."""
+    digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
+    held: dict[str, set[int]] = {}
+    for name in sorted({name for fragment in metadata.fragments for name in fragment.bookies}):
+        machine = cluster.bookie(name)
+        while machine.lost is None and name not in held:
+            await until(lambda machine=machine: machine.serving, 0.1)  # type: ignore[misc]
+            asking = _held(machine, history, metadata, digest)
+            found = await run_in(machine.process_now, asking, "copies")
+            if found is not None:
+                held[name] = found
+    for entry_id in range(history.confirmed):
+        named = metadata.write_set(entry_id)
+        copies = [name for name in named if entry_id in held.get(name, ())]
+        excused = sum(cluster.bookie(name).lost is not None for name in named)
+        if len(copies) + excused < metadata.ack_quorum:
+            raise SimulationError(
+                f"entry {history.ledger_id}:{entry_id} was acknowledged and only "
+                f"{', '.join(copies) or 'nobody'} of {', '.join(named)}, whom the metadata names, "
+                f"can give it (Qa is {metadata.ack_quorum})"
+            )
+
+
+async def _held(
+    machine: BookieMachine,
+    history: LedgerHistory,
+    metadata: LedgerMetadata,
+    digest: EntryDigest,
+) -> set[int]:
+    """The acknowledged entries that this bookie gives as they were written."""
+    assert machine.bookie is not None
+    found: set[int] = set()
+    for entry_id in range(history.confirmed):
+        if machine.name not in metadata.write_set(entry_id):
+            continue
+        try:
+            data = await machine.bookie.read_entry(metadata.ledger_id, entry_id)
+        except BookieError:
+            continue
+        digest.verify(data, entry_id)
+        if data[digest.payload_offset :] == history.payloads[entry_id]:
+            found.add(entry_id)
+    return found

@@ -1,0 +1,219 @@
+"""One run of ring 2: a cluster, its workload, faults; then healing, progress and the last look.
+
+The seed decides everything. Phases, in seconds of virtual time: faults and work until
+``HEAL_S``; then every fault ends, and within ``PROGRESS_S`` all that must hold is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import warnings
+from dataclasses import dataclass
+
+from magnetar.config import LedgerConfig
+from magnetar.metrics import Metrics
+from magnetar.sim.cluster import Client, Cluster, plan_cluster
+from magnetar.sim.cluster_checkers import MetadataChecker, check_copies, check_end
+from magnetar.sim.faults import Faults
+from magnetar.sim.ledger_workload import LedgerJob, recover, tail, write_afresh
+from magnetar.sim.loop import SimLoop, run_in, until
+from magnetar.sim.scheduler import SimulationError
+from magnetar.sim.trace import ProductLog, Trace
+
+QUORUMS = (
+    (1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 3),
+    (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 3, 2),
+)  # fmt: skip
+FAULTS_FROM_S = 1.0
+HEAL_S = 16.0
+PROGRESS_S = 120.0
+
+
+@dataclass(frozen=True)
+class ClusterOutcome:
+    """How a run ended. ``failure`` names the invariant that broke, None if all held."""
+
+    seed: int
+    failure: str | None
+    steps: int
+    confirmed: int
+    ledgers: int
+    virtual_s: float
+    digest: str
+    trace: tuple[str, ...]
+
+
+def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False) -> ClusterOutcome:
+    """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them."""
+    loop = SimLoop(random.Random(f"{seed}/loop"))
+    trace = Trace(loop.time, tracing)
+    run = _Run(seed, loop, trace, metrics or Metrics())
+    failure = None
+    collecting = gc.isenabled()
+    gc.disable()  # what a dead process left behind must not run its finally clauses by chance
+    with ProductLog(trace, run.note_bug), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            loop.run_until_complete(run.main())
+        except (SimulationError, AssertionError) as error:
+            failure = f"{type(error).__name__}: {error}"
+        finally:
+            loop.finish()
+    if collecting:
+        gc.enable()
+    histories = [job.history for job in run.jobs if job.history is not None]
+    return ClusterOutcome(
+        seed,
+        failure,
+        loop.steps,
+        sum(history.confirmed for history in histories),
+        len(histories),
+        loop.time(),
+        trace.digest(),
+        tuple(trace.lines),
+    )
+
+
+def plan_ledgers(rng: random.Random) -> LedgerConfig:
+    """The client's settings."""
+    size, write_quorum, ack_quorum = rng.choice(QUORUMS)
+    return LedgerConfig(
+        ensemble_size=size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        add_timeout_ms=rng.choice((800, 3000)),
+        read_timeout_ms=rng.choice((500, 2000)),
+    )
+
+
+class _Run:
+    def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.jobs: list[LedgerJob] = []
+        self.random = rng = random.Random(seed)
+        ledger = plan_ledgers(rng)
+        self._lose_disks = 0
+        if rng.random() < 0.3:
+            self._lose_disks = rng.randint(0, ledger.ack_quorum - 1)
+        bookies = ledger.ensemble_size + self._lose_disks + rng.randint(0, 2)
+        self._plan = plan_cluster(rng, bookies, ledger)
+        self._seed = seed
+        self._metrics = metrics
+        self._bug: str | None = None
+
+    def note_bug(self, what: str) -> None:
+        self._bug = self._bug or what
+
+    async def main(self) -> None:
+        cluster = Cluster(self.loop, self._seed, self._plan, self.trace, self._metrics)
+        ledger = self._plan.ledger
+        self.trace.note(
+            "run",
+            f"E={ledger.ensemble_size} Qw={ledger.write_quorum} Qa={ledger.ack_quorum} "
+            f"bookies={self._plan.bookies} disks lost={self._lose_disks}",
+        )
+        await cluster.start()
+        checker = MetadataChecker(cluster)
+        faults = self._begin(cluster)
+        while self.loop.time() < HEAL_S:
+            await asyncio.sleep(0.5)
+            self._check(checker)
+        faults.over = True
+        self.trace.note("run", "all faults heal")
+        cluster.heal()
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                await self._last_look(cluster)
+        except TimeoutError:
+            raise SimulationError(f"no progress within {PROGRESS_S:.0f} s of healing") from None
+        self._check(checker)
+
+    def _check(self, checker: MetadataChecker) -> None:
+        if self._bug is not None:
+            raise SimulationError(self._bug)
+        checker.check()
+        for job in self.jobs:
+            if job.history is not None:
+                job.history.check()
+
+    def _begin(self, cluster: Cluster) -> Faults:
+        rng = self.random
+        for index in range(rng.choice((1, 2, 3))):
+            self.jobs.append(LedgerJob(cluster, index, rng, rng.choice((2.0, 8.0, 14.0))))
+        clients = [job.client for job in self.jobs]
+        for job in self.jobs:
+            if rng.random() < 0.4:
+                follower = self._client(cluster, f"t{job.name[1:]}", clients)
+                self._start_tail(follower, job)
+            if rng.random() < 0.7:
+                self._plan_takeover(cluster, job, clients)
+        faults = Faults(cluster, rng, clients, self._lose_disks)
+        faults.plan(rng.choice((2, 6, 12)), FAULTS_FROM_S, HEAL_S - 1)
+        return faults
+
+    def _client(self, cluster: Cluster, name: str, clients: list[Client]) -> Client:
+        client = cluster.client(name)
+        clients.append(client)
+        return client
+
+    def _start_tail(self, follower: Client, job: LedgerJob) -> None:
+        async def follow() -> None:
+            await until(lambda: job.history is not None, 0.2)
+            assert job.history is not None
+            await tail(follower, job.history, 0.7)
+
+        follower.process.spawn(follow(), "tail")
+
+    def _plan_takeover(self, cluster: Cluster, job: LedgerJob, clients: list[Client]) -> None:
+        """Other clients open the ledger; the writer may be killed, or paused, or live on."""
+        rng, loop = self.random, self.loop
+        takeover_s = rng.uniform(FAULTS_FROM_S, HEAL_S - 2)
+        fate = rng.random()
+        if fate < 0.4:
+            loop.call_at(takeover_s - rng.random(), job.client.kill)
+        elif fate < 0.7:
+            process = job.client.process
+            loop.call_at(takeover_s - rng.random(), process.pause)
+            loop.call_at(takeover_s + rng.uniform(0, 10), process.resume)
+        for i in range(rng.choice((1, 1, 2, 3))):
+            client = self._client(cluster, f"r{job.name[1:]}{'abc'[i]}", clients)
+            self._start_recovery(client, job, takeover_s + rng.random() * 2)
+
+    def _start_recovery(self, client: Client, job: LedgerJob, when_s: float) -> None:
+        async def recovery() -> None:
+            await asyncio.sleep(when_s - self.loop.time())
+            if job.history is not None:
+                self.trace.note(client.name, f"opens ledger {job.history.ledger_id}")
+                await recover(client, job.history)
+
+        client.process.spawn(recovery(), "recovery")
+        if self.random.random() < 0.3:
+            self.loop.call_at(when_s + self.random.random(), client.kill)
+
+    # -- after healing ------------------------------------------------------------------------
+
+    async def _last_look(self, cluster: Cluster) -> None:
+        last = cluster.client("last")
+        await self._wait_answers()
+        await run_in(last.process, write_afresh(last), "write afresh")
+        for job in self.jobs:
+            history = job.history
+            if history is None:
+                if job.client.process.alive:
+                    raise SimulationError(f"{job.name} has not created its ledger: no progress")
+                continue
+            metadata = await run_in(last.process, recover(last, history), "last look")
+            assert metadata is not None
+            if not job.client.process.alive:
+                history.answered = len(history.payloads)  # nobody was left to hear the answers
+            check_end(history, metadata)
+            await check_copies(cluster, history, metadata)
+            history.check()
+
+    async def _wait_answers(self) -> None:
+        """Every writer that lives has heard of every append."""
+        for job in self.jobs:
+            await until(lambda job=job: job.settled, 0.5)  # type: ignore[misc]

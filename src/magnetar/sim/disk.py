@@ -1,0 +1,490 @@
+"""A simulated disk in memory: what was synced survives, what was not may not.
+
+Rules:
+
+* A machine's disk is one device: operations of all lanes follow one another, each at a virtual
+  time of its own. A job of a lane computes at once, but what it did to the disk counts from the
+  times of its operations: a crash in the middle of a job leaves its first half.
+* Bytes are durable when a ``datasync`` of their file was through before the crash; a name
+  (created, renamed, removed) when a ``sync_dir`` of its directory was.
+* A killed process loses nothing that was written. A power cut keeps of the unsynced writes any
+  subset, in sectors of 512 bytes (torn, and out of order), and of the unsynced names any prefix.
+* Faults: full (``ENOSPC``), broken (``EIO``; after a failed sync the unsynced bytes are doomed:
+  a later sync does not make them durable), slow, wiped, rotten (a byte differs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from magnetar.env.disk import Buffer, DiskFile, DiskSpace, Lane
+from magnetar.sim.index import IndexData, SimIndex
+from magnetar.sim.loop import SimLoop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SECTOR_BYTES = 512
+CAPACITY_BYTES = 1 << 30
+WRITE_S = (0.000_01, 0.000_1)
+SYNC_S = (0.000_2, 0.002)
+START_S = 0.000_1
+
+_ENOSPC, _EIO = 28, 5
+
+
+class _Write:
+    """``through_s``: when it is on the platter; None while nobody has asked for that."""
+
+    __slots__ = ("at_s", "data", "offset", "through_s")
+
+    def __init__(self, at_s: float, offset: int, data: bytes) -> None:
+        self.at_s = at_s
+        self.offset = offset
+        self.data = data
+        self.through_s: float | None = None
+
+    def durable(self, now_s: float) -> bool:
+        return self.through_s is not None and self.through_s <= now_s
+
+
+class Inode:
+    """A file's bytes: as its readers see them, as they are on the platter, and what lies
+    between."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = bytearray()
+        self.pending: list[_Write] = []
+
+    def write(self, at_s: float, offset: int, data: bytes) -> _Write:
+        _put(self.data, offset, data)
+        write = _Write(at_s, offset, data)
+        self.pending.append(write)
+        return write
+
+    def sync(self, through_s: float) -> None:
+        for write in self.pending:
+            if write.through_s is None:
+                write.through_s = through_s
+
+    def settle(self, now_s: float) -> None:
+        """Take into ``durable`` what is on the platter by now and has nothing open before it."""
+        count = 0
+        for write in self.pending:
+            if not write.durable(now_s):
+                break
+            _put(self.durable, write.offset, write.data)
+            count += 1
+        del self.pending[:count]
+
+    def doom(self) -> None:
+        """A sync failed: what was waiting will never be durable, though readers see it."""
+        self.pending = [write for write in self.pending if write.through_s is not None]
+
+    def crash(self, now_s: float, keep: Callable[[_Write], Sequence[_Write]]) -> None:
+        self.settle(now_s)
+        left: list[_Write] = []
+        for write in self.pending:
+            if write.durable(now_s):
+                left.append(write)
+            elif write.at_s <= now_s:
+                left.extend(keep(write))
+        for write in left:
+            if not write.durable(now_s):
+                write.through_s = None
+        self.pending = left
+        self.data = bytearray(self.durable)
+        for write in left:
+            _put(self.data, write.offset, write.data)
+
+
+def _put(data: bytearray, offset: int, piece: bytes) -> None:
+    if offset > len(data):
+        data.extend(bytes(offset - len(data)))
+    data[offset : offset + len(piece)] = piece
+
+
+class _NameChange(NamedTuple):
+    at_s: float
+    old: str | None
+    new: str | None
+    inode: Inode
+
+
+class Directory:
+    """Names, and changes to them that are not durable yet."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Inode] = {}
+        self.durable: dict[str, Inode] = {}
+        self.pending: list[_NameChange] = []
+        self.syncs: list[tuple[float, int]] = []
+
+    def change(self, at_s: float, old: str | None, new: str | None, inode: Inode) -> None:
+        change = _NameChange(at_s, old, new, inode)
+        _rename(self.names, change)
+        self.pending.append(change)
+
+    def settle(self, now_s: float) -> None:
+        covered = 0
+        while self.syncs and self.syncs[0][0] <= now_s:
+            covered = self.syncs.pop(0)[1]
+        if covered:
+            for change in self.pending[:covered]:
+                _rename(self.durable, change)
+            del self.pending[:covered]
+            self.syncs = [(at_s, count - covered) for at_s, count in self.syncs]
+
+    def crash(self, now_s: float, keep: Callable[[int], int]) -> None:
+        """``keep`` says how many of the changes that are not durable stay."""
+        self.settle(now_s)
+        self.syncs.clear()
+        begun = [change for change in self.pending if change.at_s <= now_s]
+        self.pending = begun[: keep(len(begun))]
+        self.names = dict(self.durable)
+        for change in self.pending:
+            _rename(self.names, change)
+
+
+def _rename(names: dict[str, Inode], change: _NameChange) -> None:
+    if change.old is not None:
+        names.pop(change.old, None)
+    if change.new is not None:
+        names[change.new] = change.inode
+
+
+class SimFile:
+    """``env.disk.DiskFile``."""
+
+    __slots__ = ("_disk", "_inode", "path")
+
+    def __init__(self, disk: SimDisk, path: Path, inode: Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self.path = path
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        self._write(parts, offset)
+
+    def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
+        try:
+            write = self._write(parts, offset)
+        except OSError:
+            self._inode.doom()
+            raise
+        self._inode.settle(self._disk.loop.time())
+        write.through_s = self._disk.spend(SYNC_S)
+
+    def _write(self, parts: Sequence[Buffer], offset: int) -> _Write:
+        disk, inode = self._disk, self._inode
+        data = b"".join(parts)
+        growth = max(0, offset + len(data) - len(inode.data))
+        disk.check_writable(self.path)
+        if growth > disk.free_bytes:
+            inode.write(disk.spend(WRITE_S), offset, data[: max(0, len(data) - growth)])
+            raise OSError(_ENOSPC, "No space left on device", str(self.path))
+        disk.used_bytes += growth
+        return inode.write(disk.spend(WRITE_S), offset, data)
+
+    def pread(self, byte_count: int, offset: int) -> bytes:
+        self._disk.spend(WRITE_S)
+        self._disk.check_readable(self.path)
+        return bytes(self._inode.data[offset : offset + byte_count])
+
+    def datasync(self) -> None:
+        disk, inode = self._disk, self._inode
+        try:
+            disk.check_writable(self.path)
+        except OSError:
+            inode.doom()
+            raise
+        inode.settle(disk.loop.time())
+        inode.sync(disk.spend(SYNC_S))
+
+    def close(self) -> None:
+        """Nothing is lost by it, and nothing made durable."""
+
+
+class SimDisk:
+    """``env.disk.Disk`` of one machine; outlives its processes."""
+
+    def __init__(self, loop: SimLoop, rng: random.Random) -> None:
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.random = rng
+        self.slowness = 1.0
+        self.fails_writes = False
+        self.fails_reads = False
+        self.capacity_bytes = CAPACITY_BYTES
+        self.used_bytes = 0
+        self.indexes: dict[Path, IndexData] = {}
+        self._directories: dict[Path, Directory] = {}
+        self._busy_until_s = 0.0
+
+    # -- time and faults ----------------------------------------------------------------------
+
+    def spend(self, bounds_s: tuple[float, float]) -> float:
+        """One operation's time passes; returns when it is through."""
+        low, high = bounds_s
+        cost_s = (low + (high - low) * self.random.random()) * self.slowness
+        self._busy_until_s = max(self._busy_until_s, self.loop.time()) + cost_s
+        return self._busy_until_s
+
+    @property
+    def cursor_s(self) -> float:
+        """When all that was asked so far is through."""
+        return max(self._busy_until_s, self.loop.time())
+
+    @property
+    def free_bytes(self) -> int:
+        return max(0, self.capacity_bytes - self.used_bytes)
+
+    def check_writable(self, path: Path) -> None:
+        if self.fails_writes:
+            raise OSError(_EIO, "Input/output error", str(path))
+
+    def check_readable(self, path: Path) -> None:
+        if self.fails_reads:
+            raise OSError(_EIO, "Input/output error", str(path))
+
+    def sync_index(self) -> float:
+        return self.spend(SYNC_S)
+
+    # -- Disk ---------------------------------------------------------------------------------
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        directory = self._directory(path.parent)
+        inode = directory.names.get(path.name)
+        if inode is None:
+            if not create:
+                raise FileNotFoundError(2, "No such file or directory", str(path))
+            self.check_writable(path)
+            inode = Inode()
+            directory.change(self.spend(WRITE_S), None, path.name, inode)
+        return SimFile(self, path, inode)
+
+    def make_dir(self, path: Path) -> None:
+        while path not in self._directories and path.parent != path:
+            self._directories[path] = Directory()
+            path = path.parent
+
+    def list(self, path: Path) -> list[str]:
+        names = set(self._directory(path).names)
+        names.update(
+            each.name for each in (*self._directories, *self.indexes) if each.parent == path
+        )
+        return sorted(names)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.check_writable(old)
+        directory = self._directory(old.parent)
+        assert old.parent == new.parent, "renames stay in a directory here"
+        if old.name not in directory.names:
+            raise FileNotFoundError(2, "No such file or directory", str(old))
+        inode = directory.names[old.name]
+        self._release(directory.names.get(new.name))
+        directory.change(self.spend(WRITE_S), old.name, new.name, inode)
+
+    def remove(self, path: Path) -> None:
+        self.check_writable(path)
+        directory = self._directory(path.parent)
+        if path.name not in directory.names:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        inode = directory.names[path.name]
+        self._release(inode)
+        directory.change(self.spend(WRITE_S), path.name, None, inode)
+
+    def _release(self, inode: Inode | None) -> None:
+        if inode is not None:
+            self.used_bytes -= len(inode.data)
+
+    def sync_dir(self, path: Path) -> None:
+        self.check_writable(path)
+        directory = self._directory(path)
+        directory.settle(self.loop.time())
+        directory.syncs.append((self.spend(SYNC_S), len(directory.pending)))
+
+    def drop_cached(self, path: Path, start: int, end: int) -> None:
+        """Advice; nothing follows from it."""
+
+    def size(self, path: Path) -> int:
+        inode = self._directory(path.parent).names.get(path.name)
+        if inode is None:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return len(inode.data)
+
+    def space(self, path: Path) -> DiskSpace:
+        return DiskSpace(self.capacity_bytes, self.free_bytes)
+
+    def lane(self, name: str) -> Lane:
+        return SimLane(self)
+
+    def open_index(self, path: Path) -> SimIndex:
+        """The location index in the directory ``path``."""
+        return SimIndex(self, path, self.indexes.setdefault(path, IndexData()))
+
+    def _directory(self, path: Path) -> Directory:
+        try:
+            return self._directories[path]
+        except KeyError:
+            raise FileNotFoundError(2, "No such file or directory", str(path)) from None
+
+    # -- crashes and losses -------------------------------------------------------------------
+
+    def crash(self, power: bool) -> None:
+        """The machine's process ends now; with ``power``, so does the page cache."""
+        now_s, rng = self.loop.time(), self.random
+        self._busy_until_s = now_s
+        keep_writes = self._torn if power else _keep_write
+        seen: dict[int, None] = {}
+        for directory in self._directories.values():
+            for inode in [*directory.names.values(), *directory.durable.values()]:
+                if id(inode) not in seen:
+                    seen[id(inode)] = None
+                    inode.crash(now_s, keep_writes)
+            directory.crash(now_s, (lambda n: rng.randint(0, n)) if power else _keep_names)
+        for index in self.indexes.values():
+            index.crash(now_s, (lambda n: rng.randint(0, n)) if power else _keep_names)
+        if power:
+            self._settle_all()
+        self.used_bytes = sum(len(inode.data) for inode in self._inodes())
+
+    def _torn(self, write: _Write) -> Sequence[_Write]:
+        """What a power cut leaves of an unsynced write."""
+        choice = self.random.random()
+        if choice < 0.4:
+            return []
+        if choice < 0.7:
+            return [write]
+        pieces, position, end = [], write.offset, write.offset + len(write.data)
+        while position < end:
+            stop = min(end, (position // SECTOR_BYTES + 1) * SECTOR_BYTES)
+            if self.random.random() < 0.5:
+                data = write.data[position - write.offset : stop - write.offset]
+                pieces.append(_Write(write.at_s, position, data))
+            position = stop
+        return pieces
+
+    def _settle_all(self) -> None:
+        """After a power cut, what is there is what is on the platter."""
+        for directory in self._directories.values():
+            directory.durable = dict(directory.names)
+            directory.pending.clear()
+        for inode in self._inodes():
+            inode.durable = bytearray(inode.data)
+            inode.pending.clear()
+        for index in self.indexes.values():
+            index.settle_all()
+
+    def _inodes(self) -> Iterator[Inode]:
+        for each in self._directories.values():
+            yield from each.names.values()
+
+    def wipe(self, root: Path) -> None:
+        """Everything below ``root`` is gone. While no process uses the disk."""
+        for kept in (self._directories, self.indexes):
+            for path in [path for path in kept if path.is_relative_to(root)]:
+                del kept[path]
+        self._directories.setdefault(root, Directory())
+        self.used_bytes = sum(len(inode.data) for inode in self._inodes())
+
+    def rot(self, root: Path) -> str:
+        """One byte of one file below ``root`` changes; says where, empty if there is no file."""
+        files = [
+            (path / name, inode)
+            for path, directory in self._directories.items()
+            if path.is_relative_to(root)
+            for name, inode in directory.names.items()
+            if inode.data
+        ]
+        if not files:
+            return ""
+        path, inode = self.random.choice(files)
+        offset = self.random.randrange(len(inode.data))
+        inode.data[offset] ^= 1 << self.random.randrange(8)
+        inode.durable = bytearray(inode.data)
+        inode.pending.clear()
+        return f"{path} at {offset}"
+
+
+def _keep_write(write: _Write) -> list[_Write]:
+    return [write]
+
+
+def _keep_names(count: int) -> int:
+    return count
+
+
+class SimLane:
+    """``env.disk.Lane``: jobs run one after the other, each for the time of its operations."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self._loop = disk.loop
+        self._jobs: list[Callable[[], None]] = []
+        self._busy = False
+        self._in_job = False
+        self._last_post_s = 0.0
+        self._closed = False
+
+    def submit(self, job: Callable[[], None]) -> None:
+        assert not self._closed, "the lane is closed"
+        self._jobs.append(job)
+        if not self._busy:
+            self._busy = True
+            self._loop.call_later(START_S * (0.5 + self._disk.random.random()), self._work)
+
+    def _work(self) -> None:
+        if not self._jobs:
+            self._busy = False
+            return
+        job = self._jobs.pop(0)
+        before_s = self._disk.cursor_s
+        self._in_job = True
+        try:
+            job()
+        finally:
+            self._in_job = False
+            after_s = self._disk.cursor_s
+            when_s = after_s if after_s > before_s else self._loop.time()
+            self._loop.call_at(max(when_s, self._last_post_s), self._work)
+
+    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def work() -> None:
+            try:
+                result = job()
+            except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
+                self.post(_fail, future, error)
+            else:
+                self.post(_succeed, future, result)
+
+        self.submit(work)
+        return future
+
+    def post(self, callback: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        when_s = self._disk.cursor_s if self._in_job else self._loop.time()
+        self._last_post_s = when_s = max(when_s, self._last_post_s)
+        self._loop.call_at(when_s, lambda: callback(*args, **kwargs))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        last = self.run(lambda: None)
+        self._closed = True
+        await asyncio.shield(last)
+
+
+def _succeed(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

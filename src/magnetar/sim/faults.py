@@ -1,0 +1,229 @@
+"""What goes wrong in a run, by the seed: of processes, disks, the network, the metadata store.
+
+Every fault but a lost disk ends by itself or when the run heals. Disks are lost for good on fewer
+bookies than Qa, so that what the quorums promise still holds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from magnetar.sim.cluster import DATA, JOURNALS, LEDGERS, BookieMachine, Client, Cluster
+from magnetar.sim.disk import SimDisk
+
+SHORT_S, LONG_S = 0.3, 8.0
+
+
+class Faults:
+    """Plans ``count`` faults between ``begin_s`` and ``end_s`` of the run."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        rng: random.Random,
+        clients: Sequence[Client],
+        lose_disks: int,
+    ) -> None:
+        self._cluster = cluster
+        self._random = rng
+        self._clients = clients
+        self._lose_disks = lose_disks
+        self.over = False
+
+    def plan(self, count: int, begin_s: float, end_s: float) -> None:
+        rng = self._random
+        kinds: list[Callable[[], None]] = [
+            self._kill_bookie, self._kill_bookie, self._cut_power, self._cut_power,
+            self._pause_bookie, self._slow_disk, self._full_disk, self._broken_disk,
+            self._break_connections, self._block, self._block_one_way, self._isolate_bookie,
+            self._slow_link, self._metadata_down, self._metadata_cut_off, self._lost_answers,
+            self._expire_session, self._touch_ledger, self._pause_client,
+        ]  # fmt: skip
+        favourites = rng.sample(kinds, rng.choice((2, 4, len(kinds))))
+        for _ in range(count):
+            self._at(rng.uniform(begin_s, end_s), rng.choice(favourites))
+        for _ in range(self._lose_disks):
+            self._at(rng.uniform(begin_s, end_s), self._lose_disk)
+        if rng.random() < 0.1:
+            self._at(rng.uniform(begin_s, end_s), self._cut_power_everywhere)
+
+    def _at(self, when_s: float, act: Callable[[], None]) -> None:
+        def unless_over() -> None:
+            if not self.over:
+                act()
+
+        self._cluster.loop.call_at(when_s, unless_over)
+
+    def _after(self, act: Callable[[], None]) -> float:
+        """``act`` ends a fault, after a time that is returned."""
+        loop = self._cluster.loop
+        lasts_s = self._random.choice((SHORT_S, 2.0, LONG_S)) * self._random.uniform(0.5, 1.5)
+        self._at(loop.time() + lasts_s, act)
+        return lasts_s
+
+    def _note(self, what: str) -> None:
+        self._cluster.trace.note("fault", what)
+
+    # -- processes ----------------------------------------------------------------------------
+
+    def _bookie(self) -> BookieMachine:
+        return self._random.choice(self._cluster.bookies)
+
+    def _client(self) -> Client:
+        return self._random.choice(self._clients)
+
+    def _host(self) -> str:
+        bookies = [bookie.name for bookie in self._cluster.bookies]
+        return self._random.choice(bookies + [client.name for client in self._clients])
+
+    def _kill_bookie(self) -> None:
+        bookie = self._bookie()
+        bookie.kill()
+        self._after(bookie.start)
+
+    def _cut_power(self) -> None:
+        bookie = self._bookie()
+        bookie.cut_power()
+        self._after(bookie.start)
+
+    def _cut_power_everywhere(self) -> None:
+        self._note("power cut of every bookie")
+        for bookie in self._cluster.bookies:
+            bookie.cut_power()
+            self._after(bookie.start)
+
+    def _pause_bookie(self) -> None:
+        process = self._bookie().process
+        if process is not None and process.alive:
+            process.pause()
+            lasts_s = self._after(process.resume)
+            self._note(f"{process.name} is paused for {lasts_s:.1f} s")
+
+    def _pause_client(self) -> None:
+        process = self._client().process
+        if process.alive:
+            process.pause()
+            lasts_s = self._after(process.resume)
+            self._note(f"{process.name} is paused for {lasts_s:.1f} s")
+
+    # -- disks --------------------------------------------------------------------------------
+
+    def _slow_disk(self) -> None:
+        bookie, slowness = self._bookie(), self._random.choice((30.0, 300.0))
+        bookie.disk.slowness = slowness
+        self._note(f"the disk of {bookie.name} is {slowness:.0f} times slower")
+        self._after(lambda: setattr(bookie.disk, "slowness", 1.0))
+
+    def _full_disk(self) -> None:
+        disk, name = self._bookie_disk()
+        room = self._random.choice((0, 5000, 100_000))
+        disk.capacity_bytes = disk.used_bytes + room
+        self._note(f"the disk of {name} has {room} bytes left")
+        self._after(lambda: setattr(disk, "capacity_bytes", 1 << 30))
+
+    def _bookie_disk(self) -> tuple[SimDisk, str]:
+        bookie = self._bookie()
+        bookie.suffered = True
+        return bookie.disk, bookie.name
+
+    def _broken_disk(self) -> None:
+        disk, name = self._bookie_disk()
+        attribute = self._random.choice(("fails_writes", "fails_writes", "fails_reads"))
+        setattr(disk, attribute, True)
+        self._note(f"the disk of {name}: {attribute}")
+        self._after(lambda: setattr(disk, attribute, False))
+
+    def _lose_disk(self) -> None:
+        """Wiped, in part or whole, or a byte of it changed; the bookie is started on it."""
+        sound = [bookie for bookie in self._cluster.bookies if bookie.lost is None]
+        bookie = self._random.choice(sound)
+        root = self._random.choice((DATA, JOURNALS, LEDGERS))
+        if self._random.random() < 0.5:
+            bookie.stop_and_wipe(root)
+        else:
+            bookie.stop_and_rot(root)
+        self._after(bookie.start)
+
+    # -- network ------------------------------------------------------------------------------
+
+    def _break_connections(self) -> None:
+        one, other = self._client().name, self._bookie().name
+        if self._cluster.network.break_between(one, other):
+            self._note(f"the connections between {one} and {other} break")
+
+    def _block(self) -> None:
+        one, other = self._client().name, self._bookie().name
+        self._block_links([(one, other), (other, one)])
+
+    def _block_one_way(self) -> None:
+        pair = (self._client().name, self._bookie().name)
+        self._block_links([pair if self._random.random() < 0.5 else pair[::-1]])
+
+    def _isolate_bookie(self) -> None:
+        name = self._bookie().name
+        others = [client.name for client in self._clients]
+        self._block_links([p for other in others for p in ((name, other), (other, name))])
+
+    def _block_links(self, links: Sequence[tuple[str, str]]) -> None:
+        network = self._cluster.network
+        for link in links:
+            network.block(*link)
+
+        def unblock() -> None:
+            for link in links:
+                network.unblock(*link)
+
+        lasts_s = self._after(unblock)
+        told = ", ".join(f"{source} -> {target}" for source, target in links)
+        self._note(f"blocked for {lasts_s:.1f} s: {told}")
+
+    def _slow_link(self) -> None:
+        network, one, other = self._cluster.network, self._client().name, self._bookie().name
+        delay_s = self._random.choice((0.05, 0.5, 3.0))
+        network.slow(one, other, delay_s)
+        network.slow(other, one, delay_s)
+        self._note(f"{one} and {other} are up to {delay_s} s apart")
+
+        def quick() -> None:
+            network.slow(one, other, 0)
+            network.slow(other, one, 0)
+
+        self._after(quick)
+
+    # -- metadata -----------------------------------------------------------------------------
+
+    def _metadata_down(self) -> None:
+        metadata = self._cluster.metadata
+        metadata.up = False
+        lasts_s = self._after(lambda: setattr(metadata, "up", True))
+        self._note(f"the metadata store is down for {lasts_s:.1f} s")
+
+    def _metadata_cut_off(self) -> None:
+        host, cut_off = self._host(), self._cluster.metadata.cut_off
+        cut_off[host] = None
+
+        def connect() -> None:
+            cut_off.pop(host, None)
+
+        lasts_s = self._after(connect)
+        self._note(f"{host} is cut off from the metadata store for {lasts_s:.1f} s")
+
+    def _lost_answers(self) -> None:
+        metadata = self._cluster.metadata
+        metadata.lost_answers = 0.3
+        self._after(lambda: setattr(metadata, "lost_answers", 0.0))
+        self._note("answers of the metadata store get lost")
+
+    def _expire_session(self) -> None:
+        host = self._host()
+        self._note(f"the metadata session of {host} expires")
+        self._cluster.metadata.expire(host)
+
+    def _touch_ledger(self) -> None:
+        metadata = self._cluster.metadata
+        paths = [path for path in metadata.paths() if "/L0" in path]
+        if paths:
+            path = self._random.choice(paths)
+            self._note(f"somebody else writes {path} as it is")
+            metadata.touch(path)
