@@ -6,7 +6,7 @@ Payloads are made from the entry id, so that a reader knows what it must find.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,11 @@ from magnetar.app.storage import LedgerAccess, open_cluster, open_ledgers, open_
 from magnetar.config import Config, LedgerConfig, MetadataConfig
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.connection import BookieConnection
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import BookieError, LedgerError, MagnetarError, NoEntryError
-from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.bookie.digest import EntryDigest
 from tests.scenarios.cluster import SESSION_MS
@@ -86,10 +86,10 @@ class Load:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="load")
 
     def append(self, count: int) -> None:
-        """``count`` more entries, each an append of its own."""
+        """``count`` more entries."""
         first = self.writer.last_add_pushed + 1
-        for entry_id in range(first, first + count):
-            self.writer.append([payload(entry_id, self._size)], self._done)
+        payloads = [payload(entry_id, self._size) for entry_id in range(first, first + count)]
+        self.writer.append(payloads, self._done)
 
     async def _run(self) -> None:
         while not self._stopped and self.error is None:
@@ -169,25 +169,47 @@ async def lost(reader: LedgerReader, size: int = PAYLOAD_BYTES) -> dict[int, str
     return found
 
 
-async def copies(
-    pool: BookiePool, metadata: LedgerMetadata, entry_ids: Sequence[int]
-) -> dict[int, int]:
-    """How many of the bookies that the metadata names for an entry hold it soundly: each is asked
-    itself."""
+async def copies(pool: BookiePool, metadata: LedgerMetadata, count: int) -> bytes:
+    """For each of the first ``count`` entries, how many of the bookies that the metadata names for
+    it give it: each bookie is asked itself, and each digest verified."""
+    counts = bytearray(count)
+    named = {bookie_id for fragment in metadata.fragments for bookie_id in fragment.bookies}
+    for bookie_id in sorted(named):
+        bookie = pool.client(bookie_id)
+        assert isinstance(bookie, BookieConnection)
+        for first, end in await listed(bookie, metadata.ledger_id):
+            async for entry_id in given(bookie, metadata, first, min(end, count)):
+                counts[entry_id] += bookie_id in metadata.write_set(entry_id)
+    return bytes(counts)
+
+
+async def listed(bookie: BookieConnection, ledger_id: int) -> list[tuple[int, int]]:
+    """(first, behind the last) of each run of entries that the bookie says it has."""
+    try:
+        groups = await bookie.list_entries(ledger_id)
+    except BookieError:
+        return []
+    return [
+        (start, start + group.size)
+        for group in groups
+        for start in range(group.first_start, group.last_start + 1, group.period or 1)
+    ]
+
+
+async def given(
+    bookie: BookieConnection, metadata: LedgerMetadata, entry_id: int, end: int
+) -> AsyncIterator[int]:
+    """The ids from ``entry_id`` on, below ``end``, of the entries that the bookie gives soundly."""
     digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
-    asking = asyncio.Semaphore(64)
-
-    async def holds(bookie_id: BookieId, entry_id: int) -> bool:
-        async with asking:
-            try:
-                data = await pool.client(bookie_id).read_entry(metadata.ledger_id, entry_id)
-            except BookieError:
-                return False
-        digest.verify(data, entry_id)
-        return True
-
-    async def count(entry_id: int) -> int:
-        return sum([await holds(bookie, entry_id) for bookie in metadata.write_set(entry_id)])
-
-    counts = await asyncio.gather(*map(count, entry_ids))
-    return dict(zip(entry_ids, counts, strict=True))
+    while entry_id < end:
+        try:
+            batch = await bookie.read_batch(
+                metadata.ledger_id, entry_id, min(1000, end - entry_id), 1 << 20
+            )
+        except BookieError:
+            entry_id += 1
+            continue
+        for data in batch:
+            digest.verify(data, entry_id)
+            yield entry_id
+            entry_id += 1

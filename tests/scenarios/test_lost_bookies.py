@@ -35,8 +35,7 @@ def test_a_closed_ledger_with_one_bookie_wiped_loses_nothing(
     async def scenario() -> None:
         async with client(cluster.metadata_url, (3, 2, 2)) as one:
             ledger = await closed_ledger(one)
-            held = await copies(one.pool, ledger, range(ENTRIES))
-            assert set(held.values()) == {2}
+            assert set(await copies(one.pool, ledger, ENTRIES)) == {2}
 
         wiped = cluster.bookie(ledger.fragments[0].bookies[1])
         wiped.wipe()
@@ -97,8 +96,8 @@ def test_an_open_ledger_whose_only_copy_is_away_is_not_closed_without_it(
             await append(writer, 30)
             second.kill()
             await append(writer, 3)  # entries 30 and 31 have one copy, 30 on the first bookie
-            held = await copies(owner.pool, writer.metadata, [30, 31, 32])
-            assert held == {30: 1, 31: 1, 32: 2}
+            held = await copies(owner.pool, writer.metadata, 33)
+            assert list(held[-3:]) == [1, 1, 2]
             first.kill()
             await writer.abandon()  # the owner is gone
         second.start()
@@ -115,7 +114,6 @@ def test_an_open_ledger_whose_only_copy_is_away_is_not_closed_without_it(
             reader = await other.ledgers.open(ledger)
             assert reader.last_add_confirmed == 32
             assert await lost(reader) == {}
-            held = await copies(other.pool, reader.metadata, [30, 31, 32])
-            assert min(held.values()) >= 1
+            assert min(await copies(other.pool, reader.metadata, 33)) >= 1
 
     asyncio.run(scenario())

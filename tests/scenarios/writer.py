@@ -10,6 +10,7 @@ What it says goes straight to its output, unbuffered, and so survives a SIGKILL:
     paused LAST         it was not scheduled for a while; LAST is the id appended before
     failed NAME TEXT
     closed LAST         it was told to end, and has closed the ledger
+    whole               no bookie is known to lack an entry of it
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.roles import END_S, Role, resident_bytes
 from tests.scenarios.ledgers import Load, client
 
 PAUSE_S = 1.0
+PENDING_BYTES_MAX = 1 << 20
 LINE_S = 30.0
 
 
@@ -39,7 +41,7 @@ class SayingLoad(Load):
     """Says what is confirmed, and notices when the process was paused."""
 
     def __init__(self, writer: LedgerWriter, size: int) -> None:
-        super().__init__(writer, size)
+        super().__init__(writer, size, PENDING_BYTES_MAX)
         self._awake_at_s = time.monotonic()
 
     def append(self, count: int) -> None:
@@ -72,6 +74,9 @@ async def write(metadata_url: str, quorums: tuple[int, int, int], size: int) -> 
         await load.stop()
         if load.error is None:
             say("closed", (await writer.close()).last_entry_id)
+            while one.ledgers.mender.owing:  # noqa: ASYNC110 - nobody tells when it is done
+                await asyncio.sleep(0.1)
+            say("whole")
         await writer.abandon()
 
 
@@ -99,9 +104,9 @@ class WriterProcess:
         """All of its whole lines."""
         return self._output.read_text().rpartition("\n")[0]
 
-    def wait_for(self, pattern: str) -> re.Match[str]:
+    def wait_for(self, pattern: str, seconds: float = LINE_S) -> re.Match[str]:
         """Until a line is ``pattern``."""
-        deadline = time.monotonic() + LINE_S
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = re.search(f"^{pattern}$", self.said, re.M)
             if found:
@@ -130,12 +135,12 @@ class WriterProcess:
     def resident_bytes(self) -> int:
         return resident_bytes(self.process.pid)
 
-    def close(self) -> int:
+    def close(self, seconds: float = LINE_S) -> int:
         """Let it close its ledger; returns the last entry's id."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"end\n")
         self.process.stdin.flush()
-        return int(self.wait_for(r"closed (-?\d+)")[1])
+        return int(self.wait_for(r"closed (-?\d+)", seconds)[1])
 
     def kill(self) -> None:
         if self.process.poll() is None:
