@@ -57,6 +57,8 @@ class BookieConfig:
         default="", metadata={"meaning": "name told to clients; empty: the listen address"}
     )
     bookie_id: str = field(default="", metadata={"meaning": "stable name; empty: host:port"})
+    rack: str = field(default="", metadata={"meaning": "the rack it stands in, for placement"})
+    zone: str = field(default="", metadata={"meaning": "the zone it stands in, for placement"})
     ledger_directories: tuple[Path, ...] = field(
         default=(), metadata={"meaning": "entry logs and location indexes, one set per directory"}
     )
@@ -98,6 +100,43 @@ class BookieConfig:
         default=30_000,
         metadata={
             "meaning": "how long a ledger is missing in the metadata before it is deleted",
+            "least": 0,
+        },
+    )
+    compaction_minor_percent: int = field(
+        default=20,
+        metadata={"meaning": "live share under which minor compaction takes a log", "least": 0},
+    )
+    compaction_minor_interval_ms: int = field(
+        default=3_600_000, metadata={"meaning": "time between minor compactions", "least": 100}
+    )
+    compaction_major_percent: int = field(
+        default=50,
+        metadata={"meaning": "live share under which major compaction takes a log", "least": 0},
+    )
+    compaction_major_interval_ms: int = field(
+        default=86_400_000, metadata={"meaning": "time between major compactions", "least": 100}
+    )
+    compaction_bytes_per_s: int = field(
+        default=16 << 20,
+        metadata={"meaning": "read and written by compaction of a directory", "least": 1 << 16},
+    )
+    disk_warn_percent: int = field(
+        default=90, metadata={"meaning": "use of a disk that is warned about", "least": 1}
+    )
+    disk_full_percent: int = field(
+        default=95, metadata={"meaning": "use of a disk that makes the bookie read-only"}
+    )
+    disk_low_water_percent: int = field(
+        default=93, metadata={"meaning": "use of a disk under which it takes entries again"}
+    )
+    disk_check_interval_ms: int = field(
+        default=1000, metadata={"meaning": "time between looks at the disks' space", "least": 10}
+    )
+    disk_reserve_bytes: int = field(
+        default=8 << 20,
+        metadata={
+            "meaning": "kept in each ledger directory, so that a full disk can be tidied up",
             "least": 0,
         },
     )
@@ -151,6 +190,29 @@ class LedgerConfig:
             "meaning": "an idle writer tells bookies what is confirmed after this; 0: never",
             "least": 0,
         },
+    )
+    placement_domain: str = field(
+        default="",
+        metadata={"meaning": "spread the copies of an entry over: rack, zone; empty: anywhere"},
+    )
+    placement_domains_least: int = field(
+        default=2,
+        metadata={"meaning": "racks or zones of an entry's copies, as a minimum", "least": 1},
+    )
+    placement_enforced: bool = field(
+        default=False,
+        metadata={"meaning": "refuse ledgers with copies in fewer racks or zones than that"},
+    )
+    placement_weighted: bool = field(
+        default=False, metadata={"meaning": "prefer bookies with more free space"}
+    )
+    placement_free_bytes_least: int = field(
+        default=0,
+        metadata={"meaning": "bookies with less free space get no new ledgers", "least": 0},
+    )
+    topology_file: str = field(
+        default="",
+        metadata={"meaning": "TOML with rack and zone by bookie; empty: what bookies register"},
     )
     ledger_entries_max: int = field(
         default=1_000_000, metadata={"meaning": "entries before a log rolls its ledger", "least": 1}

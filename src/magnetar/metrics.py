@@ -51,6 +51,26 @@ class Metrics:
             "Damaged places found in journals at start, torn tails left out",
             registry=self.registry,
         )
+        self.bookie_read_only = Gauge(
+            "magnetar_bookie_read_only",
+            "1 while a bookie takes no new entries (disks, health)",
+            registry=self.registry,
+        )
+        self.bookie_failed_directories = Gauge(
+            "magnetar_bookie_failed_directories",
+            "Ledger directories whose flushes fail",
+            registry=self.registry,
+        )
+        self.bookie_compacted_bytes_total = Counter(
+            "magnetar_bookie_compacted_bytes_total",
+            "Bytes of live entries copied by compaction",
+            registry=self.registry,
+        )
+        self.bookie_compacted_logs_total = Counter(
+            "magnetar_bookie_compacted_logs_total",
+            "Entry logs removed by compaction",
+            registry=self.registry,
+        )
         self.broker_connections = Gauge(
             "magnetar_broker_connections", "Client connections", registry=self.registry
         )

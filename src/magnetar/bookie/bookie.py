@@ -52,6 +52,7 @@ from magnetar.bookie.parking import Add, Parking
 from magnetar.bookie.read_cache import ReadCache
 from magnetar.bookie.replay import StartReport, replay_all
 from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.upkeep import Upkeep
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk, RealDisk
 from magnetar.metrics import Metrics
@@ -127,6 +128,7 @@ class Bookie:
         self.read_only_changed: Callable[[bool], None] = lambda read_only: None
         """Called on the loop; set by whoever registers the bookie."""
         self._writes_refused = False
+        self._told_read_only = False
         self.report: StartReport | None = None
 
     # -- start and end ------------------------------------------------------------------------
@@ -158,9 +160,10 @@ class Bookie:
         self._parkings = [
             Parking(config.journal.pending_bytes_max, self._add_parked) for _ in self._storages
         ]
-        self._flusher = Flusher(
-            self._table, self._parkings, config, disk, self._metrics, self._tell_read_only
+        self._upkeep = Upkeep(
+            self._storages, self._journals, config, disk, self._metrics, self._tell_read_only
         )
+        self._flusher = Flusher(self._table, self._parkings, config, self._metrics, self._upkeep)
         try:
             self.report = report = await self._storages[0].flush_lane.run(
                 lambda: replay_all(self._table, directories, self._metrics)
@@ -169,6 +172,7 @@ class Bookie:
             await self._close_parts()
             raise
         self._closed = False
+        self._upkeep.start()
         self._flusher.start()
         if report.files > len(self._journals):
             self._flusher.want()
@@ -180,6 +184,7 @@ class Bookie:
             return
         self._closed = True
         await self._flusher.stop()
+        await self._upkeep.stop()
         for parking in self._parkings:
             parking.refuse_all(BookieIOError("the bookie is closing"))
         try:
@@ -199,7 +204,7 @@ class Bookie:
     @property
     def read_only(self) -> bool:
         """No new entries are taken; recovery may write."""
-        return self._writes_refused or self._flusher.disk_full
+        return self._writes_refused or self._upkeep.read_only
 
     def refuse_writes(self, refuse: bool) -> None:
         """An operator's word; the bookie is also read-only while a disk is nearly full."""
@@ -207,7 +212,10 @@ class Bookie:
         self._tell_read_only()
 
     def _tell_read_only(self) -> None:
-        self.read_only_changed(self.read_only)
+        read_only = self.read_only
+        if read_only != self._told_read_only:
+            self._told_read_only = read_only
+            self.read_only_changed(read_only)
 
     # -- adding -------------------------------------------------------------------------------
 
@@ -277,11 +285,7 @@ class Bookie:
     ) -> None:
         if self._closed:
             raise BookieIOError("the bookie is closed")
-        if self.read_only and not flags & RECOVERY:
-            raise ReadOnlyBookieError(
-                f"add to ledger {ledger_id}: the bookie is read-only (its disks are nearly full, "
-                "or an operator said so); free space or write elsewhere"
-            )
+        self._check_takes(ledger_id, bool(flags & RECOVERY))
         if ledger is None:
             _check_key_length(ledger_id, master_key)
             return
@@ -292,6 +296,15 @@ class Bookie:
         _check_key(ledger, master_key)
         if ledger.fenced and not flags & RECOVERY:
             raise FencedError(f"ledger {ledger_id} is fenced; this writer must stop")
+
+    def _check_takes(self, ledger_id: int, recovery: bool) -> None:
+        reason = self._upkeep.refusal(recovery)
+        if reason is None and self._writes_refused and not recovery:
+            reason = "an operator said so"
+        if reason is not None:
+            raise ReadOnlyBookieError(
+                f"add to ledger {ledger_id}: the bookie is read-only: {reason}; write elsewhere"
+            )
 
     def _check_journal(self, ledger_id: int, size: int) -> None:
         journal = self._journals[ledger_id % len(self._journals)]

@@ -1,79 +1,102 @@
 """Entry logs: where entries lie for good. One file holds entries of many ledgers, sorted by
-(ledger, entry) within each flush.
+(ledger, entry) within each flush. The bytes: ``entry_log_format.py``.
 
-``docs/formats/entry-log.md`` is the byte-by-byte description; in short::
-
-    file   = header (64) | record | ... | footer (ledgers of the file, when it was closed in order)
-    record = length 4 | crc32c 4 | entry
-
-Rules: the checksum covers the length and the entry and is seeded with the log's id. A log is
-only appended to, and only by its directory's flush; after a restart, or after a failed sync, a
-new one is begun. Records become visible to readers through the index, which is written after
-``sync``.
+Rules: a log is only appended to, and only by one writer: its directory's flush, or a compaction;
+after a restart, or after a failed sync, a new one is begun. Records become visible to readers
+through the index, which is written after ``sync``.
 """
 
 from __future__ import annotations
 
 import struct
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
-from crc32c import crc32c
-
+from magnetar.bookie.entry_log_format import (
+    HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    decode_header,
+    encode_footer,
+    encode_header,
+    encode_record_header,
+    log_ids,
+    log_path,
+    record_at,
+    record_length,
+    seed_of,
+)
 from magnetar.env.disk import Disk, DiskFile
-from magnetar.model.entry import ENTRY_HEADER_BYTES
 from magnetar.model.errors import BookieIOError
 
-HEADER_BYTES = 64
-RECORD_HEADER_BYTES = 8
-LOG_SUFFIX = ".log"
 OPEN_LOGS_MAX = 64
 JOIN_BYTES_MAX = 16 << 10
 OFFSET_MAX = (1 << 32) - 1
+ENTRY_BYTES_MAX = 1 << 28
 
-_MAGIC, _FOOTER_MAGIC = b"MGEL", b"MGEF"
-_VERSION = 1
-_HEADER = struct.Struct(">4sIQ")
-_RECORD = struct.Struct(">II")
-_WORD = struct.Struct(">I")
-_FOOTER_ROW = struct.Struct(">qQQ")
-_TRAILER = struct.Struct(">QI4s")
+Finished: TypeAlias = Callable[[int, int, Mapping[int, Sequence[int]]], None]
+"""``finished(log id, bytes of records, ledger id -> (entries, bytes))``: a log takes no more."""
+
 _entry_ids = struct.Struct(">qq").unpack_from
 
 
-def seed_of(log_id: int) -> int:
-    return crc32c(log_id.to_bytes(8, "big"))
+class LogIds:
+    """Gives out the ids of a directory's logs; any thread may take one."""
 
+    def __init__(self, highest: int) -> None:
+        self._lock = threading.Lock()
+        self._next = highest + 1
 
-def log_path(directory: Path, log_id: int) -> Path:
-    return directory / f"{log_id:08x}{LOG_SUFFIX}"
+    @property
+    def next_id(self) -> int:
+        """The id that will be given out next: every log that exists has a smaller one."""
+        return self._next
 
-
-def log_ids(names: Sequence[str]) -> list[int]:
-    """Ids out of a directory's names, ascending."""
-    stems = [name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX)]
-    return sorted(int(stem, 16) for stem in stems if not set(stem) - set("0123456789abcdef"))
+    def take(self) -> int:
+        with self._lock:
+            log_id, self._next = self._next, self._next + 1
+        return log_id
 
 
 class EntryLogWriter:
-    """The log that flushes append to. Blocking; raises ``OSError``. Used by the flush lane."""
+    """Appends to one log after the other. Blocking; raises ``OSError``. Used by one lane.
 
-    def __init__(self, disk: Disk, directory: Path, log_bytes_max: int) -> None:
+    ``ids``: given by whoever has several writers in one directory. ``sources``: the logs that what
+    is written here replaces (a compaction's), none for a flush's.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        log_bytes_max: int,
+        ids: LogIds | None = None,
+        finished: Finished = lambda log_id, byte_count, ledgers: None,
+        sources: Sequence[int] = (),
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._log_bytes_max = min(log_bytes_max, OFFSET_MAX - (1 << 29))
+        self._ids = ids or LogIds(max(log_ids(disk.list(directory)), default=0))
+        self._finished = finished
+        self._sources = sources
         self._file: DiskFile | None = None
-        self._next_id = max(log_ids(disk.list(directory)), default=0) + 1
         self._log_id = 0
         self._seed = 0
         self._offset = 0
         self._ledgers: dict[int, list[int]] = {}  # ledger id -> [entries, bytes]
 
     @property
-    def current_id(self) -> int:
-        """The log being written or, between logs, the next one: all below are closed."""
-        return self._log_id if self._file is not None else self._next_id
+    def log_id(self) -> int:
+        """The log written last."""
+        return self._log_id
+
+    @property
+    def settled_id(self) -> int:
+        """No log below this id is written by this writer any more."""
+        return self._log_id if self._file is not None else self._ids.next_id
 
     def append(self, entries: Sequence[tuple[int, int, bytes]]) -> list[tuple[int, int, int, int]]:
         """Write (ledger id, entry id, entry) rows, a few hundred at a time; returns (ledger id,
@@ -84,13 +107,12 @@ class EntryLogWriter:
         parts: list[bytes] = []
         rows = []
         start = offset = self._offset
-        log_id, seed, pack = self._log_id, self._seed, _RECORD.pack
+        log_id, seed = self._log_id, self._seed
         for ledger_id, entry_id, data in entries:
-            length = len(data)
-            parts.append(pack(length, crc32c(data, crc32c(_WORD.pack(length), seed))))
+            parts.append(encode_record_header(data, seed))
             parts.append(data)
             rows.append((ledger_id, entry_id, log_id, offset))
-            offset += RECORD_HEADER_BYTES + length
+            offset += RECORD_HEADER_BYTES + len(data)
         if (offset - start) // len(parts) < JOIN_BYTES_MAX:
             parts = [b"".join(parts)]  # a copy is cheaper than many short iovecs
         self._file.pwritev(parts, start)
@@ -110,16 +132,16 @@ class EntryLogWriter:
 
     def _begin(self) -> None:
         self.finish()
-        log_id, self._next_id = self._next_id, self._next_id + 1
+        log_id = self._ids.take()
         file = self._disk.open(log_path(self._directory, log_id), create=True)
         self._file = file
-        file.pwritev([encode_header(log_id)], 0)
-        self._disk.sync_dir(self._directory)
         self._log_id, self._seed, self._offset = log_id, seed_of(log_id), HEADER_BYTES
         self._ledgers = {}
+        file.pwritev([encode_header(log_id, self._sources)], 0)
+        self._disk.sync_dir(self._directory)
 
     def finish(self) -> None:
-        """Write the footer and close: the log takes no more."""
+        """Write the footer and close: the log takes no more. What was appended must be synced."""
         if self._file is None:
             return
         self._file.pwritev([encode_footer(self._log_id, self._offset, self._ledgers)], self._offset)
@@ -131,6 +153,7 @@ class EntryLogWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
+            self._finished(self._log_id, self._offset, self._ledgers)
 
 
 class EntryLogReader:
@@ -153,25 +176,27 @@ class EntryLogReader:
         """The entry at ``offset`` and, as far as they lie behind it within ``bytes_max``, the
         next ones of its ledger: (entry id, entry) pairs, the ids consecutive.
 
-        Raises ``BookieIOError``, naming file and offset, if the first is not whole.
+        Raises ``BookieIOError``, naming file and offset, if the first is not whole or cannot be
+        read, and ``FileNotFoundError`` if there is no such log.
         """
         file, seed = self._file(log_id)
-        data = file.pread(max(bytes_max, RECORD_HEADER_BYTES), offset)
-        need = RECORD_HEADER_BYTES
-        if len(data) >= need:
-            need += _WORD.unpack_from(data)[0]
-            if len(data) < need <= RECORD_HEADER_BYTES + (1 << 28):
-                data += file.pread(need - len(data), offset + len(data))
-        entry = _record_at(data, 0, seed)
+        try:
+            data = _read_some(file, offset, max(bytes_max, RECORD_HEADER_BYTES))
+        except OSError as error:
+            raise BookieIOError(
+                f"entry {ledger_id}:{entry_id} cannot be read from {file.path} at offset "
+                f"{offset}: {error}; read it from another bookie, and look at the disk"
+            ) from error
+        entry = record_at(data, 0, seed)
         if entry is None or _entry_ids(entry) != (ledger_id, entry_id):
             raise BookieIOError(
                 f"entry {ledger_id}:{entry_id} is damaged in {file.path} at offset {offset}; "
                 "read it from another bookie and let re-replication restore this copy"
             )
         found = [(entry_id, entry)]
-        pos = need
+        pos = RECORD_HEADER_BYTES + len(entry)
         while len(found) < entries_max:
-            following = _record_at(data, pos, seed)
+            following = record_at(data, pos, seed)
             entry_id += 1
             if following is None or _entry_ids(following) != (ledger_id, entry_id):
                 break
@@ -185,11 +210,13 @@ class EntryLogReader:
             self._open.move_to_end(log_id)
             return known
         path = log_path(self._directory, log_id)
+        file = self._disk.open(path)
         try:
-            file = self._disk.open(path)
-        except FileNotFoundError as error:
-            raise BookieIOError(f"entry log {path} is missing; the index refers to it") from error
-        if file.pread(HEADER_BYTES, 0) != encode_header(log_id):
+            header = file.pread(HEADER_BYTES, 0)
+        except OSError as error:
+            file.close()
+            raise BookieIOError(f"{path} cannot be read at offset 0: {error}") from error
+        if decode_header(header, log_id) is None:
             file.close()
             raise BookieIOError(f"{path} does not begin as entry log {log_id} does")
         self._open[log_id] = file, seed_of(log_id)
@@ -197,48 +224,28 @@ class EntryLogReader:
             self._open.popitem(last=False)[1][0].close()
         return self._open[log_id]
 
+    def forget(self, removed: Sequence[int]) -> None:
+        """Close logs that were removed: an open file keeps its space."""
+        for log_id in removed:
+            known = self._open.pop(log_id, None)
+            if known is not None:
+                known[0].close()
+
     def close(self) -> None:
         for file, _ in self._open.values():
             file.close()
         self._open.clear()
 
 
-def _record_at(data: bytes, pos: int, seed: int) -> bytes | None:
-    """The entry of the record at ``pos``, or None if there is no whole one."""
-    start = pos + RECORD_HEADER_BYTES
-    if len(data) < start:
-        return None
-    length, crc = _RECORD.unpack_from(data, pos)
-    entry = data[start : start + length]
-    if len(entry) < length or length < ENTRY_HEADER_BYTES:
-        return None
-    if crc32c(entry, crc32c(_WORD.pack(length), seed)) != crc:
-        return None
-    return entry
-
-
-def encode_header(log_id: int) -> bytes:
-    body = _HEADER.pack(_MAGIC, _VERSION, log_id)
-    return (body + _WORD.pack(crc32c(body))).ljust(HEADER_BYTES, b"\0")
-
-
-def encode_footer(log_id: int, offset: int, ledgers: dict[int, list[int]]) -> bytes:
-    """Rows of (ledger id, entries, bytes) and a trailer that says where they start."""
-    rows = b"".join(
-        _FOOTER_ROW.pack(ledger_id, *counts) for ledger_id, counts in sorted(ledgers.items())
-    )
-    return rows + _TRAILER.pack(offset, crc32c(rows, seed_of(log_id)), _FOOTER_MAGIC)
-
-
-def decode_footer(log_id: int, tail: bytes, tail_offset: int) -> dict[int, tuple[int, int]] | None:
-    """Ledger id -> (entries, bytes) out of ``tail``, the file's bytes from ``tail_offset`` to its
-    end; None if the file has no whole footer there."""
-    if len(tail) < _TRAILER.size:
-        return None
-    offset, crc, magic = _TRAILER.unpack(tail[-_TRAILER.size :])
-    rows = tail[offset - tail_offset : -_TRAILER.size] if offset >= tail_offset else b""
-    if magic != _FOOTER_MAGIC or len(rows) % _FOOTER_ROW.size:
-        return None
-    if crc32c(rows, seed_of(log_id)) != crc:
-        return None
-    return {row[0]: (row[1], row[2]) for row in _FOOTER_ROW.iter_unpack(rows)}
+def _read_some(file: DiskFile, offset: int, byte_count: int) -> bytes:
+    """At least the whole record at ``offset``. A place behind it that the disk cannot read does
+    not keep it from its reader. Raises ``OSError``."""
+    try:
+        data = file.pread(byte_count, offset)
+    except OSError:
+        data = file.pread(RECORD_HEADER_BYTES, offset)
+    if len(data) >= RECORD_HEADER_BYTES:
+        missing = RECORD_HEADER_BYTES + record_length(data) - len(data)
+        if 0 < missing <= ENTRY_BYTES_MAX:
+            data += file.pread(missing, offset + len(data))
+    return data

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import structlog
 
 from magnetar.bookie.ledger_table import LedgerTable
 from magnetar.bookie.parking import Parking
+from magnetar.bookie.upkeep import Upkeep
 from magnetar.config import BookieConfig
-from magnetar.env.disk import Disk
 from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError
@@ -37,17 +37,14 @@ class Flusher:
         table: LedgerTable,
         parkings: Sequence[Parking],
         config: BookieConfig,
-        disk: Disk,
         metrics: Metrics,
-        full_changed: Callable[[], None],
+        upkeep: Upkeep,
     ) -> None:
         self.flush_bytes = config.write_cache_bytes // (4 * len(table.storages))
-        self.disk_full = False
-        self._full_changed = full_changed
+        self._upkeep = upkeep
         self._table = table
         self._parkings = parkings
         self._config = config
-        self._disk = disk
         self._metrics = metrics
         self._wanted = [asyncio.Event() for _ in table.storages]
         self._tasks = TaskScope("bookie")
@@ -55,7 +52,6 @@ class Flusher:
         self._stopped = False
 
     def start(self) -> None:
-        self._check_space()
         for index in range(len(self._table.storages)):
             self._tasks.spawn(self._run(index), f"flush-{index}")
 
@@ -89,6 +85,7 @@ class Flusher:
             except (BookieIOError, OSError) as error:
                 self._metrics.bookie_flush_failures_total.inc()
                 log.error("flush failed; trying again", error=str(error))
+                await self._upkeep.flush_failed(index, error)
                 await asyncio.sleep(RETRY_S)
                 event.set()
 
@@ -100,26 +97,11 @@ class Flusher:
             await storage.flush([journal.committed for journal in table.journals])
         finally:
             self._under_way -= 1
-            self._check_space()
+            self._upkeep.look()
+        self._upkeep.flush_worked(index)
         self._metrics.bookie_flush_seconds.observe(time.perf_counter() - started)
         for journal in table.journals:
             journal.trim(min(each.marks.positions[journal.index] for each in table.storages))
         if not self._under_way:
             table.shrink()
         self._parkings[index].drain(lambda: storage.cache.full)
-
-    def _check_space(self) -> None:
-        """Take no new entries while a directory lacks room for what memory and journal hold."""
-        config = self._config
-        reserve = 2 * config.write_cache_bytes + 2 * config.journal.file_bytes
-        paths = [*config.ledger_directories, *config.journal.directories]
-        free = min(self._disk.space(path).free_bytes for path in paths)
-        full = free < reserve * (1.25 if self.disk_full else 1.0)
-        changed, self.disk_full = full != self.disk_full, full
-        if changed:
-            log.warning(
-                "bookie is read-only now: a disk is nearly full" if full else "bookie has room",
-                free_bytes=free,
-                reserve_bytes=reserve,
-            )
-            self._full_changed()

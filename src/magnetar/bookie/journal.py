@@ -8,8 +8,12 @@ Invariants:
 
 * A request is acknowledged only when the one file that holds all of it has it on the device: a
   commit never spans files, and a roll happens between commits only.
-* After any write or sync error the journal is broken until restart: the requests of that commit,
+* After a write or sync error the journal is broken until restart: the requests of that commit,
   all that wait and all that come are refused; nothing uncertain is ever acknowledged later.
+* A full disk is no such error: the entries of that commit are refused, and the next commit is
+  written over it. What others depend on (LEDGER records) is not given up but written with the next
+  commit. A prepared file keeps its last ``CONTROL_BYTES`` for what is not entries, so that fences
+  and deletions find room on a full disk.
 * ``committed`` only moves forward, and every record before it was queued (so is in the write
   cache and the ledger states) before it moved.
 * Waiting bytes are bounded by ``pending_bytes_max``.
@@ -29,9 +33,12 @@ from typing import TypeAlias
 
 import structlog
 
+from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.journal_files import JournalDirectory, JournalFile
 from magnetar.bookie.journal_format import (
     BLOCK_BYTES,
+    ENTRY,
+    LEDGER,
     NOOP,
     FileHeader,
     JournalPosition,
@@ -43,7 +50,7 @@ from magnetar.bookie.journal_format import (
 from magnetar.config import JournalConfig
 from magnetar.env.disk import Disk
 from magnetar.metrics import Metrics
-from magnetar.model.errors import BookieIOError, MagnetarError
+from magnetar.model.errors import BookieIOError, MagnetarError, ReadOnlyBookieError
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +58,9 @@ Done: TypeAlias = Callable[[MagnetarError | None, Sequence[int]], None]
 
 JOIN_BYTES_MAX = 16 << 10
 """Commits whose parts are smaller on average are joined: a copy is cheaper than many iovecs."""
+
+CONTROL_BYTES = 64 << 10
+"""At the end of a journal file, not for entries."""
 
 PLAIN_FILE_BYTES_MAX = 1 << 20
 """A file without prepared blocks gets at most this much before a prepared one is asked for."""
@@ -95,11 +105,15 @@ class Journal:
         self.appended_bytes = 0
         """Since the start; tells how much a replay would have to read."""
         self.broken: BookieIOError | None = None
+        self.out_of_space = False
+        """The disk was full at the last try: whoever adds entries is to be refused."""
+        self.path = directory.path
         self.committed = JournalPosition(0, 0)
         self._directory = directory
         self._config = config
         self._metrics = metrics
         self._sleep = sleep
+        self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._lane = disk.lane(f"journal-{index}")
         self._housekeeping = disk.lane(f"journal-{index}-files")
@@ -116,6 +130,8 @@ class Journal:
         self._seed = 0
         self._offset = 0
         self._sequence = 0
+        self._torn = False  # a commit that the disk had no room for lies at the offset
+        self._owed: list[Request] = []  # to be written with the next commit
         self._not_prepared_after = 0
         self._files: list[int] = []  # the loop's: files that are not spent yet
 
@@ -219,6 +235,26 @@ class Journal:
         self.pending_bytes = 0
         self._answer(iter(requests), error)
 
+    def _refused(self, requests: list[Request], error: MagnetarError) -> None:
+        """The disk is full; nothing else is wrong."""
+        if not self.out_of_space:
+            log.error("journal has no room; entries are refused", error=str(error))
+        self.out_of_space = True
+        self.pending_bytes -= sum([request.byte_count for request in requests])
+        self._answer(iter(requests), error)
+
+    def try_space(self) -> None:
+        """After a refusal: take entries again if there may be room. Call it now and then."""
+        if not self.out_of_space:
+            return
+        try:
+            free_bytes = self._disk.space(self.path).free_bytes
+        except OSError:
+            return  # later, then
+        if self._prepared is not None or free_bytes >= self._config.file_bytes // 4:
+            self._not_prepared_after = 0
+            self.out_of_space = False
+
     def _answer(self, requests: Iterator[Request], error: MagnetarError | None) -> None:
         """Call every ``done``; one that raises does not keep the others from theirs."""
         try:
@@ -244,9 +280,13 @@ class Journal:
             self._sleep(self._config.group_wait_us / 1e6)
         while requests := self._take():
             started = time.perf_counter()
+            requests, self._owed = [*self._owed, *requests], []
             try:
                 position = self._write(requests)
             except Exception as error:  # noqa: BLE001 - this commit is uncertain now
+                if is_no_space(error):
+                    self._refuse(requests, error)
+                    continue
                 reason = BookieIOError(
                     f"journal {self._directory.path} cannot write: {error!r}; nothing more is "
                     "acknowledged until the bookie is restarted on a sound disk"
@@ -255,6 +295,27 @@ class Journal:
                 return  # _active stays set: this thread is never woken again
             seconds = time.perf_counter() - started
             self._lane.post(self._committed, requests, position, seconds)
+
+    def _refuse(self, requests: list[Request], error: BaseException) -> None:
+        """The disk had no room for a commit: try again with what is not entries."""
+        reason = ReadOnlyBookieError(
+            f"journal {self.path} has no room ({error}); free space, the bookie takes entries "
+            "again by itself"
+        )
+        self._lane.post(self._refused, [r for r in requests if r.kind == ENTRY], reason)
+        control = [r for r in requests if r.kind != ENTRY]
+        if not control:
+            return
+        started = time.perf_counter()
+        try:
+            position = self._write(control)
+        except OSError as again:
+            if not is_no_space(again):
+                raise
+            self._owed = [r for r in control if r.kind == LEDGER]
+            self._lane.post(self._refused, [r for r in control if r.kind != LEDGER], reason)
+            return
+        self._lane.post(self._committed, control, position, time.perf_counter() - started)
 
     def _take(self) -> list[Request]:
         """All that waits, up to one commit's bytes; at least one request if there is one."""
@@ -274,22 +335,26 @@ class Journal:
     def _write(self, requests: list[Request]) -> JournalPosition:
         records = sum([len(request.payloads) for request in requests])
         payload_bytes = sum([request.byte_count for request in requests])
-        self._roll_if_full(commit_bytes(records, payload_bytes))
+        entries = any(request.kind == ENTRY for request in requests)
+        self._roll_if_full(commit_bytes(records, payload_bytes) + CONTROL_BYTES * entries)
         assert self._file is not None
         groups = [(request.kind, request.payloads) for request in requests]
         parts, size = encode_commit(groups, self._sequence, self._seed)
-        header, self._header = self._header, b""
+        header = self._header
         if header:
             parts.insert(0, header)
         if (size + len(header)) // len(parts) < JOIN_BYTES_MAX:
             parts = [b"".join(parts)]
         file, start = self._file.file, self._offset - len(header)
+        self._torn = True  # until it is whole
         if self._config.sync:
             file.write_through(parts, start)
         else:
             file.pwritev(parts, start)
             if any(request.sync for request in requests):
                 file.datasync()
+        self._torn = False
+        self._header = b""
         self._sequence += 1
         self._offset += size
         self._prepare_next()
@@ -309,12 +374,12 @@ class Journal:
             following, self._prepared = self._prepared, None
             if following is None:
                 file_id, self._next_id = self._next_id, self._next_id + 1
-        if following is None:
-            following = self._directory.create_plain(file_id)
         if not self._config.sync:
             file.file.datasync()
+        if following is None:
+            following = self._directory.create_plain(file_id)
         file.file.close()
-        self._switch(following, file.file_id, self._offset)
+        self._switch(following, file.file_id, 0 if self._torn else self._offset)
 
     def _switch(self, file: JournalFile, previous_id: int, previous_end: int) -> None:
         self._file = file
@@ -322,6 +387,7 @@ class Journal:
         self._seed = seed_of(file.file_id)
         self._offset = BLOCK_BYTES
         self._sequence = 0
+        self._torn = False
 
     def _prepare_next(self) -> None:
         assert self._file is not None

@@ -91,7 +91,12 @@ class JournalDirectory:
             file = self._disk.open(path)
         else:
             file = self._disk.open(path, create=True)
-            self._fill_with_zeros(file)
+            try:
+                self._fill_with_zeros(file)
+            except OSError:  # a full disk gets back what there is of it
+                file.close()
+                self._disk.remove(path)
+                raise
         self._disk.sync_dir(self.path)
         return JournalFile(file_id, file, prepared=True)
 

@@ -1,96 +1,178 @@
-"""Giving back space: entry logs of which every ledger has been deleted are removed.
+"""The closed entry logs of a ledger directory: what they hold of use, and their end.
 
-A deleted ledger takes no entry any more (its record stays and refuses), so a log with none but
-deleted ledgers can gain no live entry either. Which ledgers a log has is in its footer; a log
-that was cut off by a crash has none and is walked once, record by record.
+Used by the directory's flush lane only, so that index, deletions and logs change one after the
+other. Blocking; raises ``OSError`` and ``BookieIOError``.
 
-Logs that hold some live entries are not compacted here.
+Rules:
+
+* A log is removed when all of its ledgers are deleted, durably (a deleted ledger takes no entry
+  any more, its record stays and refuses), or when a compacted one replaces it.
+* The index is moved from a log to the one that replaces it by ``move``: an entry that was added
+  again or deleted meanwhile is not where the old log had it, and is left alone.
+* A log whose records cannot be told (no footer, and not whole) is never removed.
+* A compacted log with sources that still exist is ``unfinished``: a crash came between its
+  completion and theirs. ``compactor.py`` takes such work up again at a start.
 """
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
-from magnetar.bookie.entry_log import (
+from magnetar.bookie.compaction_plan import dead
+from magnetar.bookie.entry_log_format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
-    decode_footer,
+    Footer,
+    RecordPlace,
+    RecordWalk,
+    decode_header,
     log_ids,
     log_path,
+    read_footer,
 )
 from magnetar.bookie.ledger_record import record_deleted
-from magnetar.bookie.location_index import LocationIndex
-from magnetar.env.disk import Disk, DiskFile
+from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.log_usage import LogUsage
+from magnetar.env.disk import Disk
 
 log = structlog.get_logger(__name__)
 
-FOOTER_BYTES_MAX = 1 << 20
-WALK_BYTES = 1 << 20
-_record = struct.Struct(">IIq").unpack_from
+
+class ClosedLog(NamedTuple):
+    """``sources``: the logs it was made to replace; ``footer`` None: it has no whole one."""
+
+    log_id: int
+    byte_count: int
+    sources: tuple[int, ...]
+    footer: Footer | None
+
+
+def inspect_log(disk: Disk, directory: Path, log_id: int) -> ClosedLog:
+    """Header and footer; a header that is not whole tells of no sources."""
+    path = log_path(directory, log_id)
+    size = disk.size(path)
+    file = disk.open(path)
+    try:
+        sources = decode_header(file.pread(HEADER_BYTES, 0), log_id) or ()
+        return ClosedLog(log_id, size, sources, read_footer(file, log_id, size))
+    finally:
+        file.close()
+
+
+def count_ledgers(disk: Disk, directory: Path, log_id: int) -> dict[int, list[int]] | None:
+    """Ledger id -> [entries, bytes] of a log without a footer; None unless its records end exactly
+    where the log does: a length that is damaged hides what follows."""
+    path = log_path(directory, log_id)
+    size = disk.size(path)
+    file = disk.open(path)
+    try:
+        walk = RecordWalk(file, size)
+        counts: dict[int, list[int]] = {}
+        for place in walk:
+            row = counts.setdefault(place.ledger_id, [0, 0])
+            row[0] += 1
+            row[1] += place.length
+        return counts if walk.whole else None
+    finally:
+        file.close()
 
 
 class Reclaimer:
-    """Of one ledger directory; used by its flush lane. Blocking."""
+    """``removed`` is told of logs that are no more: an open file keeps its space."""
 
-    def __init__(self, disk: Disk, directory: Path, index: LocationIndex) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        index: LocationIndex,
+        removed: Callable[[Sequence[int]], None],
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._index = index
-        self._walked: dict[int, frozenset[int] | None] = {}
+        self._removed = removed
+        self.usage = LogUsage(RECORD_HEADER_BYTES)
+        self.unfinished: list[ClosedLog] = []
+        self.unknown: list[int] = []
+        """Logs without a footer; whoever has the time counts their ledgers."""
 
-    def remove_dead_logs(self, current: int) -> list[int]:
-        """Remove every log but ``current`` that has deleted ledgers only; returns their ids.
-        Call when the deletions are durable."""
-        removed = []
-        for log_id in log_ids(self._disk.list(self._directory)):
-            if log_id >= current:
-                continue
-            ledgers = self._ledgers_of(log_id)
-            if ledgers is not None and all(map(self._deleted, sorted(ledgers))):
-                self._disk.remove(log_path(self._directory, log_id))
-                self._walked.pop(log_id, None)
-                removed.append(log_id)
-        if removed:
-            self._disk.sync_dir(self._directory)
-            log.info("entry logs removed", directory=str(self._directory), logs=removed)
-        return removed
+    def open(self) -> int:
+        """Look at every log's header and footer; returns the highest id (0: there is none)."""
+        ids = log_ids(self._disk.list(self._directory))
+        found = [inspect_log(self._disk, self._directory, log_id) for log_id in ids]
+        held: set[int] = set()
+        for each in found:
+            if any(source in ids for source in each.sources):
+                self.unfinished.append(each)
+                held.update((each.log_id, *each.sources))
+        known: dict[int, bool] = {}
 
-    def _deleted(self, ledger_id: int) -> bool:
+        def deleted(ledger_id: int) -> bool:
+            if ledger_id not in known:
+                known[ledger_id] = self.deleted(ledger_id)
+            return known[ledger_id]
+
+        for each in found:
+            if each.footer is None:
+                if each.log_id not in held:
+                    self.unknown.append(each.log_id)
+            elif each.log_id not in held:
+                size = each.footer.offset
+                self.usage.add(each.log_id, size, each.footer.ledgers, deleted)
+        return max(ids, default=0)
+
+    def deleted(self, ledger_id: int) -> bool:
         record = self._index.ledger(ledger_id)
         return record is not None and record_deleted(record)
 
-    def _ledgers_of(self, log_id: int) -> frozenset[int] | None:
-        """None: cannot be told, keep the log."""
-        if log_id in self._walked:
-            return self._walked[log_id]
-        path = log_path(self._directory, log_id)
-        file = self._disk.open(path)
-        try:
-            size = self._disk.size(path)
-            start = max(0, size - FOOTER_BYTES_MAX)
-            footer = decode_footer(log_id, file.pread(size - start, start), start)
-            if footer is not None:
-                return frozenset(footer)
-            self._walked[log_id] = walk(file, size)
-            return self._walked[log_id]
-        finally:
-            file.close()
+    def add(self, log_id: int, byte_count: int, ledgers: Mapping[int, Sequence[int]]) -> None:
+        """A log takes no more."""
+        self.usage.add(log_id, byte_count, ledgers, self.deleted)
 
+    def forget_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        """They were deleted, durably."""
+        self.usage.forget_ledgers(ledger_ids)
 
-def walk(file: DiskFile, size: int) -> frozenset[int] | None:
-    """The ledgers of a log's records; None unless they end exactly where the log does: a length
-    that is damaged hides what follows."""
-    ledgers = set()
-    chunk, start, pos = b"", 0, HEADER_BYTES
-    while pos + RECORD_HEADER_BYTES + 8 <= size:
-        if not start <= pos <= start + len(chunk) - RECORD_HEADER_BYTES - 8:
-            chunk, start = file.pread(WALK_BYTES, pos), pos
-        length, _, ledger_id = _record(chunk, pos - start)
-        if length < 8 or ledger_id < 0:
-            return None
-        ledgers.add(ledger_id)
-        pos += RECORD_HEADER_BYTES + length
-    return frozenset(ledgers) if pos == size else None
+    def remove_dead(self, below: int) -> list[int]:
+        """Remove the logs with ids under ``below`` that have deleted ledgers only; returns their
+        ids. Call when the deletions are durable."""
+        return self.remove(dead(self.usage.uses(below)))
+
+    def remove(self, ids: Sequence[int]) -> list[int]:
+        """Those of them that are there; returns their ids."""
+        names = self._disk.list(self._directory) if ids else []
+        gone = [log_id for log_id in log_ids(names) if log_id in ids]
+        for log_id in gone:
+            self._disk.remove(log_path(self._directory, log_id))
+        self.usage.drop(ids)
+        if gone:
+            self._removed(gone)
+            self._disk.sync_dir(self._directory)
+            log.info("entry logs removed", directory=str(self._directory), logs=gone)
+        return gone
+
+    # -- the steps of a compaction that change the index --------------------------------------
+
+    def move(self, log_id: int, places: Sequence[RecordPlace], sources: frozenset[int]) -> int:
+        """Point the index to ``places`` of ``log_id`` where it points into ``sources``; returns
+        how many that were. At most ``BATCH_MAX`` places."""
+        assert len(places) <= BATCH_MAX
+        rows = []
+        for ledger_id, entry_id, offset, _ in places:
+            location = self._index.location(ledger_id, entry_id)
+            if location is not None and location[0] in sources:
+                rows.append((ledger_id, entry_id, log_id, offset))
+        if rows:
+            self._index.put_locations(rows)
+        return len(rows)
+
+    def replace(self, log_id: int, footer: Footer, sources: Sequence[int]) -> list[int]:
+        """All has been moved: make it durable, then remove the sources. Returns their ids."""
+        self._index.sync()
+        gone = self.remove(sources)
+        self.add(log_id, footer.offset, footer.ledgers)
+        return gone

@@ -22,18 +22,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import structlog
 
-from magnetar.bookie.entry_log import (
-    RECORD_HEADER_BYTES,
-    EntryLogReader,
-    EntryLogWriter,
-    log_path,
-)
+from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter, LogIds
+from magnetar.bookie.entry_log_format import RECORD_HEADER_BYTES, log_path
 from magnetar.bookie.journal_format import JournalPosition
 from magnetar.bookie.ledger_record import record_deleted
 from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
@@ -97,6 +94,9 @@ class LedgerStorage:
         """Ledgers whose records changed since the last flush."""
         self.deleted: dict[int, None] = {}
         self.flush_lane = disk.lane(f"flush-{index}")
+        self.settled_id = 0
+        """Logs with smaller ids are closed, and all of them that is of use is in the index. The
+        flush lane's."""
         self._disk = disk
         self._config = config
         self._open_index = open_index
@@ -112,11 +112,19 @@ class LedgerStorage:
         """Blocking. ``count``: ledger directories; ``journals``: journal directories."""
         self._disk.make_dir(self.path)
         self.marks: Marks = self._mark_file.load(self.index, count, journals)
-        self._log = EntryLogWriter(self._disk, self.path, self._config.entry_log_bytes_max)
         self.location_index = self._open_index(self.path / "index")
         self._pages = PageWindow(self._disk, self._config.entry_log_cached_bytes_max)
-        self._reclaimer = Reclaimer(self._disk, self.path, self.location_index)
+        self.reclaimer = Reclaimer(self._disk, self.path, self.location_index, self._close_removed)
         self._opened = True
+        self.log_ids = LogIds(self.reclaimer.open())
+        self.settled_id = self.log_ids.next_id
+        self._log = EntryLogWriter(
+            self._disk,
+            self.path,
+            self._config.entry_log_bytes_max,
+            self.log_ids,
+            self.reclaimer.add,
+        )
         self._mark_file.store(self.marks)
 
     def enter_limbo(self) -> None:
@@ -144,7 +152,7 @@ class LedgerStorage:
             reader.close()
         try:
             self._log.finish()
-        except OSError as error:  # the footer only saves reading the log through
+        except (OSError, BookieIOError) as error:  # the footer only saves reading the log through
             log.error("entry log closed without its footer", path=str(self.path), error=str(error))
             self._log.abandon()
         self.location_index.close()
@@ -196,11 +204,43 @@ class LedgerStorage:
             if marks != self.marks:
                 self._mark_file.store(marks)
                 self.marks = marks
+            self.settled_id = self._log.settled_id
             if work.deleted:
-                self._reclaimer.remove_dead_logs(self._log.current_id)
+                self.reclaimer.forget_ledgers(work.deleted)
+                self.reclaimer.remove_dead(self.settled_id)
         except OSError as error:
             self._log.abandon()
             raise BookieIOError(f"cannot flush {self.path}: {error}") from error
+
+    async def apply_deletions(self) -> None:
+        """Write what was deleted, and remove the logs that are dead by it, ahead of the flush that
+        would: that one may wait for the space. It does the same again. Raises ``BookieIOError``,
+        ``OSError``."""
+        ids = [*(self._work.deleted if self._work is not None else ()), *self.deleted]
+        wanted = frozenset(ids)
+        waiting = self._work.records if self._work is not None else []
+        records = [row for row in waiting if row[0] in wanted]
+        records += [
+            (ledger_id, self.dirty[ledger_id].encode())
+            for ledger_id in self.deleted
+            if ledger_id in self.dirty
+        ]
+        await self.flush_lane.run(lambda: self._write_deletions(records, ids))
+
+    def _write_deletions(self, records: list[tuple[int, bytes]], ids: list[int]) -> None:
+        for start in range(0, len(records), BATCH_MAX):
+            self.location_index.put_ledgers(records[start : start + BATCH_MAX])
+        for ledger_id in ids:
+            self.location_index.delete_locations(ledger_id)
+        if ids:
+            self.location_index.sync()
+        self.reclaimer.forget_ledgers(ids)
+        self.reclaimer.remove_dead(self.settled_id)
+
+    def _close_removed(self, log_ids: Sequence[int]) -> None:
+        """In the flush lane: readers let go of logs that were removed."""
+        for lane, reader in zip(self._read_lanes, self._readers, strict=True):
+            lane.submit(partial(reader.forget, log_ids))
 
     def _write_entries(self, half: WriteHalf, paced: bool) -> None:
         entries = half.sorted_entries()
@@ -265,10 +305,21 @@ class LedgerStorage:
         following = self._following[lane]
         if following.pop(ledger_id, 0) != entry_id:
             bytes_max = min(bytes_max, RANDOM_READ_BYTES)
-        try:
-            found = self._readers[lane].read(*location, ledger_id, entry_id, entries_max, bytes_max)
-        except OSError as error:
-            raise BookieIOError(f"cannot read entry {ledger_id}:{entry_id}: {error}") from error
+        reader = self._readers[lane]
+        while True:
+            try:
+                found = reader.read(*location, ledger_id, entry_id, entries_max, bytes_max)
+                break
+            except OSError as error:
+                moved = self.location_index.location(ledger_id, entry_id)
+                if isinstance(error, FileNotFoundError) and moved not in (None, location):
+                    location = moved  # compaction replaced the log since the index was asked
+                    continue
+                path = log_path(self.path, location[0])
+                raise BookieIOError(
+                    f"entry {ledger_id}:{entry_id} should lie in {path} at offset {location[1]}: "
+                    f"{error}; read it from another bookie"
+                ) from error
         following[ledger_id] = found[-1][0] + 1
         if len(following) > READERS_KEPT_MAX:
             del following[next(iter(following))]

@@ -232,7 +232,8 @@ class RealDisk:
 
     def space(self, path: Path) -> DiskSpace:
         stat = os.statvfs(path)
-        return DiskSpace(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+        usable = stat.f_blocks - stat.f_bfree + stat.f_bavail  # without what root alone may take
+        return DiskSpace(usable * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
     def lane(self, name: str) -> Lane:
         return SerialLane(name)

@@ -39,6 +39,8 @@ def settings(root: Path, journals: int = 1, ledgers: int = 1, **changes: object)
         ledger_directories=tuple(root / f"ledgers{n}" for n in range(ledgers)),
         write_cache_bytes=4 << 20,
         flush_interval_ms=60_000,
+        disk_check_interval_ms=20,
+        disk_reserve_bytes=0,
         journal=replace(journal, **own),  # type: ignore[arg-type]
     )
     return replace(config, **rest)  # type: ignore[arg-type]

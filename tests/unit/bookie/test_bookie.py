@@ -455,7 +455,7 @@ def test_a_disk_that_fills_up_makes_the_bookie_read_only_until_it_has_room(
             await asyncio.sleep(0.1)
             with pytest.raises(ReadOnlyBookieError):
                 await add(bookie, 1, [1])
-            disk.free_bytes = 1 << 30
+            disk.free_bytes = 1 << 39
             await asyncio.sleep(0.1)
             await add(bookie, 1, [1])
             assert told == [True, False]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import FENCE, Bookie
-from magnetar.bookie.entry_log import HEADER_BYTES, RECORD_HEADER_BYTES
+from magnetar.bookie.entry_log_format import HEADER_BYTES, RECORD_HEADER_BYTES
 from magnetar.config import BookieConfig
 from magnetar.env.disk import RealDisk
 from magnetar.model.errors import (
@@ -264,7 +264,7 @@ def test_a_corrupt_entry_in_an_entry_log_is_an_error_and_its_neighbours_are_serv
             assert len(await bookie.read_batch(1, 0, 10, 1 << 20)) == 2
         path.rename(path.with_suffix(".gone"))
         async with running(config) as bookie:
-            with pytest.raises(BookieIOError, match="missing"):
+            with pytest.raises(BookieIOError, match="should lie in"):
                 await bookie.read_entry(1, 0)
 
     asyncio.run(scenario())

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.entry_log import (
+from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter
+from magnetar.bookie.entry_log_format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
-    EntryLogReader,
-    EntryLogWriter,
     decode_footer,
     log_ids,
     log_path,
@@ -129,8 +128,9 @@ def test_logs_roll_and_a_closed_one_tells_its_ledgers(tmp_path: Path) -> None:
     total = 0
     for log_id in log_ids(disk.list(tmp_path)):
         data = log_path(tmp_path, log_id).read_bytes()
-        ledgers = decode_footer(log_id, data, 0)
-        assert ledgers is not None
+        footer = decode_footer(log_id, data, 0)
+        assert footer is not None
+        ledgers = footer.ledgers
         assert set(ledgers) == {7}
         total += ledgers[7][0]
         assert decode_footer(log_id + 1, data, 0) is None

@@ -1,0 +1,73 @@
+"""Decides what a bookie may still take, from the space of its disks.
+
+    level       when (the worst disk counts)                        taken
+    WRITABLE    else                                                everything
+    CROWDED     used >= warn_share                                  everything; a warning is logged
+    READ_ONLY   used >= full_share, or free < reserve_bytes         recovery's adds, fences, reads
+    EXHAUSTED   free < a quarter of reserve_bytes                   fences, reads
+
+A bookie that is READ_ONLY comes back at ``low_water_share`` and five quarters of the reserve, so
+that it does not flap. ``reserve_bytes`` covers what is promised already: what memory and journals
+hold must fit into entry logs and index.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+
+class Space(Protocol):
+    """Of one file system."""
+
+    @property
+    def total_bytes(self) -> int: ...
+
+    @property
+    def free_bytes(self) -> int: ...
+
+
+class Level(IntEnum):
+    WRITABLE = 0
+    CROWDED = 1
+    READ_ONLY = 2
+    EXHAUSTED = 3
+
+
+class SpaceRules(NamedTuple):
+    """Shares of 1, used of total; ``low_water_share`` at most ``full_share``."""
+
+    warn_share: float
+    full_share: float
+    low_water_share: float
+    reserve_bytes: int
+
+
+def judge(rules: SpaceRules, spaces: Sequence[Space], before: Level) -> Level:
+    """The level now; ``before`` is the one until now."""
+    return max((_judge_one(rules, space, before) for space in spaces), default=Level.WRITABLE)
+
+
+def _judge_one(rules: SpaceRules, space: Space, before: Level) -> Level:
+    stays = before >= Level.READ_ONLY
+    reserve = rules.reserve_bytes * 5 // 4 if stays else rules.reserve_bytes
+    full_share = rules.low_water_share if stays else rules.full_share
+    used_share = 1 - space.free_bytes / space.total_bytes if space.total_bytes else 1.0
+    if space.free_bytes < rules.reserve_bytes // 4:
+        return Level.EXHAUSTED
+    if space.free_bytes < reserve or used_share >= full_share:
+        return Level.READ_ONLY
+    return Level.CROWDED if used_share >= rules.warn_share else Level.WRITABLE
+
+
+def is_no_space(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is a full disk. RocksDB says it in words only."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if "No space left on device" in str(error):
+            return True
+        error = error.__cause__
+    return False

@@ -1,0 +1,87 @@
+"""How much of each entry log is still of use: the bytes of living ledgers, by log.
+
+Kept in memory and counted down as ledgers are deleted; at a start it is made again from the logs'
+footers. Entries that were written twice, or replaced by a later add, count as live in every log
+that holds them: what is said here to be dead is dead, what is said to be live may not be.
+
+Decides nothing by itself and does no I/O; ``compaction_plan.py`` decides over its ``uses``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+
+class LogUse(NamedTuple):
+    """Of one closed log: ``byte_count`` and ``live_bytes`` are of its records."""
+
+    log_id: int
+    byte_count: int
+    live_bytes: int
+
+
+class _Log:
+    """Ledger ids, ascending, and the bytes of each; 0 once the ledger is deleted."""
+
+    __slots__ = ("byte_count", "bytes_of", "ledger_ids", "live_bytes")
+
+    def __init__(self, byte_count: int, rows: Sequence[tuple[int, int]]) -> None:
+        self.byte_count = byte_count
+        self.ledger_ids = array("q", [ledger_id for ledger_id, _ in rows])
+        self.bytes_of = array("Q", [size for _, size in rows])
+        self.live_bytes = sum(self.bytes_of)
+
+    def forget(self, ledger_id: int) -> None:
+        at = bisect_left(self.ledger_ids, ledger_id)
+        if at < len(self.ledger_ids) and self.ledger_ids[at] == ledger_id:
+            self.live_bytes -= self.bytes_of[at]
+            self.bytes_of[at] = 0
+
+
+class LogUsage:
+    """Of one ledger directory. ``record_bytes``: what a record costs beside its entry."""
+
+    def __init__(self, record_bytes: int) -> None:
+        self._record_bytes = record_bytes
+        self._logs: dict[int, _Log] = {}
+
+    def __contains__(self, log_id: int) -> bool:
+        return log_id in self._logs
+
+    def add(
+        self,
+        log_id: int,
+        byte_count: int,
+        ledgers: Mapping[int, Sequence[int]],
+        deleted: Callable[[int], bool],
+    ) -> None:
+        """A log that takes no more. ``ledgers``: ledger id -> (entries, bytes); ``deleted`` says
+        of each whether it is already."""
+        rows = [
+            (ledger_id, counts[1] + counts[0] * self._record_bytes)
+            for ledger_id, counts in sorted(ledgers.items())
+            if not deleted(ledger_id)
+        ]
+        self._logs[log_id] = _Log(byte_count, rows)
+
+    def drop(self, log_ids: Iterable[int]) -> None:
+        """Logs that are removed."""
+        for log_id in log_ids:
+            self._logs.pop(log_id, None)
+
+    def forget_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        """Ledgers that were deleted, durably."""
+        for each in self._logs.values():
+            for ledger_id in ledger_ids:
+                each.forget(ledger_id)
+
+    def uses(self, below: int) -> list[LogUse]:
+        """Of the logs with ids under ``below``, ascending."""
+        return [
+            LogUse(log_id, each.byte_count, each.live_bytes)
+            for log_id, each in sorted(self._logs.items())
+            if log_id < below
+        ]
