@@ -248,6 +248,11 @@ def _check_together(config: Config) -> None:
             f"{ledger.write_quorum}, ledger.ack_quorum = {ledger.ack_quorum} cannot be used "
             "together; accepted: ensemble_size >= write_quorum >= ack_quorum"
         )
+    if ledger.placement_domain not in ("", "rack", "zone"):
+        raise ConfigError(
+            f"ledger.placement_domain = {ledger.placement_domain!r} cannot be used; accepted: "
+            "rack, zone, or empty"
+        )
     if config.broker.message_bytes_max + FRAME_SLACK_BYTES > bookie.entry_bytes_max:
         raise ConfigError(
             f"broker.message_bytes_max = {config.broker.message_bytes_max} does not fit into "

@@ -46,6 +46,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.ledger.quorum_write",
     "magnetar.ledger.recovery_plan",
     "magnetar.ledger.placement",
+    "magnetar.ledger.spread",
     "magnetar.ledger.add_deadlines",
     "magnetar.ledger.quarantine",
     "magnetar.ledger.owed",

@@ -26,6 +26,7 @@ from magnetar.ledger.lane import Address, ConnectionOptions
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.pool import ConnectionPool
 from magnetar.ledger.registry import BookieRegistry
+from magnetar.ledger.topology import RACK_PROPERTY, ZONE_PROPERTY, Topology
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieUnavailableError, MetadataError
 from magnetar.model.ids import BookieId
@@ -114,7 +115,7 @@ async def start_bookie(
     registration = BookieRegistration(
         cluster.metadata,
         bookie_id,
-        BookieServiceInfo.of_address(host, server.port),
+        _service_info(host, server.port, config),
         root=cluster.manager.root,
         session_timeout_ms=session_timeout_ms,
         on_lost=fate.fail,
@@ -123,6 +124,13 @@ async def start_bookie(
     await registration.register(read_only=bookie.read_only)
     _keep_up(stack, cluster, config, bookie, registration)
     return LocalBookie(bookie_id, bookie)
+
+
+def _service_info(host: str, port: int, config: BookieConfig) -> BookieServiceInfo:
+    """Address, and where it stands as far as that is configured."""
+    places = ((RACK_PROPERTY, config.rack), (ZONE_PROPERTY, config.zone))
+    told = tuple((name, value) for name, value in places if value)
+    return replace(BookieServiceInfo.of_address(host, port), properties=told)
 
 
 def _keep_up(
@@ -221,6 +229,7 @@ def open_ledgers(
     )
     pool = ConnectionPool(resolve, available, local, options)
     stack.push_async_callback(pool.close)
-    client = LedgerClient(cluster.manager, pool, config.ledger)
+    topology = Topology(config.ledger, pool, registry.properties)
+    client = LedgerClient(cluster.manager, pool, config.ledger, topology=topology)
     stack.push_async_callback(client.close)
     return LedgerAccess(client, pool, registry)

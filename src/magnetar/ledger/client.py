@@ -30,6 +30,7 @@ from magnetar.ledger.recovery import recover_ledger
 from magnetar.ledger.replies import listing
 from magnetar.ledger.stored_ledger import StoredLedger
 from magnetar.ledger.tailing import TailingReader
+from magnetar.ledger.topology import Topology
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import LedgerError, LedgerExistsError, NotEnoughBookiesError
 from magnetar.model.ids import BookieId, LedgerId
@@ -43,7 +44,7 @@ class LedgerClient:
 
     ``manager`` holds their metadata, ``pool`` reaches the bookies; both belong to the caller, who
     closes them. ``clock`` gives seconds since the epoch (for the ledgers' creation time),
-    ``random`` chooses bookies. Use on one event loop only.
+    ``random`` chooses bookies, by what ``topology`` knows of them. Use on one event loop only.
     """
 
     def __init__(
@@ -53,13 +54,14 @@ class LedgerClient:
         config: LedgerConfig,
         clock: Callable[[], float] = time.time,
         random: RandomSource | None = None,
+        topology: Topology | None = None,
     ) -> None:
         self._manager = manager
         self._pool = pool
         self._config = config
         self._clock = clock
         self._random: RandomSource = random or random_module.Random()
-        self._context = LedgerContext.of(manager, pool, config, self._random)
+        self._context = LedgerContext.of(manager, pool, config, self._random, topology)
 
     async def close(self) -> None:
         """End what the client does on its own (``mending``); writers are their owners' to close.
@@ -115,12 +117,13 @@ class LedgerClient:
     async def _choose_ensemble(self) -> tuple[BookieId, ...]:
         """Bookies that did not fail lately if there are enough of them, else any."""
         available = await self._pool.available()
-        size = self._config.ensemble_size
+        placement = await self._context.topology.placement(available)
+        size, quorum = self._config.ensemble_size, self._config.write_quorum
         failed_lately = self._context.quarantine.reasons(asyncio.get_running_loop().time())
         try:
-            return choose_ensemble(available, size, failed_lately, self._random)
+            return choose_ensemble(available, size, failed_lately, self._random, placement, quorum)
         except NotEnoughBookiesError:
-            return choose_ensemble(available, size, {}, self._random)
+            return choose_ensemble(available, size, {}, self._random, placement, quorum)
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """A reader of the whole ledger. If it is not closed, its writer is fenced off and the

@@ -12,6 +12,7 @@ from magnetar.ledger.placement import RandomSource
 from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.read_order import ReadPolicy
 from magnetar.ledger.reader import read_policy
+from magnetar.ledger.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class LedgerContext:
     quarantine: Quarantine
     policy: ReadPolicy
     mender: Mender
+    topology: Topology
 
     @classmethod
     def of(
@@ -33,7 +35,9 @@ class LedgerContext:
         pool: BookiePool,
         config: LedgerConfig,
         random: RandomSource,
+        topology: Topology | None = None,
     ) -> LedgerContext:
         policy = read_policy(config)
         mender = Mender(manager, pool, config, policy)
-        return cls(manager, pool, config, random, Quarantine(), policy, mender)
+        topology = topology or Topology(config, pool)
+        return cls(manager, pool, config, random, Quarantine(), policy, mender, topology)

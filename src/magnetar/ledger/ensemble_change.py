@@ -31,7 +31,7 @@ import structlog
 
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.placement import choose_replacements, no_replacement
+from magnetar.ledger.placement import ANYWHERE, choose_replacements, no_replacement
 from magnetar.ledger.quorum_write import QuorumWrite, Resend, WriteState
 from magnetar.ledger.stored_ledger import StoredLedger
 from magnetar.model.errors import (
@@ -92,6 +92,7 @@ class EnsembleChange:
         self._scope = scope
         self._running = False
         self._available: Sequence[BookieId] = ()
+        self._placement = ANYWHERE
         self._backoff_s = BACKOFF_S
         self._failed_at_s = 0.0
         self._busy: dict[int, tuple[float, int]] = {}  # slot -> since when, at which mark
@@ -138,7 +139,7 @@ class EnsembleChange:
 
     def no_replacement_error(self) -> NotEnoughBookiesError:
         """Why nothing gets confirmed, by bookie."""
-        excluded = self._excluded()
+        excluded = {**self._placement.unfit(self._available), **self._excluded()}
         failed = [slot for slot, bookie_id in enumerate(self.bookies) if bookie_id in excluded]
         return no_replacement(
             self._stored.metadata.ledger_id, self.bookies, failed, self._available, excluded
@@ -183,6 +184,9 @@ class EnsembleChange:
         """Replace as many failed bookies as can be; False if none could."""
         try:
             self._available = await self._pool.available()
+            self._placement = await self._context.topology.placement(
+                [*self._available, *self.bookies]
+            )
         except MetadataError as error:
             log.warning("cannot list the bookies", error=str(error))
             return False
@@ -191,7 +195,13 @@ class EnsembleChange:
                 return True
             down = [s for s in self._machine.down_slots() if s not in self._busy]
             replacements = choose_replacements(
-                self.bookies, down, self._available, self._excluded(), self._random
+                self.bookies,
+                down,
+                self._available,
+                self._excluded(),
+                self._random,
+                self._placement,
+                self._stored.metadata.write_quorum,
             )
             if replacements:
                 await self._change(replacements)

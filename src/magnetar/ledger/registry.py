@@ -8,7 +8,7 @@ ledger costs nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -34,6 +34,7 @@ class BookieRegistry:
         self._read_only = f"{root}/available/{_READ_ONLY_NODE}"
         self._cached = cached
         self._known: dict[str, Addresses] = {}
+        self._properties: dict[BookieId, Mapping[str, str]] = {}
         self._changes = 0
         self._end_watches: dict[str, Callable[[], None]] = {}
 
@@ -44,6 +45,12 @@ class BookieRegistry:
     async def read_only(self) -> Addresses:
         """The bookies that only serve reads."""
         return await self._addresses(self._read_only)
+
+    async def properties(self) -> dict[BookieId, Mapping[str, str]]:
+        """What the available bookies say of themselves (``rack``, ``zone``). Raises
+        ``MetadataError``."""
+        available = await self.available()
+        return {bookie_id: self._properties.get(bookie_id, {}) for bookie_id in available}
 
     async def all(self) -> Addresses:
         """Every registered bookie; one that is changing sides is there once."""
@@ -107,12 +114,14 @@ class BookieRegistry:
     async def _address(self, path: str, bookie_id: BookieId) -> tuple[str, int] | None:
         try:
             node = await self._store.get(f"{path}/{bookie_id}")
-            address = decode_service_info(bookie_id, node.value).address
+            info = decode_service_info(bookie_id, node.value)
         except NoNodeError:
             return None  # gone between the list and the node
         except MetadataFormatError as error:
             log.warning("bookie left out", bookie=bookie_id, error=str(error))
             return None
+        address = info.address
+        self._properties[bookie_id] = dict(info.properties)
         if address is None:
             log.warning("bookie left out: it does not offer bookie-rpc", bookie=bookie_id)
         return address
