@@ -1,0 +1,100 @@
+"""The loss scenarios as a user of the official client sees them: brokers that pause and are
+replaced, and everything killed at once. What was acknowledged is there, once, in order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.env.zookeeper_server import ZooKeeperServer
+from tests.chaos.crash_publish import judge
+from tests.roles import END_S
+from tests.scenarios.cluster import Cluster
+from tests.scenarios.publisher import Publisher, read_back
+from tests.standalone import free_port
+
+pytestmark = pytest.mark.zookeeper
+
+TOPIC = "persistent://public/default/scenario"
+QUORUMS = (3, 3, 2)
+OTHERS_FIRST = 1 << 32
+
+
+def at(port: int) -> str:
+    return f"pulsar://127.0.0.1:{port}"
+
+
+def assert_sound(publisher: Publisher, numbers: list[int]) -> None:
+    """Every acknowledged message once, in order; nothing was refused."""
+    found = judge(publisher.acknowledged, numbers)
+    assert (found["lost"], found["repeated"], found["out_of_order"]) == (0, 0, 0), found
+    assert publisher.failed == []
+
+
+def test_a_broker_paused_past_its_session_confirms_nothing_more(
+    start_cluster: Callable[[int], Cluster],
+) -> None:
+    cluster = start_cluster(3)
+    old_port, new_port = free_port(), free_port()
+    old = cluster.begin_broker(old_port, QUORUMS).wait_ready()
+    both = Publisher(f"{at(old_port)},127.0.0.1:{new_port}", TOPIC)
+    both.start()
+    both.wait_acknowledged(500)
+
+    old.pause()
+    acknowledged = len(both.acknowledged)
+    new = cluster.begin_broker(new_port, QUORUMS).wait_ready()  # after the session is over
+    other = Publisher(at(new_port), TOPIC, OTHERS_FIRST)  # the topic moves: fenced, recovered
+    other.start()
+    other.wait_acknowledged(200)
+    assert len(both.acknowledged) - acknowledged <= 200, "only receipts that were under way"
+
+    old.resume()
+    assert old.process.wait(END_S) == 1
+    assert "may have another broker by now" in old.log
+    both.wait_acknowledged(500)  # it has found the new broker and sent its pending messages again
+    both.stop()
+    other.stop()
+
+    numbers = read_back(at(new_port), TOPIC)
+    assert_sound(both, [n for n in numbers if n < OTHERS_FIRST])
+    assert_sound(other, [n for n in numbers if n >= OTHERS_FIRST])
+    assert new.running
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        yield server
+
+
+def test_everything_killed_at_once_and_started_again(
+    tmp_path: Path, own_zookeeper: ZooKeeperServer
+) -> None:
+    cluster = Cluster(tmp_path, f"zk://{own_zookeeper.address}/all", 3)
+    port = free_port()
+    try:
+        cluster.start_bookies()
+        broker = cluster.begin_broker(port, QUORUMS).wait_ready()
+        publisher = Publisher(at(port), TOPIC)
+        publisher.start()
+        publisher.wait_acknowledged(1000)
+
+        own_zookeeper.kill()
+        for role in (broker, *(bookie.role for bookie in cluster.bookies)):
+            role.process.send_signal(signal.SIGKILL)
+        broker.kill()
+        for bookie in cluster.bookies:
+            bookie.kill()
+
+        own_zookeeper.start()
+        cluster.start_bookies()
+        cluster.begin_broker(port, QUORUMS).wait_ready()
+        publisher.wait_acknowledged(1000)
+        publisher.stop()
+        assert_sound(publisher, read_back(at(port), TOPIC))
+    finally:
+        cluster.end()
