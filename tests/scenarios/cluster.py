@@ -24,13 +24,20 @@ SETTINGS = (
 class BookieMachine:
     """One bookie: a directory, a port, and the process that runs on them now and then."""
 
-    def __init__(self, folder: Path, index: int, metadata_url: str) -> None:
+    def __init__(
+        self, folder: Path, index: int, metadata_url: str, settings: Sequence[str] = SETTINGS
+    ) -> None:
         self.data_dir = folder / f"bookie-{index}"
         self.port = free_port()
         self.bookie_id = f"127.0.0.1:{self.port}"
         self._folder = folder
         self._metadata_url = metadata_url
+        self._settings = settings
         self._role: Role | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._role is not None
 
     @property
     def role(self) -> Role:
@@ -41,7 +48,7 @@ class BookieMachine:
         """Start without waiting until it is ready."""
         data = ("--data-dir", str(self.data_dir), "--port", str(self.port))
         self._role = Role(
-            self._folder, "bookie", *data, "--metadata", self._metadata_url, *SETTINGS
+            self._folder, "bookie", *data, "--metadata", self._metadata_url, *self._settings
         )
         return self._role
 
@@ -68,22 +75,29 @@ class Cluster:
 
     def start_bookies(self) -> None:
         """All that do not run, at once."""
-        begun = [
-            each.begin() for each in self.bookies if each._role is None or not each.role.running
-        ]
+        begun = [each.begin() for each in self.bookies if not (each.started and each.role.running)]
         for role in begun:
             role.wait_ready()
+
+    def add_bookie(self) -> BookieMachine:
+        """A new, empty machine joins."""
+        added = BookieMachine(self.folder, len(self.bookies), self.metadata_url)
+        self.bookies.append(added)
+        added.start()
+        return added
 
     def bookie(self, bookie_id: str) -> BookieMachine:
         return next(each for each in self.bookies if each.bookie_id == bookie_id)
 
-    def begin_broker(self, port: int, quorums: Sequence[int]) -> Role:
+    def begin_broker(
+        self, port: int, quorums: Sequence[int], metadata_url: str | None = None
+    ) -> Role:
         """Start a broker without waiting until it is ready."""
         size, write_quorum, ack_quorum = quorums
         arguments = (
             "--port", str(port),
             "--http-port", "0",
-            "--metadata", self.metadata_url,
+            "--metadata", metadata_url or self.metadata_url,
             "--set", f"metadata.session_timeout_ms={SESSION_MS}",
             "--set", f"ledger.ensemble_size={size}",
             "--set", f"ledger.write_quorum={write_quorum}",
@@ -97,5 +111,5 @@ class Cluster:
         for role in self._brokers:
             role.kill()
         for bookie in self.bookies:
-            if bookie._role is not None:
+            if bookie.started:
                 bookie.kill()

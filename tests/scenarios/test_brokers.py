@@ -13,6 +13,7 @@ from magnetar.env.zookeeper_server import ZooKeeperServer
 from tests.chaos.crash_publish import judge
 from tests.roles import END_S
 from tests.scenarios.cluster import Cluster
+from tests.scenarios.link import Link
 from tests.scenarios.publisher import Publisher, read_back
 from tests.standalone import free_port
 
@@ -58,6 +59,36 @@ def test_a_broker_paused_past_its_session_confirms_nothing_more(
     both.wait_acknowledged(500)  # it has found the new broker and sent its pending messages again
     both.stop()
     other.stop()
+
+    numbers = read_back(at(new_port), TOPIC)
+    assert_sound(both, [n for n in numbers if n < OTHERS_FIRST])
+    assert_sound(other, [n for n in numbers if n >= OTHERS_FIRST])
+    assert new.running
+
+
+def test_a_broker_cut_off_from_the_metadata_gives_way(
+    start_cluster: Callable[[int], Cluster], zookeeper: ZooKeeperServer
+) -> None:
+    """It reaches its clients and the bookies all the time."""
+    cluster = start_cluster(3)
+    old_port, new_port = free_port(), free_port()
+    with Link(zookeeper.address) as link:
+        through_link = cluster.metadata_url.replace(zookeeper.address, link.address)
+        old = cluster.begin_broker(old_port, QUORUMS, through_link).wait_ready()
+        both = Publisher(f"{at(old_port)},127.0.0.1:{new_port}", TOPIC)
+        both.start()
+        both.wait_acknowledged(500)
+
+        link.cut()
+        new = cluster.begin_broker(new_port, QUORUMS).wait_ready()  # after the session is over
+        other = Publisher(at(new_port), TOPIC, OTHERS_FIRST)
+        other.start()
+        other.wait_acknowledged(200)
+        assert old.process.wait(END_S) == 1
+        assert "may have another broker by now" in old.log
+        both.wait_acknowledged(500)
+        both.stop()
+        other.stop()
 
     numbers = read_back(at(new_port), TOPIC)
     assert_sound(both, [n for n in numbers if n < OTHERS_FIRST])

@@ -64,6 +64,7 @@ def test_a_closed_ledger_with_two_bookies_wiped_loses_what_only_they_held(
         pair = set(ledger.fragments[0].bookies[:2])
         for bookie_id in pair:
             cluster.bookie(bookie_id).wipe()
+        cluster.add_bookie()  # an empty one, under an id of its own, denies nothing
         async with client(cluster.metadata_url, (3, 2, 2)) as other:
             reader = await other.ledgers.open(ledger.ledger_id)
             told = await lost(reader)

@@ -29,6 +29,7 @@ from magnetar.ledger.pool import ConnectionPool
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieUnavailableError
 from magnetar.model.ids import BookieId
+from tests.scenarios.cluster import SETTINGS, BookieMachine
 from tests.scenarios.ledgers import Client, Load, copies, lost
 from tests.scenarios.power import PowerDisk, PoweredIndex, lose_index
 
@@ -208,3 +209,14 @@ def test_without_journal_sync_a_power_cut_loses_entries_and_the_start_warned_of_
         assert all(line["log_level"] == "warning" for line in warnings)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.zookeeper
+def test_a_bookie_without_journal_sync_says_so_in_its_log(
+    tmp_path: Path, zookeeper_url: str
+) -> None:
+    unsafe = ("--set", "bookie.journal.sync=false")
+    bookie = BookieMachine(tmp_path, 0, zookeeper_url, (*SETTINGS, *unsafe))
+    bookie.start()
+    bookie.kill()
+    assert "journal sync is OFF: a power loss loses acknowledged entries" in bookie.role.log

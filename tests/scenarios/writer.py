@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
-from tests.roles import END_S, Role, resident_bytes
+from tests.roles import END_S, resident_bytes
 from tests.scenarios.ledgers import Load, client
 
 PAUSE_S = 1.0
@@ -96,8 +97,11 @@ class WriterProcess:
             )
         self.ledger_id = int(self.wait_for(r"ledger (\d+)")[1])
 
-    pause = Role.pause
-    resume = Role.resume
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     @property
     def said(self) -> str:
@@ -107,12 +111,15 @@ class WriterProcess:
     def wait_for(self, pattern: str, seconds: float = LINE_S) -> re.Match[str]:
         """Until a line is ``pattern``."""
         deadline = time.monotonic() + seconds
+        looked_at = -1
         while time.monotonic() < deadline:
-            found = re.search(f"^{pattern}$", self.said, re.M)
+            size = self._output.stat().st_size
+            found = re.search(f"^{pattern}$", self.said, re.M) if size != looked_at else None
+            looked_at = size
             if found:
                 return found
             assert self.process.poll() is None, self._log.read_text()
-            time.sleep(0.02)
+            time.sleep(0.05)
         raise TimeoutError(f"no line {pattern!r}; {self._log.read_text()}")
 
     @property

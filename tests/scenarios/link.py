@@ -1,0 +1,80 @@
+"""A network link that can go silent: a TCP relay in front of a server. Cut, it keeps connections
+open and takes new ones, and nothing comes through any more; that is what a partition looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from types import TracebackType
+
+CHUNK_BYTES = 64 << 10
+
+
+class Link:
+    """Relays ``address`` (host:port) on a port of its own; a context manager."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._target = (host, int(port))
+        self._loop = asyncio.new_event_loop()
+        self._open = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
+        self.address = ""
+
+    def cut(self) -> None:
+        self._loop.call_soon_threadsafe(self._open.clear)
+
+    def heal(self) -> None:
+        self._loop.call_soon_threadsafe(self._open.set)
+
+    def __enter__(self) -> Link:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _start(self) -> None:
+        self._open.set()
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        self.address = f"{host}:{port}"
+
+    async def _stop(self) -> None:
+        self._server.close()
+        relays = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in relays:
+            task.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.close()
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump(reader, far_writer))
+                group.create_task(self._pump(far_reader, writer))
+        finally:
+            writer.close()
+            far_writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK_BYTES):
+                await self._open.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
