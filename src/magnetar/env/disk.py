@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ IOV_MAX = 1024
 """Most buffers of one ``pwritev`` (Linux)."""
 
 PAGE_BYTES = 4096
+FLAG_UNKNOWN = frozenset((errno.EOPNOTSUPP, errno.ENOSYS))
 
 
 class DiskFile(Protocol):
@@ -149,12 +151,20 @@ class RealFile:
     def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
         """One system call where one is enough: the thread gives the interpreter away (and waits
         to have it back) once, not twice."""
-        if len(parts) <= IOV_MAX:
-            size = sum(map(len, parts))
-            if os.pwritev(self._fd, parts, offset, os.RWF_DSYNC) == size:
-                return
+        if len(parts) <= IOV_MAX and self._written_through(parts, offset):
+            return
         self.pwritev(parts, offset)
         self.datasync()
+
+    def _written_through(self, parts: Sequence[Buffer], offset: int) -> bool:
+        """False if it has to be done in two steps: after a short write, or where the kernel (an
+        emulated one, an old one) does not know the flag."""
+        try:
+            return os.pwritev(self._fd, parts, offset, os.RWF_DSYNC) == sum(map(len, parts))
+        except OSError as error:
+            if error.errno not in FLAG_UNKNOWN:
+                raise
+            return False
 
     def _write_rest(self, data: bytes, written: int, offset: int) -> None:
         """Go on after a short write (a signal, or a disk about to be full)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Sequence
@@ -79,6 +80,35 @@ def test_what_one_call_does_not_write_through_is_synced(
     file.write_through([b"abcd"] * count, 0)
     assert events[-1] == "sync"
     assert file.pread(1 << 20, 0) == b"abcd" * count
+    file.close()
+
+
+def test_a_kernel_that_cannot_write_through_gets_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RealDisk().open(tmp_path / "f", create=True)
+    real_write, real_sync = os.pwritev, os.fdatasync
+    reason = errno.EOPNOTSUPP
+    synced: list[int] = []
+
+    def refused(fd: int, parts: Sequence[bytes], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(reason, os.strerror(reason))
+        return real_write(fd, parts, offset)
+
+    def sync(fd: int) -> None:
+        synced.append(fd)
+        real_sync(fd)
+
+    monkeypatch.setattr(os, "pwritev", refused)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    file.write_through([b"abc"], 0)
+    assert file.pread(10, 0) == b"abc"
+    assert len(synced) == 1
+    reason = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        file.write_through([b"def"], 3)
+    assert len(synced) == 1
     file.close()
 
 
