@@ -35,7 +35,7 @@ class PageWindow:
         self._written.append((path, start, end))
 
     def synced(self) -> None:
-        """All that was written is durable. Blocking; raises ``OSError``."""
+        """All that was written is durable. Blocking."""
         self._durable.extend(self._written)
         self._durable_bytes += sum(end - start for _, start, end in self._written)
         self._written.clear()

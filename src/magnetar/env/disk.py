@@ -20,6 +20,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -113,8 +114,8 @@ class Disk(Protocol):
     def sync_dir(self, path: Path) -> None: ...
 
     def drop_cached(self, path: Path, start: int, end: int) -> None:
-        """Bytes [start, end) of a file need not stay in memory. Advice: what is not durable stays;
-        a file that is missing is fine."""
+        """Bytes [start, end) of a file need not stay in memory. Advice: what is not durable stays,
+        and nothing is raised where it cannot be given (the file is gone, say)."""
         ...
 
     def size(self, path: Path) -> int:
@@ -227,15 +228,13 @@ class RealDisk:
             os.close(fd)
 
     def drop_cached(self, path: Path, start: int, end: int) -> None:
-        try:
+        with suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        start -= start % PAGE_BYTES  # the kernel drops whole pages only
-        try:
-            os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+            start -= start % PAGE_BYTES  # the kernel drops whole pages only
+            try:
+                os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
 
     def size(self, path: Path) -> int:
         return path.stat().st_size
