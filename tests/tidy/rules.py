@@ -42,6 +42,9 @@ NARROWER: dict[str, set[str]] = {
 }
 
 DECIDING: tuple[str, ...] = (
+    "magnetar.bookie.compaction_plan",
+    "magnetar.bookie.disk_space",
+    "magnetar.bookie.log_usage",
     "magnetar.bookie.missing_ledgers",
     "magnetar.ledger.quorum_write",
     "magnetar.ledger.recovery_plan",

@@ -127,7 +127,7 @@ class RecordWalk:
 
     def __init__(self, file: DiskFile, end: int, pos: int = HEADER_BYTES) -> None:
         self._file = file
-        self.end = end
+        self.end = max(end, pos)  # a log may have been cut off before its header
         self.pos = pos
 
     @property

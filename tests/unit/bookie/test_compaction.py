@@ -1,0 +1,277 @@
+"""Compaction: the space of deleted ledgers comes back, and no crash on the way loses anything."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.bookie import RECOVERY, Bookie
+from magnetar.bookie.entry_log_format import log_ids, log_path
+from magnetar.bookie.location_index import LocationIndex
+from magnetar.config import BookieConfig
+from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.metrics import Metrics
+from magnetar.model.errors import BookieIOError, NoLedgerError
+from tests.unit.bookie.storage_kit import (
+    WatchedDisk,
+    add,
+    entry,
+    flip_bit,
+    running,
+    settings,
+)
+
+LIVES = 3
+PER_LIFE = 40
+
+
+def quick(root: Path, percent: int = 60, **changes: object) -> BookieConfig:
+    """Compacts at once whatever is less live than ``percent``."""
+    own: dict[str, object] = {
+        "compaction_minor_percent": percent,
+        "compaction_minor_interval_ms": 10,
+        "compaction_bytes_per_s": 1 << 30,
+        "disk_check_interval_ms": 10,
+        "flush_interval_ms": 20,
+    }
+    return settings(root, **(own | changes))  # type: ignore[arg-type]
+
+
+def idle(root: Path) -> BookieConfig:
+    return quick(root, percent=0, flush_interval_ms=60_000)
+
+
+def logs(config: BookieConfig) -> list[int]:
+    return log_ids(RealDisk().list(config.ledger_directories[0]))
+
+
+def log_bytes(config: BookieConfig) -> int:
+    directory = config.ledger_directories[0]
+    return sum(log_path(directory, log_id).stat().st_size for log_id in logs(config))
+
+
+async def fill(config: BookieConfig) -> None:
+    """Ledgers 1, 2 and 3 in ``LIVES`` logs, and 2 and 3 deleted."""
+    for life in range(LIVES):
+        async with running(config) as bookie:
+            for ledger_id in (1, 2, 3):
+                await add(bookie, ledger_id, range(life * PER_LIFE, (life + 1) * PER_LIFE))
+    async with running(config) as bookie:
+        await bookie.delete_ledger(2)
+        await bookie.delete_ledger(3)
+
+
+async def check_whole(bookie: Bookie) -> None:
+    for entry_id in range(LIVES * PER_LIFE):
+        assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
+    assert await bookie.list_entries(1) == list(range(LIVES * PER_LIFE))
+    for ledger_id in (2, 3):
+        with pytest.raises(NoLedgerError):
+            await bookie.read_entry(ledger_id, 0)
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+
+
+def test_what_is_dead_goes_and_what_lives_stays(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path)
+        before, size = logs(config), log_bytes(config)
+        assert len(before) == LIVES
+        async with running(config) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(before))
+            await check_whole(bookie)
+        assert log_bytes(config) < size * 0.45
+        async with running(config) as bookie:
+            await check_whole(bookie)
+
+    asyncio.run(scenario())
+
+
+def test_logs_that_are_live_enough_are_left_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path, percent=30)
+        before = logs(config)
+        async with running(config) as bookie:
+            await asyncio.sleep(0.3)
+            await check_whole(bookie)
+        assert set(before) <= set(logs(config))
+
+    asyncio.run(scenario())
+
+
+def test_readers_writers_and_deletions_go_on_meanwhile(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path)
+        before = logs(config)
+        async with running(replace(config, compaction_bytes_per_s=100_000)) as bookie:
+            following = 0
+            while set(logs(config)) & set(before):
+                assert await bookie.read_entry(1, following % 100) == entry(1, following % 100)
+                await add(bookie, 4, [following])
+                again = entry(1, 5, lac=4)
+                await add(bookie, 1, [5], flags=RECOVERY, entries=[again])
+                following += 1
+            await check_whole(bookie)
+            await bookie.delete_ledger(1)
+        async with running(config) as bookie:
+            with pytest.raises(NoLedgerError):
+                await bookie.read_entry(1, 0)
+            assert await bookie.list_entries(4) == list(range(following))
+
+    asyncio.run(scenario())
+
+
+class Snapshots:
+    """Copies everything before each change of an entry log or of the index: what a kill there
+    would leave."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.armed = False
+        self.taken: list[tuple[str, Path]] = []
+        self._lock = threading.Lock()
+
+    def take(self, what: str) -> None:
+        if not self.armed:
+            return
+        with self._lock:
+            target = self.root.parent / f"{self.root.name}-{len(self.taken)}"
+            shutil.copytree(self.root, target)
+            self.taken.append((what, target))
+
+
+class SnapshotDisk(WatchedDisk):
+    def __init__(self, snapshots: Snapshots) -> None:
+        super().__init__()
+        self._snapshots = snapshots
+        self.fail = self._before
+
+    def _before(self, operation: str, name: str) -> None:
+        if name.endswith(".log"):
+            self._snapshots.take(f"{operation} {name}")
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        if create:
+            self._before("create", path.name)
+        return super().open(path, create=create)
+
+    def remove(self, path: Path) -> None:
+        self._before("remove", path.name)
+        super().remove(path)
+        self._before("removed", path.name)
+
+
+def snapshot_index(snapshots: Snapshots) -> Callable[[Path], LocationIndex]:
+    class SnapshotIndex(LocationIndex):
+        def put_locations(self, rows: list[tuple[int, int, int, int]]) -> None:  # type: ignore[override]
+            snapshots.take("put")
+            half = len(rows) // 2
+            super().put_locations(rows[:half])
+            snapshots.take("half put")
+            super().put_locations(rows[half:])
+            snapshots.take("put done")
+
+        def sync(self) -> None:
+            snapshots.take("index sync")
+            super().sync()
+
+    return SnapshotIndex
+
+
+def test_a_kill_between_any_two_steps_loses_nothing_and_is_repaired(tmp_path: Path) -> None:
+    root = tmp_path / "bookie"
+
+    async def compact(snapshots: Snapshots) -> None:
+        config = quick(root, flush_interval_ms=60_000)
+        before = logs(config)
+        disk = SnapshotDisk(snapshots)
+        bookie = Bookie(config, Metrics(), disk, snapshot_index(snapshots))
+        snapshots.armed = True
+        await bookie.start()
+        await eventually(lambda: not set(logs(config)) & set(before))
+        snapshots.armed = False
+        await bookie.close()
+
+    async def check(what: str, copy: Path) -> None:
+        config = quick(copy)
+        async with running(idle(copy)) as bookie:  # nothing but what the crash left
+            await check_whole(bookie)
+        before = log_bytes(config)
+        async with running(config) as bookie:
+            try:
+                await eventually(lambda: log_bytes(config) < 20_000)
+            except TimeoutError:
+                pytest.fail(f"killed before {what}: {before} bytes, {log_bytes(config)} at last")
+            await check_whole(bookie)
+
+    async def scenario() -> None:
+        await fill(idle(root))
+        assert log_bytes(quick(root)) > 30_000  # of which a third is live
+        snapshots = Snapshots(root)
+        await compact(snapshots)
+        steps = [what.split()[0] for what, _ in snapshots.taken]
+        assert {"create", "write", "sync", "put", "half", "index", "remove"} <= set(steps)
+        for what, copy in snapshots.taken:
+            await check(what, copy)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_with_damage_in_it_is_kept_as_it_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path)
+        damaged, *sound = logs(config)
+        flip_bit(log_path(config.ledger_directories[0], damaged), 64 + 60)  # in entry 1:0
+        async with running(config) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(sound))
+            assert damaged in logs(config)
+            with pytest.raises(BookieIOError, match="damaged"):
+                await bookie.read_entry(1, 0)
+            for entry_id in range(1, LIVES * PER_LIFE):
+                assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_an_error_on_the_way_leaves_everything_and_the_next_try_does_it(
+    tmp_path: Path, operation: str
+) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path)
+        before = logs(config)
+        disk = WatchedDisk()
+        failures = 0
+
+        def fail(done: str, name: str) -> None:
+            nonlocal failures
+            if done == operation and name.endswith(".log"):
+                failures += 1
+                if failures <= 3:
+                    raise OSError(28, "No space left on device")
+
+        disk.fail = fail
+        async with running(config, disk) as bookie:
+            await eventually(lambda: failures > 0)
+            await check_whole(bookie)
+            await eventually(lambda: not set(logs(config)) & set(before))
+            await check_whole(bookie)
+        assert failures > 3
+        assert log_bytes(config) < 30_000
+
+    asyncio.run(scenario())
