@@ -13,13 +13,18 @@ from pathlib import Path
 
 from magnetar.app.storage import LedgerAccess, open_cluster, open_ledgers, open_metadata
 from magnetar.config import Config, LedgerConfig, MetadataConfig
-from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.bookies import BookieClient, BookiePool
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connection import BookieConnection
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.model.errors import BookieError, LedgerError, MagnetarError, NoEntryError
+from magnetar.model.errors import (
+    BookieError,
+    BookieUnavailableError,
+    LedgerError,
+    MagnetarError,
+    NoEntryError,
+)
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.bookie.digest import EntryDigest
 from tests.scenarios.cluster import SESSION_MS
@@ -173,43 +178,33 @@ async def copies(pool: BookiePool, metadata: LedgerMetadata, count: int) -> byte
     """For each of the first ``count`` entries, how many of the bookies that the metadata names for
     it give it: each bookie is asked itself, and each digest verified."""
     counts = bytearray(count)
-    named = {bookie_id for fragment in metadata.fragments for bookie_id in fragment.bookies}
-    for bookie_id in sorted(named):
-        bookie = pool.client(bookie_id)
-        assert isinstance(bookie, BookieConnection)
-        for first, end in await listed(bookie, metadata.ledger_id):
-            async for entry_id in given(bookie, metadata, first, min(end, count)):
-                counts[entry_id] += bookie_id in metadata.write_set(entry_id)
+    ends = [fragment.first_entry_id for fragment in metadata.fragments[1:]]
+    for fragment, end in zip(metadata.fragments, [*ends, count], strict=True):
+        for slot, bookie_id in enumerate(fragment.bookies):
+            ids = range(fragment.first_entry_id, min(end, count))
+            await _count_copies(pool.client(bookie_id), metadata, slot, ids, counts)
     return bytes(counts)
 
 
-async def listed(bookie: BookieConnection, ledger_id: int) -> list[tuple[int, int]]:
-    """(first, behind the last) of each run of entries that the bookie says it has."""
-    try:
-        groups = await bookie.list_entries(ledger_id)
-    except BookieError:
-        return []
-    return [
-        (start, start + group.size)
-        for group in groups
-        for start in range(group.first_start, group.last_start + 1, group.period or 1)
-    ]
-
-
-async def given(
-    bookie: BookieConnection, metadata: LedgerMetadata, entry_id: int, end: int
-) -> AsyncIterator[int]:
-    """The ids from ``entry_id`` on, below ``end``, of the entries that the bookie gives soundly."""
+async def _count_copies(
+    bookie: BookieClient, metadata: LedgerMetadata, slot: int, ids: range, counts: bytearray
+) -> None:
+    """Add one for each of ``ids`` that the bookie in ``slot`` is named for and gives."""
+    size, write_quorum = metadata.ensemble_size, metadata.write_quorum
     digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
-    while entry_id < end:
-        try:
-            batch = await bookie.read_batch(
-                metadata.ledger_id, entry_id, min(1000, end - entry_id), 1 << 20
-            )
-        except BookieError:
-            entry_id += 1
+    following = ids.start
+    while following in ids:
+        if (slot - following) % size >= write_quorum:
+            following += 1
             continue
-        for data in batch:
+        try:
+            batch = await bookie.read_batch(metadata.ledger_id, following, 1000, 1 << 20)
+        except BookieUnavailableError:
+            return
+        except BookieError:
+            batch = []
+        for entry_id, data in enumerate(batch, following):
             digest.verify(data, entry_id)
-            yield entry_id
-            entry_id += 1
+            if entry_id in ids and (slot - entry_id) % size < write_quorum:
+                counts[entry_id] += 1
+        following += max(1, len(batch))
