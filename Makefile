@@ -5,6 +5,7 @@
 #   make test [TESTS=path]  every test but those that need parts from elsewhere, and the long ones
 #   make check              format, lint, types, house rules
 #   make sim [SEED=n] [SEEDS=n]   the simulator; SEED repeats one run
+#   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
 #   make chaos              kill -9 at random while clients and Spark work, then count
 #   make bench              the measurements, into bench/
 #   make proto              protobuf modules again, after a .proto has changed
@@ -17,7 +18,7 @@ TESTS ?= tests
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim chaos bench proto clean java
+.PHONY: help demo test check sim scenarios chaos bench proto clean java
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -48,6 +49,9 @@ check: $(VENV)/.dev
 
 sim: $(VENV)/.dev
 	$(BIN)/python -m magnetar.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+scenarios: $(VENV)/.dev java
+	$(if $(STALL_S),STALL_S=$(STALL_S) )$(BIN)/python -m pytest --durations=0 tests/scenarios
 
 chaos: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.crash_publish
