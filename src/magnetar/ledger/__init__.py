@@ -1,6 +1,57 @@
 """The ledger client: the face of the store to the broker and to other systems.
 
-``client.LedgerClient`` creates and opens ledgers; ``writer`` appends (``quorum_write`` decides),
-``reader`` reads from any replica, ``recovery`` takes a ledger over (``recovery_plan`` decides),
-``placement`` chooses bookies. ``bookies`` is the seam to them.
+``connect`` gives a ``LedgerClient``, which creates, opens and deletes ledgers; a ``LedgerWriter``
+appends, a ``LedgerReader`` reads from any replica, a ``TailingReader`` follows an open ledger.
+``magnetar.ledger.sync`` is the same for scripts. The guide is docs/ledger-library.md.
+
+Inside: ``writer`` appends (``quorum_write`` decides), ``recovery`` takes a ledger over
+(``recovery_plan`` decides), ``mending`` makes ledgers whole (``owed`` decides), ``placement``
+chooses bookies. ``bookies`` is the seam to them.
 """
+
+from magnetar.config import LedgerConfig
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.connecting import connect
+from magnetar.ledger.ledger_list import LedgerIds, LedgerList
+from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.tailing import TailingReader
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.model.entry import Entry
+from magnetar.model.errors import (
+    BadVersionError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    LedgerRecoveryError,
+    MagnetarError,
+    MetadataError,
+    NoEntryError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
+from magnetar.model.ledger import DigestType, LedgerMetadata, LedgerState
+
+__all__ = [
+    "BadVersionError",
+    "DigestType",
+    "Entry",
+    "LedgerClient",
+    "LedgerClosedError",
+    "LedgerConfig",
+    "LedgerError",
+    "LedgerFencedError",
+    "LedgerIds",
+    "LedgerList",
+    "LedgerMetadata",
+    "LedgerReader",
+    "LedgerRecoveryError",
+    "LedgerState",
+    "LedgerWriter",
+    "MagnetarError",
+    "MetadataError",
+    "NoEntryError",
+    "NoSuchLedgerError",
+    "NotEnoughBookiesError",
+    "TailingReader",
+    "connect",
+]

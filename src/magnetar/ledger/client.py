@@ -22,6 +22,7 @@ from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.last_confirmed import read_last_confirmed
+from magnetar.ledger.ledger_list import LedgerList
 from magnetar.ledger.mending import Mender
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.placement import RandomSource, choose_ensemble
@@ -32,7 +33,12 @@ from magnetar.ledger.stored_ledger import StoredLedger
 from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.topology import Topology
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.model.errors import LedgerError, LedgerExistsError, NotEnoughBookiesError
+from magnetar.model.errors import (
+    LedgerError,
+    LedgerExistsError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
 from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
 
@@ -162,10 +168,22 @@ class LedgerClient:
     def _tail(self, metadata: LedgerMetadata, last_add_confirmed: int) -> TailingReader:
         return TailingReader(metadata, last_add_confirmed, self._context, self._manager)
 
-    async def delete(self, ledger_id: int) -> None:
-        """Forget the ledger; bookies drop its entries when they collect garbage.
-        Raises ``NoSuchLedgerError``, ``MetadataError``."""
-        await self._manager.delete(ledger_id)
+    async def delete(self, ledger_id: int, *, missing_ok: bool = False) -> None:
+        """Forget the ledger; bookies drop its entries when they collect garbage. Until then
+        readers that are open go on; afterwards they, and a writer, are told that it is gone.
+
+        Raises ``NoSuchLedgerError`` (not with ``missing_ok``: a repeated delete is then fine),
+        ``MetadataError``.
+        """
+        try:
+            await self._manager.delete(ledger_id)
+        except NoSuchLedgerError:
+            if not missing_ok:
+                raise
+
+    def ledger_list(self, name: str) -> LedgerList:
+        """The named list of ledgers, by which a program finds its own."""
+        return LedgerList(self._manager.store, name)
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the store says of the ledger. Raises ``NoSuchLedgerError``."""

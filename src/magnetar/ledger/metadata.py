@@ -111,6 +111,11 @@ class LedgerManager:
         return found.value.decode("utf-8", "replace").strip()
 
     @property
+    def store(self) -> MetadataStore:
+        """Where it all lies."""
+        return self._store
+
+    @property
     def layout(self) -> LedgerLayout:
         return self._layout
 

@@ -109,7 +109,6 @@ class TailingReader(LedgerReader):
             if await self._poll():
                 backoff_s = BACKOFF_S
             else:
-                self._changed.set()  # look at the metadata as well
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
@@ -142,8 +141,10 @@ class TailingReader(LedgerReader):
             while polls and not changed.done() and self.last_add_confirmed == before:
                 done, _ = await asyncio.wait({changed, *polls}, return_when=asyncio.FIRST_COMPLETED)
                 polls -= done
-            waited_s = asyncio.get_running_loop().time() - began_s
-            return changed.done() or self.last_add_confirmed > before or waited_s >= POLL_S / 2
+            if changed.done() or self.last_add_confirmed > before:
+                return True
+            self._changed.set()  # a quiet round, or nobody answers: look at the metadata as well
+            return asyncio.get_running_loop().time() - began_s >= POLL_S / 2
         finally:
             await scope.close()
 

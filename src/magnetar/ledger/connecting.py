@@ -1,0 +1,91 @@
+"""Builds a ledger client out of an address: for programs that use the store on their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from magnetar.config import LedgerConfig
+from magnetar.env.metadata import MetadataStore
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.lane import Address, ConnectionOptions
+from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.pool import ConnectionPool
+from magnetar.ledger.registry import BookieRegistry
+from magnetar.ledger.topology import Topology
+from magnetar.model.errors import BookieUnavailableError, ConfigError
+from magnetar.model.ids import BookieId
+
+SQLITE = "sqlite:"
+ZOOKEEPER = "zk://"
+
+
+@asynccontextmanager
+async def connect(
+    metadata_url: str,
+    config: LedgerConfig | None = None,
+    *,
+    session_timeout_ms: int = 10_000,
+) -> AsyncIterator[LedgerClient]:
+    """A client of the cluster whose metadata is at ``zk://HOST:PORT[,...]/ROOT`` (or
+    ``sqlite:PATH``, for a process that runs its bookies itself).
+
+    Raises ``ConfigError``, ``MetadataError``; ``NoNodeError`` when there is no cluster.
+    """
+    store = await _open_store(metadata_url, session_timeout_ms)
+    registry: BookieRegistry | None = None
+    pool: ConnectionPool | None = None
+    client: LedgerClient | None = None
+    try:
+        manager = LedgerManager(store)
+        await manager.initialize(create=False)
+        registry = BookieRegistry(store, manager.root)
+        config = config or LedgerConfig()
+        pool = _open_pool(registry, config)
+        topology = Topology(config, pool, registry.properties)
+        client = LedgerClient(manager, pool, config, topology=topology)
+        yield client
+    finally:
+        if client is not None:
+            await client.close()
+        if pool is not None:
+            await pool.close()
+        if registry is not None:
+            registry.close()
+        await store.close()
+
+
+async def _open_store(url: str, session_timeout_ms: int) -> MetadataStore:
+    if url.startswith(ZOOKEEPER):
+        from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+
+        return await ZooKeeperMetadataStore.open(url, session_timeout_ms=session_timeout_ms)
+    if url.startswith(SQLITE):
+        from magnetar.env.sqlite_metadata import SqliteMetadataStore
+
+        return await SqliteMetadataStore.open(Path(url.removeprefix(SQLITE)))
+    raise ConfigError(
+        f"metadata URL {url!r} cannot be used; accepted: zk://HOST:PORT[,HOST:PORT]/ROOT, "
+        "sqlite:PATH"
+    )
+
+
+def _open_pool(registry: BookieRegistry, config: LedgerConfig) -> ConnectionPool:
+    async def resolve(bookie_id: BookieId) -> Address:
+        address = (await registry.all()).get(bookie_id)
+        if address is None:
+            raise BookieUnavailableError(
+                f"bookie {bookie_id} is not registered; start it, or wait until it is back"
+            )
+        return address
+
+    async def available() -> list[BookieId]:
+        return list(await registry.available())
+
+    options = ConnectionOptions(
+        add_timeout_s=config.add_timeout_ms / 1000,
+        read_timeout_s=config.read_timeout_ms / 1000,
+        unsent_bytes_max=config.bookie_unsent_bytes_max,
+    )
+    return ConnectionPool(resolve, available, options=options)
