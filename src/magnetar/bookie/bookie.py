@@ -95,6 +95,7 @@ class BookieInfo(NamedTuple):
     write_cache_bytes: int
     read_cache_bytes: int
     journal_pending_bytes: int
+    failed_directories: tuple[str, ...]
 
 
 class Bookie:
@@ -503,6 +504,7 @@ class Bookie:
             sum(storage.cache.byte_count for storage in self._storages),
             self._read_cache.byte_count,
             sum(journal.pending_bytes for journal in self._journals),
+            tuple(self._upkeep.failed_directories),
         )
 
     async def delete_ledger(self, ledger_id: int) -> None:

@@ -107,6 +107,8 @@ class Journal:
         self.broken: BookieIOError | None = None
         self.out_of_space = False
         """The disk was full at the last try: whoever adds entries is to be refused."""
+        self.state_changed: Callable[[], None] = lambda: None
+        """Called on the loop when the journal breaks or finds no room."""
         self.path = directory.path
         self.committed = JournalPosition(0, 0)
         self._directory = directory
@@ -234,6 +236,7 @@ class Journal:
             self._waiting.clear()
         self.pending_bytes = 0
         self._answer(iter(requests), error)
+        self.state_changed()
 
     def _refused(self, requests: list[Request], error: MagnetarError) -> None:
         """The disk is full; nothing else is wrong."""
@@ -242,6 +245,7 @@ class Journal:
         self.out_of_space = True
         self.pending_bytes -= sum([request.byte_count for request in requests])
         self._answer(iter(requests), error)
+        self.state_changed()
 
     def try_space(self) -> None:
         """After a refusal: take entries again if there may be room. Call it now and then."""

@@ -61,6 +61,8 @@ class Upkeep:
         self._disk = disk
         self._metrics = metrics
         self._changed = changed
+        for journal in journals:
+            journal.state_changed = changed
         self._clock = clock
         self._rules = SpaceRules(
             config.disk_warn_percent / 100,

@@ -1,0 +1,405 @@
+"""Disks that are full, or fail: what is refused, what is served, and how the bookie comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
+from magnetar.env.disk import Buffer, DiskFile, DiskSpace
+from magnetar.model.errors import (
+    BookieIOError,
+    FencedError,
+    MagnetarError,
+    NoLedgerError,
+    ReadOnlyBookieError,
+)
+from tests.unit.bookie.storage_kit import (
+    KEY,
+    WatchedDisk,
+    WatchedFile,
+    add,
+    crashed,
+    entry,
+    running,
+    settings,
+)
+
+BIG = 50_000
+
+
+def no_space() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+
+
+class Disk(WatchedDisk):
+    """``free_bytes`` is what it says; ``full`` names (by suffix) what it has no room for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free_bytes = 1 << 40
+        self.full: tuple[str, ...] = ()
+        self.broken: tuple[str, ...] = ()
+        self.unreadable: tuple[int, int] | None = None
+        self.fail = self._fail
+
+    def _fail(self, operation: str, name: str) -> None:
+        if self.full and name.endswith(self.full):
+            raise no_space()
+        if self.broken and name.endswith(self.broken):
+            raise OSError(errno.EIO, "Input/output error")
+
+    def space(self, path: Path) -> DiskSpace:
+        return DiskSpace(1 << 40, self.free_bytes)
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        if create and not path.exists():
+            self._fail("create", path.name)
+        return BadSectors(super().open(path, create=create), self)
+
+
+class BadSectors(WatchedFile):
+    """Reading a byte of ``Disk.unreadable`` [start, end) of an entry log fails."""
+
+    def __init__(self, file: DiskFile, disk: Disk) -> None:
+        super().__init__(file, disk)
+        self._faults = disk
+
+    def pread(self, byte_count: int, offset: int) -> bytes:
+        bad = self._faults.unreadable
+        hit = bad is not None and offset < bad[1] and offset + byte_count > bad[0]
+        if hit and self.path.suffix == ".log":
+            raise OSError(errno.EIO, "Input/output error")
+        return super().pread(byte_count, offset)
+
+
+# -- the journal's disk ---------------------------------------------------------------------------
+
+
+async def add_until_refused(bookie: Bookie, ledger_id: int, first: int) -> int:
+    """Returns the first id that was refused, which must be for want of space."""
+    for entry_id in range(first, first + 1000):
+        try:
+            data = [entry(ledger_id, entry_id, size=BIG)]
+            await add(bookie, ledger_id, [entry_id], entries=data)
+        except ReadOnlyBookieError:
+            return entry_id
+    raise AssertionError("the disk was never full")
+
+
+def test_a_full_journal_refuses_entries_and_takes_them_again_by_itself(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, write_cache_bytes=64 << 20)
+        disk = Disk()
+        async with running(config, disk) as bookie:
+            told: list[bool] = []
+            bookie.read_only_changed = told.append
+            disk.full = (".journal",)
+            disk.free_bytes = 0
+            await eventually(lambda: bookie.read_only)
+            disk.free_bytes = 1 << 40  # the bookie thinks that there is room, and there is none
+            await eventually(lambda: not bookie.read_only)
+            refused = await add_until_refused(bookie, 1, 0)
+            assert refused == 0
+            assert bookie.read_only
+            disk.full = ()
+            await eventually(lambda: not bookie.read_only)
+            await add(bookie, 1, range(20))
+            assert told == [True, False, True, False]
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.damages == ()
+            for entry_id in range(20):
+                assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_what_was_acknowledged_around_a_full_disk_survives_a_crash(
+    tmp_path: Path, partial: bool
+) -> None:
+    """Commits that were refused lie torn in the journal, some rolled away from, and are no damage;
+    the ledger's key and a fence of that time are there."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, write_cache_bytes=256 << 20, journal_recycled_files_max=0)
+        disk = TearingDisk() if partial else Disk()
+        acknowledged: list[tuple[int, int]] = []
+        async with running(config, disk) as bookie:
+            for ledger_id in range(1, 9):
+                refused = 30
+                for entry_id in range(30):
+                    disk.full = (".journal",) if entry_id % 7 == ledger_id % 7 else ()
+                    data = [entry(ledger_id, entry_id, size=BIG)]
+                    try:
+                        await add(bookie, ledger_id, [entry_id], entries=data)
+                        acknowledged.append((ledger_id, entry_id))
+                    except ReadOnlyBookieError:
+                        refused -= 1
+                        disk.full = ()
+                        await eventually(lambda: not bookie.read_only)
+                assert refused < 30
+                await bookie.read_entry(ledger_id, 0, FENCE, KEY)
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.damages == ()
+            for ledger_id, entry_id in acknowledged:
+                found = await bookie.read_entry(ledger_id, entry_id)
+                assert found == entry(ledger_id, entry_id, size=BIG)
+            for ledger_id in range(1, 9):
+                with pytest.raises(FencedError):
+                    await add(bookie, ledger_id, [40])
+                with pytest.raises(MagnetarError, match="master key"):
+                    await add(bookie, ledger_id, [40], key=b"x" * 20, flags=RECOVERY)
+
+    asyncio.run(scenario())
+
+
+class TearingDisk(Disk):
+    """Takes the first half of what it has no room for."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        return TearingFile(super().open(path, create=create), self)
+
+
+class TearingFile(BadSectors):
+    def _tear(self, parts: Sequence[Buffer], offset: int) -> None:
+        if self._faults.full and self.path.name.endswith(self._faults.full):
+            data = b"".join(parts)
+            full, self._faults.full = self._faults.full, ()
+            self._file.pwritev([data[: len(data) // 2]], offset)
+            self._faults.full = full
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        self._tear(parts, offset)
+        super().pwritev(parts, offset)
+
+    def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
+        self._tear(parts, offset)
+        super().write_through(parts, offset)
+
+
+def test_fences_and_deletions_find_room_in_a_prepared_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, write_cache_bytes=64 << 20, journal_recycled_files_max=0)
+        disk = NoNewBlocks()
+        async with running(config, disk) as bookie:
+            entry_id = 0
+            while not disk.prepared:  # the first file grows, and is left for a prepared one
+                await add(bookie, 1, [entry_id], entries=[entry(1, entry_id, size=BIG)])
+                entry_id += 1
+            for _ in range(3):
+                await add(bookie, 1, [entry_id], entries=[entry(1, entry_id, size=BIG)])
+                entry_id += 1
+            disk.no_new = True
+            refused = await add_until_refused(bookie, 1, entry_id)
+            await bookie.read_entry(1, 0, FENCE, KEY)
+            await bookie.delete_ledger(77)
+            assert await bookie.read_entry(1, refused - 1) == entry(1, refused - 1, size=BIG)
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.damages == ()
+            with pytest.raises(FencedError):
+                await add(bookie, 1, [refused])
+            for i in range(refused):
+                assert await bookie.read_entry(1, i) == entry(1, i, size=BIG)
+
+    asyncio.run(scenario())
+
+
+class NoNewBlocks(Disk):
+    """With ``no_new`` set nothing grows and no file comes: only blocks that exist are written."""
+
+    no_new = False
+    prepared = 0
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        if create and self.no_new and not path.exists():
+            raise no_space()
+        return FixedFile(super().open(path, create=create), self)
+
+
+class FixedFile(BadSectors):
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        self._check(parts, offset)
+        super().pwritev(parts, offset)
+
+    def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
+        self._check(parts, offset)
+        super().write_through(parts, offset)
+
+    def _check(self, parts: Sequence[Buffer], offset: int) -> None:
+        assert isinstance(self._faults, NoNewBlocks)
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if self.path.suffix == ".journal" and size == 1 << 20 and offset > 0:
+            self._faults.prepared += 1
+        if self._faults.no_new and offset + sum(map(len, parts)) > size:
+            raise no_space()
+
+
+# -- the ledgers' disk ----------------------------------------------------------------------------
+
+
+def test_a_full_ledger_disk_loses_nothing_and_deletions_bring_space(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=30)
+        async with running(config) as bookie:
+            await add(bookie, 2, range(50))
+        disk = Disk()
+        async with running(config, disk) as bookie:
+            disk.full = (".log",)
+            await add(bookie, 1, range(50))
+            await asyncio.sleep(0.2)
+            for i in range(50):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+                assert await bookie.read_entry(2, i) == entry(2, i)
+            old = config.ledger_directories[0] / "00000001.log"
+            assert old.exists()
+            await bookie.delete_ledger(2)
+            await eventually(lambda: not old.exists())  # though no flush has succeeded
+            remains = crashed(config, tmp_path)
+            disk.full = ()
+        for what in (config, remains):
+            async with running(what) as bookie:
+                for i in range(50):
+                    assert await bookie.read_entry(1, i) == entry(1, i)
+                with pytest.raises(NoLedgerError):
+                    await bookie.read_entry(2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_recovery_writes_until_the_reserve_is_used_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        disk = Disk()
+        reserve = 2 * config.write_cache_bytes + 2 * config.journal.file_bytes
+        async with running(config, disk) as bookie:
+            await add(bookie, 1, [0])
+            disk.free_bytes = reserve - 1
+            await eventually(lambda: bookie.read_only)
+            with pytest.raises(ReadOnlyBookieError, match="nearly full"):
+                await add(bookie, 1, [1])
+            await add(bookie, 1, [1], flags=RECOVERY)
+            disk.free_bytes = reserve // 4 - 1
+            await asyncio.sleep(0.1)
+            with pytest.raises(ReadOnlyBookieError, match="is full"):
+                await add(bookie, 1, [2], flags=RECOVERY)
+            assert await bookie.read_entry(1, 1, FENCE, KEY) == entry(1, 1)
+            disk.free_bytes = 1 << 39
+            await eventually(lambda: not bookie.read_only)
+            await add(bookie, 2, [0])
+
+    asyncio.run(scenario())
+
+
+def test_the_reserve_is_kept_given_up_and_kept_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, disk_reserve_bytes=3 << 20, flush_interval_ms=30)
+        path = config.ledger_directories[0] / "reserve"
+        disk = Disk()
+        async with running(config, disk) as bookie:
+            await eventually(lambda: path.exists() and path.stat().st_size == 3 << 20)
+            disk.full = (".log",)
+            await add(bookie, 1, [0])
+            disk.free_bytes = 0
+            await eventually(lambda: not path.exists())
+            disk.full, disk.free_bytes = (), 1 << 40
+            await eventually(lambda: path.exists() and path.stat().st_size == 3 << 20)
+
+    asyncio.run(scenario())
+
+
+# -- errors of the device -------------------------------------------------------------------------
+
+
+def test_an_entry_that_cannot_be_read_is_named_and_the_others_are_served(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(10))
+        disk = Disk()
+        async with running(config, disk) as bookie:
+            record = 8 + len(entry(1, 0))
+            disk.unreadable = (64 + 4 * record, 64 + 5 * record)  # entry 4
+            with pytest.raises(BookieIOError, match=f"00000001.log at offset {64 + 4 * record}"):
+                await bookie.read_entry(1, 4)
+            for i in (0, 1, 2, 3, 5, 9):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+            assert await bookie.read_batch(1, 0, 10, 1 << 20) == [entry(1, i) for i in range(4)]
+            await add(bookie, 1, [10])
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_directory_that_fails_makes_the_bookie_read_only_until_it_is_sound(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers=2, flush_interval_ms=20)
+        async with running(config) as bookie:
+            await add(bookie, 2, range(5))
+            await add(bookie, 3, range(5))
+        disk = Disk()
+        async with running(config, disk) as bookie:
+            told: list[bool] = []
+            bookie.read_only_changed = told.append
+            disk.broken = (".log",)
+            await add(bookie, 2, [5])
+            await eventually(lambda: bookie.read_only)
+            with pytest.raises(ReadOnlyBookieError, match="has failed") as failed:
+                await add(bookie, 3, [5])
+            assert "ledgers0" in str(failed.value)
+            assert bookie.info().failed_directories == (str(config.ledger_directories[0]),)
+            for i in range(6):
+                assert await bookie.read_entry(2, i) == entry(2, i)
+            assert await bookie.read_entry(3, 4) == entry(3, 4)
+            await bookie.read_entry(3, 0, FENCE, KEY)
+            disk.broken = ()
+            await eventually(lambda: not bookie.read_only)
+            await add(bookie, 2, [6])
+            assert told == [True, False]
+        async with running(config) as bookie:
+            for i in range(7):
+                assert await bookie.read_entry(2, i) == entry(2, i)
+
+    asyncio.run(scenario())
+
+
+def test_a_journal_that_fails_makes_the_bookie_read_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=20)
+        disk = Disk()
+        async with running(config, disk) as bookie:
+            told: list[bool] = []
+            bookie.read_only_changed = told.append
+            await add(bookie, 1, range(5))
+            disk.broken = (".journal",)
+            with pytest.raises(BookieIOError):
+                await add(bookie, 1, [5])
+            await eventually(lambda: told == [True])
+            disk.broken = ()
+            await asyncio.sleep(0.1)
+            with pytest.raises(ReadOnlyBookieError, match="restarted"):
+                await add(bookie, 1, [6])
+            assert await bookie.read_entry(1, 4) == entry(1, 4)
+        async with running(config) as bookie:
+            await add(bookie, 1, [7])
+            for i in range(5):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+
+    asyncio.run(scenario())
