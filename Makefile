@@ -4,7 +4,9 @@
 #   make demo [KEEP=1]      real data through the whole platform; KEEP=1 leaves it running
 #   make test [TESTS=path]  every test but those that need parts from elsewhere, and the long ones
 #   make check              format, lint, types, house rules
-#   make sim [SEED=n] [SEEDS=n]   the simulator; SEED repeats one run
+#   make sim [RING=2] [SEED=n] [SEEDS=n]   the simulator: 1 machines, 2 whole roles; SEED repeats
+#                           one run
+#   make sim-mutants        plants known bugs one by one, each must be found; writes the table
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
 #   make chaos              kill -9 at random while clients and Spark work, then count
 #   make bench              the measurements, into bench/
@@ -14,11 +16,12 @@
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 200
+RING ?= 1
 TESTS ?= tests
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim scenarios chaos bench proto clean java
+.PHONY: help demo test check sim sim-mutants scenarios chaos bench proto clean java
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -48,7 +51,10 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/tidy
 
 sim: $(VENV)/.dev
-	$(BIN)/python -m magnetar.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(BIN)/python -m magnetar.sim --ring $(RING) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+sim-mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.sim.mutants
 
 scenarios: $(VENV)/.dev java
 	$(if $(STALL_S),STALL_S=$(STALL_S) )$(BIN)/python -m pytest --durations=0 tests/scenarios

@@ -21,9 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
+import structlog
+
 from magnetar.env.disk import Buffer, DiskFile, DiskSpace, Lane
 from magnetar.sim.index import IndexData, SimIndex
 from magnetar.sim.loop import SimLoop
+
+log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -447,6 +451,8 @@ class SimLane:
         self._in_job = True
         try:
             job()
+        except Exception as error:  # as in the real lane
+            log.error("job failed", error=repr(error), exc_info=error)
         finally:
             self._in_job = False
             after_s = self._disk.cursor_s

@@ -60,6 +60,7 @@ class ProductLog:
         raised = event.pop("exc_info", None)
         if what in ("task failed", "job failed") and _is_bug(raised):
             self._failed(f"{what}: {event.get('task') or event.get('lane')}: {raised!r}")
+        event.pop("seconds", None)  # of the wall clock: not the same in every run
         process = current_process()
         details = " ".join(f"{key}={value}" for key, value in event.items())
         self._trace.note(process.name if process else "-", f"[{level}] {what} {details}".rstrip())

@@ -1,0 +1,154 @@
+"""Ring 2: bookies with one rule broken each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from magnetar.bookie import replay
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.journal import Journal
+from magnetar.bookie.journal_format import LEDGER, commit_bytes, decode_ledger
+from magnetar.bookie.ledger_state import LedgerState
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.sim import cluster
+from tests.sim.mutants.mutant import Mutant, replaced
+
+SEEDS_MAX = 1500
+
+
+def _starts_on_any_disk():  # type: ignore[no-untyped-def]
+    """No cookie check: a wiped bookie comes back under its id and says "no such ledger"."""
+
+    async def no_check(*_: Any, **__: Any) -> None:
+        return
+
+    return replaced((cluster, "check_cookie", no_check))
+
+
+def _mark_passes_fences():  # type: ignore[no-untyped-def]
+    """A flush without entries skips the ledgers' records, and moves the mark."""
+    original = LedgerStorage.take_work
+
+    def take_work(self: Any) -> Any:
+        work = original(self)
+        return work if work.half.entry_count else work._replace(records=[])
+
+    return replaced((LedgerStorage, "take_work", take_work))
+
+
+def _marks_of_one_journal():  # type: ignore[no-untyped-def]
+    """The journal furthest ahead speaks for all."""
+    original = LedgerStorage.flush
+
+    async def flush(self: Any, positions: Sequence[Any]) -> None:
+        await original(self, [max(positions)] * len(positions))
+
+    return replaced((LedgerStorage, "flush", flush))
+
+
+def _fence_without_key():  # type: ignore[no-untyped-def]
+    """A fence record has no master key, so that the replay of an unknown ledger skips it."""
+    original = replay.Replayer.apply
+
+    def apply(self: Any, position: Any, record: Any) -> None:
+        if record.kind == LEDGER:
+            ledger_id, _, fenced = decode_ledger(record.payload)
+            if fenced and self._table.find(ledger_id) is None:
+                return
+        original(self, position, record)
+
+    return replaced((replay.Replayer, "apply", apply))
+
+
+def _fence_not_awaited():  # type: ignore[no-untyped-def]
+    """A fencing read is answered before the fence is durable."""
+    original = Journal.barrier
+
+    async def barrier(self: Any) -> None:
+        self._loop.create_task(original(self))
+
+    async def fence(self: Any, ledger_id: int, master_key: bytes) -> Any:
+        with replaced((Journal, "barrier", barrier)):
+            return await fence_and_wait(self, ledger_id, master_key)
+
+    fence_and_wait = Bookie._fence
+    return replaced((Bookie, "_fence", fence))
+
+
+def _roll_without_sync():  # type: ignore[no-untyped-def]
+    """A batch that spans two files is acknowledged after the sync of the second one."""
+    original = Journal._write
+
+    def write(self: Any, requests: list[Any]) -> Any:
+        size = commit_bytes(
+            sum(len(request.payloads) for request in requests),
+            sum(request.byte_count for request in requests),
+        )
+        if len(requests) > 1 and self._offset + size > self._config.file_bytes:
+            config = self._config
+            self._config = replace(config, sync=False)
+            original(self, requests[:1])
+            self._config = config
+            requests = requests[1:]
+        return original(self, requests)
+
+    return replaced((Journal, "_write", write))
+
+
+def _no_sync():  # type: ignore[no-untyped-def]
+    original = Journal.__init__
+
+    def init(self: Any, index: int, directory: Any, disk: Any, config: Any, *rest: Any) -> None:
+        original(self, index, directory, disk, replace(config, sync=False), *rest)
+
+    return replaced((Journal, "__init__", init))
+
+
+def _no_limbo():  # type: ignore[no-untyped-def]
+    """A bookie with a damaged journal says "no such entry" all the same."""
+    return replaced(
+        (LedgerState, "certain", property(lambda self: True)),
+        (LedgerStorage, "enter_limbo", lambda self: None),
+    )
+
+
+def _adds_after_the_fence():  # type: ignore[no-untyped-def]
+    original = Bookie._check_writable
+
+    def check(self: Any, ledger_id: int, ledger: Any, master_key: bytes, flags: int) -> None:
+        if ledger is not None and ledger.fenced and not ledger.deleted:
+            flags |= 1
+        original(self, ledger_id, ledger, master_key, flags)
+
+    return replaced((Bookie, "_check_writable", check))
+
+
+BOOKIES = (
+    Mutant("a wiped bookie answers", 2, "#2612, #4812", _starts_on_any_disk, SEEDS_MAX),
+    Mutant(
+        "the mark passes a fence that was not flushed", 2, "#4843", _mark_passes_fences, SEEDS_MAX
+    ),
+    Mutant("one mark for several journals", 2, "#4844", _marks_of_one_journal, SEEDS_MAX),
+    Mutant(
+        "a fence is journaled without the master key", 2, "reference", _fence_without_key, SEEDS_MAX
+    ),
+    Mutant(
+        "a fencing read answers before the fence is durable",
+        2,
+        "reference",
+        _fence_not_awaited,
+        SEEDS_MAX,
+    ),
+    Mutant(
+        "a roll acknowledges before the first file's sync",
+        2,
+        "reference",
+        _roll_without_sync,
+        SEEDS_MAX,
+    ),
+    Mutant("adds are acknowledged before the sync", 2, "", _no_sync, SEEDS_MAX),
+    Mutant("a damaged journal, and no limbo", 2, "rule 13", _no_limbo, SEEDS_MAX),
+    Mutant("a fenced ledger takes adds", 2, "", _adds_after_the_fence, SEEDS_MAX),
+)

@@ -1,0 +1,67 @@
+"""What a mutant is, and the search for the seed that finds it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from magnetar.metrics import Metrics
+from magnetar.sim.cluster_run import run_cluster
+from magnetar.sim.ledger_run import run
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``known``: where the field met the bug, empty for an obvious way to get a rule wrong.
+    ``seeds_max``: how many seeds may be needed."""
+
+    name: str
+    ring: int
+    known: str
+    plant: Callable[[], AbstractContextManager[object]]
+    seeds_max: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """After how many seeds the mutant was found (None: not), and what broke."""
+
+    mutant: Mutant
+    seeds: int | None
+    failure: str
+
+
+def search(mutant: Mutant, first: int = 0) -> Found:
+    """Run seeds from ``first`` on until one breaks an invariant."""
+    metrics = Metrics()
+    with mutant.plant():
+        for count in range(1, mutant.seeds_max + 1):
+            failure = _failure(mutant.ring, first + count - 1, metrics)
+            if failure is not None:
+                return Found(mutant, count, failure)
+    return Found(mutant, None, "")
+
+
+def _failure(ring: int, seed: int, metrics: Metrics) -> str | None:
+    if ring == 1:
+        return run(seed).failure
+    failure = run_cluster(seed, metrics).failure
+    gc.collect()
+    return failure
+
+
+@contextmanager
+def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """(owner, attribute, replacement) for each; all come back at the end."""
+    patches = [patch.object(owner, name, new) for owner, name, new in changes]
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in reversed(patches):
+            each.stop()
