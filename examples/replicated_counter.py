@@ -132,7 +132,7 @@ async def run_standby(replica: Replica) -> None:
 
 async def read_line() -> str:
     """The next line of the standard input; empty at its end."""
-    line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    line: str = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     return line.strip()
 
 

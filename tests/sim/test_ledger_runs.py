@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 import pytest
 from click.testing import CliRunner
 
+from magnetar.ledger.owed import OwedEntries
 from magnetar.ledger.quorum_write import QuorumWrite, Resend, WriteState
 from magnetar.ledger.recovery_plan import Decision, EntryVote, LacCoverage
+from magnetar.model.ids import BookieId
 from magnetar.sim.__main__ import main
 from magnetar.sim.bookies import Stored
 from magnetar.sim.clients import Parts
@@ -113,6 +115,22 @@ class StartsInAnEarlierFragment(LacCoverage):
         return self.last_add_confirmed
 
 
+class ForgetsDebts(QuorumWrite):
+    """What was confirmed without a bookie is owed to nobody once it is tried again."""
+
+    def lacking(self, slot: int) -> range:
+        return range(0) if self._down[slot] else super().lacking(slot)
+
+
+class KeepsOneDebt(OwedEntries):
+    """The latest debt of a bookie takes the place of the one before."""
+
+    def add(self, bookie_id: BookieId, ledger_id: int, entry_ids: range) -> None:
+        if entry_ids:
+            self.settled(bookie_id, ledger_id, range(1 << 30))
+        super().add(bookie_id, ledger_id, entry_ids)
+
+
 PLANTED = {
     "confirms out of order": Parts(quorum_write=ConfirmsOutOfOrder),
     "counts replaced bookies": Parts(quorum_write=CountsReplacedBookies),
@@ -124,6 +142,8 @@ PLANTED = {
     "one negative is enough": Parts(entry_vote=OneNegativeIsEnough),
     "starts in an earlier fragment": Parts(lac_coverage=StartsInAnEarlierFragment),
     "recovery reads do not fence": Parts(fencing_reads=False),
+    "forgets debts": Parts(quorum_write=ForgetsDebts),
+    "keeps one debt": Parts(owed_entries=KeepsOneDebt),
 }
 
 

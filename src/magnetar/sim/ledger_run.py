@@ -46,7 +46,7 @@ def run(seed: int, parts: Parts | None = None, tracing: bool = False) -> Outcome
     failure = None
     try:
         scheduler.run()
-        ledger.checker.ended(ledger.undisturbed, ledger.total)
+        ledger.checker.ended(ledger.undisturbed, ledger.total, ledger.writer.owed)
     except (SimulationError, AssertionError) as error:
         failure = f"{type(error).__name__}: {error}"
     return Outcome(
