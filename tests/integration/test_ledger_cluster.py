@@ -14,6 +14,7 @@ from magnetar.bookie.server import BookieServer
 from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.connection import BookieConnection
 from magnetar.ledger.lane import Address, ConnectionOptions
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.pool import ConnectionPool
@@ -22,6 +23,7 @@ from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieUnavailableError, LedgerFencedError, MagnetarError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerState
+from magnetar.wire.bookie import availability
 
 OPTIONS = ConnectionOptions(add_timeout_s=2, read_timeout_s=2, backoff_max_s=0.1)
 
@@ -222,3 +224,70 @@ def test_all_bookies_restart_between_crash_and_recovery(tmp_path: Path) -> None:
         assert await contents(platform.client((2, 2, 2)), writer.ledger_id) == payloads(0, 250)
 
     with_platform(tmp_path, 2, scenario)
+
+
+def test_a_bookie_that_was_away_is_given_what_it_missed(tmp_path: Path) -> None:
+    async def scenario(platform: Platform) -> None:
+        for quorums in ((3, 3, 2), (3, 2, 1)):
+            client = platform.client(quorums)
+            writer = await client.create()
+            await append_all(writer, payloads(0, 100))
+            away = writer.metadata.fragments[0].bookies[1]
+            await platform.bookies[away].stop()
+            await append_all(writer, payloads(100, 1000))
+            await writer.close()
+            assert not await is_whole(platform, writer.ledger_id)
+            await platform.bookies[away].start()
+            while not await is_whole(platform, writer.ledger_id):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert len(writer.metadata.fragments) == 1
+            await client.close()
+
+    with_platform(tmp_path, 3, scenario)
+
+
+async def is_whole(platform: Platform, ledger_id: int) -> bool:
+    """Whether every bookie that the metadata names holds its entries."""
+    metadata, _ = await platform.manager.read(ledger_id)
+    own: dict[BookieId, list[int]] = {}
+    for entry_id in range(metadata.last_entry_id + 1):
+        for bookie_id in metadata.write_set(entry_id):
+            own.setdefault(bookie_id, []).append(entry_id)
+    pool = platform.pools[-1]
+    for bookie_id, wanted in own.items():
+        client = pool.client(bookie_id)
+        assert isinstance(client, BookieConnection)
+        try:
+            groups = await client.list_entries(ledger_id)
+        except BookieUnavailableError:
+            return False
+        if not all(availability.holds(groups, entry_id) for entry_id in wanted):
+            return False
+    return True
+
+
+def test_a_tail_over_an_ensemble_change_and_a_recovery(tmp_path: Path) -> None:
+    async def scenario(platform: Platform) -> None:
+        writer = await platform.client((3, 3, 2)).create()
+        seen: list[bytes] = []
+
+        async def follow() -> None:
+            reading = platform.client((3, 3, 2))
+            async with await reading.open_no_recovery(writer.ledger_id) as tail:
+                async for entry in tail.follow():
+                    seen.append(bytes(entry.payload))
+
+        following = asyncio.ensure_future(follow())
+        await append_all(writer, payloads(0, 100))
+        stopped = writer.metadata.fragments[0].bookies[0]
+        await platform.bookies[stopped].stop()
+        await append_all(writer, payloads(100, 100))
+        while len(seen) < 200:  # noqa: ASYNC110 - the writer is idle now, and says how far it is
+            await asyncio.sleep(0.02)
+        await append_all(writer, payloads(200, 100))
+        await writer.abandon()
+        await platform.client((3, 3, 2)).open(writer.ledger_id)
+        await asyncio.wait_for(following, 10)
+        assert seen == payloads(0, 300)
+
+    with_platform(tmp_path, 4, scenario)
