@@ -10,6 +10,8 @@ Rules:
   hold it so, counted by the same machine as any acknowledgement.
 * A bookie that fails or whose connection broke may have lost what it had answered: the ledger
   fails. Its ensemble is never changed.
+
+Why so: docs/adr/0047-deferred-sync.md.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Decides only. The bound follows the latencies that were seen: twice the 95th per
 last ``WINDOW`` answers, between a floor and a ceiling. So about one read in twenty at most is
 asked twice while all is well, and a replica that hangs costs a few times the usual latency,
 instead of a time-out. Until ``ENOUGH`` answers are in, the ceiling holds.
+Why so: docs/adr/0045-hedged-reads.md.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Rules:
 * A bookie that does not answer is tried again after ``BACKOFF_S``, doubling to ``BACKOFF_S_MAX``.
 
 Debts live as long as the client. What a process owed when it ended is found and repaired by
-re-replication.
+re-replication. Why so: docs/adr/0044-copies-for-slow-bookies.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ Rules: an ensemble names a bookie once; an excluded bookie is never chosen; amon
 choice is random, weighted by free space if asked for, so that the ledgers of many writers spread
 evenly. Copies are spread over as many racks or zones as can be (``ledger.spread``); with
 ``enforced`` fewer than ``domains_least`` is refused. Too few bookies is a
-``NotEnoughBookiesError`` that names each one and why it was passed over.
+``NotEnoughBookiesError`` that names each one and why it was passed over. Why so:
+docs/adr/0048-placement.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ Rules:
   writer is idle for ``explicit_lac_interval_ms``.
 * Without any bookie that answers, it looks again after ``BACKOFF_S``, doubling to
   ``BACKOFF_S_MAX``.
+
+Why so: docs/adr/0046-tailing-readers.md.
 """
 
 from __future__ import annotations
