@@ -86,11 +86,11 @@ class BadSectors(WatchedFile):
 # -- the journal's disk ---------------------------------------------------------------------------
 
 
-async def add_until_refused(bookie: Bookie, ledger_id: int, first: int) -> int:
+async def add_until_refused(bookie: Bookie, ledger_id: int, first: int, size: int = BIG) -> int:
     """Returns the first id that was refused, which must be for want of space."""
-    for entry_id in range(first, first + 1000):
+    for entry_id in range(first, first + 10_000):
         try:
-            data = [entry(ledger_id, entry_id, size=BIG)]
+            data = [entry(ledger_id, entry_id, size=size)]
             await add(bookie, ledger_id, [entry_id], entries=data)
         except ReadOnlyBookieError:
             return entry_id
@@ -168,6 +168,27 @@ def test_what_was_acknowledged_around_a_full_disk_survives_a_crash(
     asyncio.run(scenario())
 
 
+def test_the_key_of_a_ledger_whose_first_entry_was_refused_is_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        config = settings(tmp_path)
+        async with running(config, disk) as bookie:
+            await add(bookie, 1, [0])
+            disk.full = (".journal",)
+            with pytest.raises(ReadOnlyBookieError):
+                await add(bookie, 2, [0])
+            disk.full = ()
+            await eventually(lambda: not bookie.read_only)
+            await add(bookie, 2, [0])
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert await bookie.read_entry(2, 0) == entry(2, 0)
+            with pytest.raises(MagnetarError, match="master key"):
+                await add(bookie, 2, [1], key=b"x" * 20)
+
+    asyncio.run(scenario())
+
+
 class TearingDisk(Disk):
     """Takes the first half of what it has no room for."""
 
@@ -206,7 +227,11 @@ def test_fences_and_deletions_find_room_in_a_prepared_file(tmp_path: Path) -> No
                 entry_id += 1
             disk.no_new = True
             refused = await add_until_refused(bookie, 1, entry_id)
+            await eventually(lambda: not bookie.read_only)
+            last = await add_until_refused(bookie, 2, 0, size=64)  # to the last block for entries
             await bookie.read_entry(1, 0, FENCE, KEY)
+            await bookie.read_entry(2, 0, FENCE, KEY)
+            assert await bookie.read_entry(2, last - 1) == entry(2, last - 1)
             await bookie.delete_ledger(77)
             assert await bookie.read_entry(1, refused - 1) == entry(1, refused - 1, size=BIG)
             remains = crashed(config, tmp_path)
