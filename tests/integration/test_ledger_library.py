@@ -198,3 +198,19 @@ def test_deferred_sync_and_force(start_cluster: Callable[[int], Cluster]) -> Non
 def test_an_address_that_cannot_be_used() -> None:
     with pytest.raises(library.MagnetarError, match="accepted: zk://"):
         sync.connect("http://localhost")
+
+
+def test_a_client_closed_in_mid_write_leaves_nothing_behind(
+    start_cluster: Callable[[int], Cluster],
+) -> None:
+    url = start_cluster(3).metadata_url
+    before = threading.active_count()
+    with sync.connect(url, THREE) as client:
+        writer = client.create()
+        writer.add_all([b"x"] * 100)
+        tail = client.open_no_recovery(writer.ledger_id)
+        assert tail.wait_past(98, timeout_s=5) == 99
+    assert not [t for t in threading.enumerate() if t.name == "magnetar-ledger"]
+    assert threading.active_count() <= before
+    with sync.connect(url, THREE) as client:
+        assert client.open(writer.ledger_id).last_add_confirmed == 99

@@ -77,9 +77,19 @@ class _Loop:
             future.cancel()
 
     def stop(self) -> None:
+        self.run(_end_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _end_all() -> None:
+    """End what still runs on this loop, which is ours alone."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 class _Closing:
@@ -105,6 +115,7 @@ class SyncClient(_Closing):
     ) -> None:
         self._loop = _Loop()
         self._parts = AsyncExitStack()
+        self._writers: dict[LedgerWriter, None] = {}
         self._closed = False
         opening = connect_async(metadata_url, config, session_timeout_ms=session_timeout_ms)
         try:
@@ -133,7 +144,8 @@ class SyncClient(_Closing):
                 deferred_sync_unsafe=deferred_sync_unsafe,
             )
         )
-        return SyncWriter(self._loop, writer)
+        self._writers[writer] = None
+        return SyncWriter(self._loop, writer, self._writers)
 
     def open(self, ledger_id: int) -> SyncReader:
         """As ``LedgerClient.open``: takes the ledger from its writer if it is open."""
@@ -165,6 +177,8 @@ class SyncClient(_Closing):
             return
         self._closed = True
         try:
+            for writer in self._writers:
+                self._loop.run(writer.abandon())
             self._loop.run(self._parts.aclose())
         finally:
             self._loop.stop()
@@ -174,9 +188,12 @@ class SyncWriter(_Closing):
     """``LedgerWriter``, waiting. As a context manager it closes the ledger, also after an error
     in the block: what was confirmed stays."""
 
-    def __init__(self, loop: _Loop, writer: LedgerWriter) -> None:
+    def __init__(
+        self, loop: _Loop, writer: LedgerWriter, open_writers: dict[LedgerWriter, None]
+    ) -> None:
         self._loop = loop
         self._writer = writer
+        self._open_writers = open_writers
 
     def __enter__(self) -> SyncWriter:
         return self
@@ -217,11 +234,14 @@ class SyncWriter(_Closing):
 
     def close(self) -> LedgerMetadata:
         """As ``LedgerWriter.close``."""
-        return self._loop.run(self._writer.close())
+        closed = self._loop.run(self._writer.close())
+        self._open_writers.pop(self._writer, None)
+        return closed
 
     def abandon(self) -> None:
         """As ``LedgerWriter.abandon``."""
         self._loop.run(self._writer.abandon())
+        self._open_writers.pop(self._writer, None)
 
 
 class SyncReader(_Closing):

@@ -27,7 +27,7 @@ from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.entry import Entry, LacReply
-from magnetar.model.errors import DigestError
+from magnetar.model.errors import DigestError, LedgerError, NoEntryError
 from magnetar.model.ids import NO_ENTRY, BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata
 
@@ -87,6 +87,18 @@ class TailingReader(LedgerReader):
         except TimeoutError:
             pass  # what is known now is the answer
         return self.last_add_confirmed
+
+    async def read(self, first_entry_id: EntryId, max_entries: int, max_bytes: int) -> list[Entry]:
+        """As ``LedgerReader.read``; if it fails and the metadata names other bookies by now, once
+        more. Raises ``NoSuchLedgerError`` when the ledger was deleted meanwhile."""
+        try:
+            return await super().read(first_entry_id, max_entries, max_bytes)
+        except (LedgerError, NoEntryError):
+            before = self.metadata
+            self.metadata, _ = await self._manager.read(self.ledger_id)
+            if self.metadata.fragments == before.fragments:
+                raise
+        return await super().read(first_entry_id, max_entries, max_bytes)
 
     async def follow(
         self, first_entry_id: EntryId = 0, max_entries: int = 100, max_bytes: int = 1 << 20

@@ -194,3 +194,34 @@ def test_metadata_that_changed_before_the_wait_is_seen() -> None:
             await until(lambda: not any(cluster.manager.watches.values()))
 
     run_virtual(run())
+
+
+def test_a_read_by_stale_metadata_looks_again() -> None:
+    async def run() -> None:
+        cluster = Cluster(6, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            writer.append(payloads(0, 5), outcomes)
+            await outcomes.wait(5)
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            old = cluster.ensemble(writer.ledger_id)
+            for bookie in old:
+                bookie.down = True
+                writer.append(payloads(writer.last_add_pushed + 1, 1), outcomes)
+                await asyncio.sleep(0.3)
+            writer.append(payloads(8, 2), outcomes)
+            await outcomes.wait(10)
+            assert not set(old) & set(cluster.ensemble(writer.ledger_id))
+            for bookie in old:
+                bookie.down = False
+            reader.last_add_confirmed = 8  # as a poll would have told
+            assert len(reader.metadata.fragments) == 1
+            (entry,) = await reader.read(8, 1, 100)
+            assert bytes(entry.payload) == payloads(8, 1)[0]
+            await cluster.client.delete(writer.ledger_id)
+            for bookie in cluster.pool.bookies.values():
+                bookie.entries.clear()
+            with pytest.raises(NoSuchLedgerError):
+                await reader.read(8, 1, 100)
+
+    run_virtual(run())
