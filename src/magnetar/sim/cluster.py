@@ -59,12 +59,12 @@ class ClusterPlan:
 
 def plan_cluster(rng: random.Random, bookies: int, ledger: LedgerConfig) -> ClusterPlan:
     """A cluster by the seed; quorums and times of the client in ``ledger``."""
-    journals = rng.choice((1, 1, 1, 2))
+    journals = rng.choice((1, 1, 2))
     ledgers = rng.choice((1, 1, 1, 2))
     journal = JournalConfig(
         directories=tuple(JOURNALS / str(i) for i in range(journals)),
         group_bytes_max=rng.choice((4096, 64 << 10)),
-        file_bytes=rng.choice((16 << 10, 64 << 10)),
+        file_bytes=rng.choice((8 << 10, 32 << 10)),
         recycled_files_max=rng.choice((0, 2)),
         pending_bytes_max=1 << 20,
     )
@@ -75,7 +75,7 @@ def plan_cluster(rng: random.Random, bookies: int, ledger: LedgerConfig) -> Clus
         read_cache_bytes=rng.choice((0, 64 << 10)),
         read_ahead_entries=rng.choice((1, 10)),
         read_ahead_bytes=16 << 10,
-        flush_interval_ms=rng.choice((200, 1000, 5000)),
+        flush_interval_ms=rng.choice((300, 1000, 5000)),
         entry_log_bytes_max=rng.choice((16 << 10, 128 << 10)),
         entry_bytes_max=FRAME_BYTES_MAX,
         journal=journal,
@@ -273,6 +273,15 @@ class BookieMachine:
     def process_now(self) -> SimProcess:
         assert self.process is not None
         return self.process
+
+    def may_hold(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the bookie has the entry, in memory or flushed; one that is down may."""
+        if not self.serving or self.lost is not None or self.bookie is None:
+            return True
+        if self.bookie.read_cached(ledger_id, entry_id) is not None:
+            return True
+        key = (ledger_id, entry_id)
+        return any(key in index.rows for index in self.disk.indexes.values())
 
     def restart_later(self, delay_s: float) -> None:
         """The supervisor's; called by nobody's code, so that it outlives the process."""

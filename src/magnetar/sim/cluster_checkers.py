@@ -5,29 +5,31 @@ While writers, readers and recoveries work:
 
 1. *Order, no gap.* The answers to appends cover the appends in their order, each exactly once; the
    i-th payload is confirmed as entry i; nothing is confirmed after a failure.
-2. *Metadata.* With every write of it: a closed ledger never changes, the state only goes forward,
+2. *Named copies.* The moment an entry is confirmed, at least Qa of the bookies that the stored
+   metadata names for it have it (those that are down are believed).
+3. *Metadata.* With every write of it: a closed ledger never changes, the state only goes forward,
    fragments start at 0 and are in strictly increasing order, an ensemble names E different bookies.
-3. *Readers.* What any client reads of a ledger, at any time, is what its writer gave under that id,
+4. *Readers.* What any client reads of a ledger, at any time, is what its writer gave under that id,
    and nobody is told an entry past the end that the ledger is closed with.
 
 After all faults have healed, in bounded time:
 
-4. *It ends.* Every ledger can be opened, and then is closed. Every append was answered. A new
+5. *It ends.* Every ledger can be opened, and then is closed. Every append was answered. A new
    ledger can be written, closed and read.
-5. *No acknowledged entry is lost*, so no old writer was acknowledged after the close, and no two
+6. *No acknowledged entry is lost*, so no old writer was acknowledged after the close, and no two
    writers were confirmed under one id: all that was ever confirmed is in the closed ledger, with
    the bytes of its writer.
-6. *Named copies.* Each entry of the closed ledger that was acknowledged is held, and can be read,
-   at no fewer than Qa of the bookies that the closed metadata names for it. Bookies whose disks
-   the run destroyed (fewer than Qa) are excused.
-7. *One end.* Every client that opened the ledger saw the same metadata.
+7. *Copies that can be read.* Each entry that was acknowledged can be read from no fewer than Qa of
+   the bookies that the closed metadata names for it. Bookies whose disks the run destroyed (fewer
+   than Qa) are excused.
+8. *One end.* Every client that opened the ledger saw the same metadata.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from magnetar.ledger.metadata import DEFAULT_ROOT
 from magnetar.model.entry import Entry
 from magnetar.model.errors import BookieError, MagnetarError
 from magnetar.model.ledger import LedgerMetadata, LedgerState
@@ -36,9 +38,9 @@ from magnetar.sim.loop import run_in, until
 from magnetar.sim.scheduler import SimulationError
 from magnetar.wire.bookie.digest import EntryDigest
 from magnetar.wire.bookie.metadata import decode_ledger_metadata
+from magnetar.wire.bookie.metadata_layout import LedgerLayout, ledger_id_of, ledger_path
 
 ORDER = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)
-_LEDGER_PATH = re.compile(r"^/ledgers/(\d\d)/(\d{4})/L(\d{4})$")
 
 
 class LedgerHistory:
@@ -54,9 +56,10 @@ class LedgerHistory:
         self.told_last = -1
         self.ends: list[tuple[str, LedgerMetadata]] = []
         self.problem: str | None = None
+        self.copies_problem: Callable[[range], str | None] = lambda entry_ids: None
 
     def done(self, error: MagnetarError | None, _ledger: int, first: int, count: int) -> None:
-        """Invariant 1; called by the writer."""
+        """Invariants 1 and 2; called by the writer."""
         self.answered += count
         if error is not None:
             self.failed = self.failed or error
@@ -66,13 +69,14 @@ class LedgerHistory:
             self._broken(f"entry {first} was confirmed when {self.confirmed} was next")
         else:
             self.confirmed += count
+            self.problem = self.problem or self.copies_problem(range(first, first + count))
 
     @property
     def settled(self) -> bool:
         return self.answered == len(self.payloads)
 
     def read(self, who: str, entries: Sequence[Entry], first: int) -> None:
-        """Invariant 3: ``entries`` were read from ``first`` on."""
+        """Invariant 4: ``entries`` were read from ``first`` on."""
         for entry_id, entry in enumerate(entries, first):
             if entry.entry_id != entry_id:
                 self._broken(f"{who} read entry {entry.entry_id} for {entry_id}")
@@ -84,7 +88,7 @@ class LedgerHistory:
         self.told_last = max(self.told_last, last)
 
     def ended(self, who: str, metadata: LedgerMetadata) -> None:
-        """Invariant 7."""
+        """Invariant 8."""
         self.ends.append((who, metadata))
         first_who, first = self.ends[0]
         if metadata != first:
@@ -98,8 +102,25 @@ class LedgerHistory:
             raise SimulationError(self.problem)
 
 
+def copies_problem(cluster: Cluster, ledger_id: int, entry_ids: range) -> str | None:
+    """Invariant 2."""
+    path = DEFAULT_ROOT + ledger_path(LedgerLayout.HIERARCHICAL, ledger_id)
+    metadata = decode_ledger_metadata(ledger_id, cluster.metadata.get(path).value)
+    for entry_id in entry_ids:
+        named = metadata.write_set(entry_id)
+        machines = [cluster.bookie(name) for name in named]
+        copies = sum(machine.may_hold(ledger_id, entry_id) for machine in machines)
+        if copies < metadata.ack_quorum:
+            return (
+                f"entry {ledger_id}:{entry_id} was confirmed and only {copies} of "
+                f"{', '.join(named)}, whom the metadata names, have it (Qa is "
+                f"{metadata.ack_quorum}); {describe(metadata)}"
+            )
+    return None
+
+
 class MetadataChecker:
-    """Invariant 2; watches the store itself."""
+    """Invariant 3; watches the store itself."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.problem: str | None = None
@@ -107,12 +128,11 @@ class MetadataChecker:
         cluster.metadata.written = self._written
 
     def _written(self, path: str, before: bytes | None, after: bytes | None) -> None:
-        match = _LEDGER_PATH.match(path)
-        if match is None or before is None or after is None or before == after:
-            if match is not None and after is None:
-                self._cluster.trace.note("store", f"{path} is gone")
+        if before is None or after is None or before == after:
             return
-        ledger_id = int("".join(match.groups()))
+        ledger_id = ledger_id_of(LedgerLayout.HIERARCHICAL, path.removeprefix(DEFAULT_ROOT))
+        if ledger_id is None:
+            return
         old, new = (
             decode_ledger_metadata(ledger_id, before),
             decode_ledger_metadata(ledger_id, after),
@@ -149,7 +169,7 @@ def _forbidden(old: LedgerMetadata, new: LedgerMetadata) -> str | None:
 
 
 def check_end(history: LedgerHistory, metadata: LedgerMetadata) -> None:
-    """Invariants 4 and 5, without the bytes."""
+    """Invariants 5 and 6, without the bytes."""
     history.check()
     name = f"ledger {history.ledger_id}"
     if not metadata.closed:
@@ -171,7 +191,7 @@ def check_end(history: LedgerHistory, metadata: LedgerMetadata) -> None:
 
 
 async def check_copies(cluster: Cluster, history: LedgerHistory, metadata: LedgerMetadata) -> None:
-    """Invariant 6, asked of the bookies' own cores."""
+    """Invariant 7, asked of the bookies' own cores."""
     digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
     held: dict[str, set[int]] = {}
     for name in sorted({name for fragment in metadata.fragments for name in fragment.bookies}):

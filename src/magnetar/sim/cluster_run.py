@@ -18,16 +18,17 @@ from magnetar.sim.cluster import Client, Cluster, plan_cluster
 from magnetar.sim.cluster_checkers import MetadataChecker, check_copies, check_end
 from magnetar.sim.faults import Faults
 from magnetar.sim.ledger_workload import LedgerJob, recover, tail, write_afresh
+from magnetar.sim.log_workload import LogJob
 from magnetar.sim.loop import SimLoop, run_in, until
 from magnetar.sim.scheduler import SimulationError
 from magnetar.sim.trace import ProductLog, Trace
 
 QUORUMS = (
-    (1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 3),
-    (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 3, 2),
+    (1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 3),
+    (3, 2, 2), (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 3, 2),
 )  # fmt: skip
-FAULTS_FROM_S = 1.0
-HEAL_S = 16.0
+FAULTS_FROM_S = 0.5
+HEAL_S = 10.0
 PROGRESS_S = 120.0
 
 
@@ -85,6 +86,8 @@ def plan_ledgers(rng: random.Random) -> LedgerConfig:
         ack_quorum=ack_quorum,
         add_timeout_ms=rng.choice((800, 3000)),
         read_timeout_ms=rng.choice((500, 2000)),
+        ledger_entries_max=rng.choice((15, 50, 1000)),
+        cursor_flush_interval_ms=rng.choice((20, 100)),
     )
 
 
@@ -93,6 +96,7 @@ class _Run:
         self.loop = loop
         self.trace = trace
         self.jobs: list[LedgerJob] = []
+        self.log_job: LogJob | None = None
         self.random = rng = random.Random(seed)
         ledger = plan_ledgers(rng)
         self._lose_disks = 0
@@ -138,19 +142,25 @@ class _Run:
         for job in self.jobs:
             if job.history is not None:
                 job.history.check()
+        if self.log_job is not None:
+            self.log_job.history.check()
 
     def _begin(self, cluster: Cluster) -> Faults:
         rng = self.random
-        for index in range(rng.choice((1, 2, 3))):
-            self.jobs.append(LedgerJob(cluster, index, rng, rng.choice((2.0, 8.0, 14.0))))
+        for index in range(rng.choice((1, 1, 2))):
+            self.jobs.append(LedgerJob(cluster, index, rng, rng.choice((2.0, 4.0, 8.0))))
         clients = [job.client for job in self.jobs]
+        if rng.random() < 0.4:
+            self.log_job = LogJob(cluster, rng, HEAL_S - 2)
+            clients += self.log_job.owners
         for job in self.jobs:
             if rng.random() < 0.4:
                 follower = self._client(cluster, f"t{job.name[1:]}", clients)
                 self._start_tail(follower, job)
-            if rng.random() < 0.7:
-                self._plan_takeover(cluster, job, clients)
         faults = Faults(cluster, rng, clients, self._lose_disks)
+        for job in self.jobs:
+            if rng.random() < 0.8:
+                self._plan_takeover(cluster, job, clients, faults)
         faults.plan(rng.choice((2, 6, 12)), FAULTS_FROM_S, HEAL_S - 1)
         return faults
 
@@ -167,24 +177,31 @@ class _Run:
 
         follower.process.spawn(follow(), "tail")
 
-    def _plan_takeover(self, cluster: Cluster, job: LedgerJob, clients: list[Client]) -> None:
-        """Other clients open the ledger; the writer may be killed, or paused, or live on."""
+    def _plan_takeover(
+        self, cluster: Cluster, job: LedgerJob, clients: list[Client], faults: Faults
+    ) -> None:
+        """Other clients open the ledger while it is written; the writer may be killed, or paused,
+        or live on; the moment is a bad one for other reasons too."""
         rng, loop = self.random, self.loop
-        takeover_s = rng.uniform(FAULTS_FROM_S, HEAL_S - 2)
+        takeover_s = rng.uniform(FAULTS_FROM_S, FAULTS_FROM_S + job.spread_s)
         fate = rng.random()
-        if fate < 0.4:
-            loop.call_at(takeover_s - rng.random(), job.client.kill)
-        elif fate < 0.7:
+        if fate < 0.25:
+            loop.call_at(takeover_s - 0.3 * rng.random(), job.client.kill)
+        elif fate < 0.65:
             process = job.client.process
-            loop.call_at(takeover_s - rng.random(), process.pause)
-            loop.call_at(takeover_s + rng.uniform(0, 10), process.resume)
+            loop.call_at(takeover_s - 0.3 * rng.random(), process.pause)
+            loop.call_at(takeover_s + rng.choice((0.5, 3.0, 8.0)) * rng.random(), process.resume)
+        recoveries = []
         for i in range(rng.choice((1, 1, 2, 3))):
             client = self._client(cluster, f"r{job.name[1:]}{'abc'[i]}", clients)
-            self._start_recovery(client, job, takeover_s + rng.random() * 2)
+            recoveries.append(client)
+            delay_s = rng.choice((0.0, 0.1, 2.0)) * rng.random()
+            self._start_recovery(client, job, takeover_s + delay_s)
+        faults.plan_takeover(takeover_s, [job.client, *recoveries])
 
     def _start_recovery(self, client: Client, job: LedgerJob, when_s: float) -> None:
         async def recovery() -> None:
-            await asyncio.sleep(when_s - self.loop.time())
+            await asyncio.sleep(max(0, when_s - self.loop.time()))
             if job.history is not None:
                 self.trace.note(client.name, f"opens ledger {job.history.ledger_id}")
                 await recover(client, job.history)
@@ -199,6 +216,9 @@ class _Run:
         last = cluster.client("last")
         await self._wait_answers()
         await run_in(last.process, write_afresh(last), "write afresh")
+        if self.log_job is not None:
+            self.log_job.over = True
+            await run_in(last.process, self.log_job.last_look(last), "log")
         for job in self.jobs:
             history = job.history
             if history is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from magnetar.sim.cluster import DATA, JOURNALS, LEDGERS, BookieMachine, Client, Cluster
 from magnetar.sim.disk import SimDisk
@@ -48,12 +49,40 @@ class Faults:
         if rng.random() < 0.1:
             self._at(rng.uniform(begin_s, end_s), self._cut_power_everywhere)
 
+    def plan_takeover(self, when_s: float, clients: Sequence[Client]) -> None:
+        """What makes it a bad moment: ``clients`` are the writer and who takes its ledger."""
+        rng = self._random
+        for link_s in (0.02, 0.5):
+            if rng.random() < 0.4:
+                self._at(when_s - rng.random() * link_s, partial(self._bad_links, clients))
+        if rng.random() < 0.3:
+            self._at(when_s - rng.random(), self._kill_bookie)
+        if rng.random() < 0.4:
+            act = rng.choice((self._cut_power, self._cut_power_everywhere, self._kill_bookie))
+            self._at(when_s + rng.choice((0.03, 0.3, 3.0)) * rng.random(), act)
+
+    def _bad_links(self, clients: Sequence[Client]) -> None:
+        """Some links between these clients and the bookies are blocked or slow for a while."""
+        rng, network = self._random, self._cluster.network
+        pairs = [
+            (client.name, bookie.name) for client in clients for bookie in self._cluster.bookies
+        ]
+        chosen = [pair for pair in pairs if rng.random() < 0.3]
+        if rng.random() < 0.5:
+            self._block_links([link for pair in chosen for link in (pair, pair[::-1])])
+            return
+        self._note(f"slow links: {', '.join(f'{one} - {other}' for one, other in chosen)}")
+        for one, other in chosen:
+            delay_s = rng.choice((0.02, 0.2, 1.0))
+            network.slow(one, other, delay_s)
+            network.slow(other, one, delay_s)
+
     def _at(self, when_s: float, act: Callable[[], None]) -> None:
         def unless_over() -> None:
             if not self.over:
                 act()
 
-        self._cluster.loop.call_at(when_s, unless_over)
+        self._cluster.loop.call_at(max(when_s, self._cluster.loop.time()), unless_over)
 
     def _after(self, act: Callable[[], None]) -> float:
         """``act`` ends a fault, after a time that is returned."""

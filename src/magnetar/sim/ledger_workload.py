@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import LedgerError, MagnetarError, NoEntryError
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.sim.cluster import Client, Cluster
-from magnetar.sim.cluster_checkers import LedgerHistory
+from magnetar.sim.cluster_checkers import LedgerHistory, copies_problem
 from magnetar.sim.loop import until
 from magnetar.sim.scheduler import SimulationError
 
@@ -31,8 +32,8 @@ class LedgerJob:
         self.writer: LedgerWriter | None = None
         self.closing = rng.random() < 0.5
         self._random = rng
-        self._spread_s = spread_s
-        self.total = rng.choice((20, 60, 150))
+        self.spread_s = spread_s
+        self.total = rng.choice((20, 60, 120))
         self.task = self.client.process.spawn(self._write(), "writer")
 
     @property
@@ -51,9 +52,10 @@ class LedgerJob:
         rng = self._random
         writer = await self._create()
         history = self.history = LedgerHistory(writer.ledger_id, self.name)
+        history.copies_problem = partial(copies_problem, self.cluster, writer.ledger_id)
         self.writer = writer
         self.cluster.trace.note(self.name, f"writes ledger {writer.ledger_id}")
-        pause_s = rng.choice((0.0, 1.0, 1.0)) * self._spread_s / self.total
+        pause_s = rng.choice((0.0, 1.0, 1.0)) * self.spread_s / self.total
         size_max = rng.choice((100, 100, 2000, 20_000))
         while len(history.payloads) < self.total and writer.error is None:
             count = min(rng.choice((1, 1, 5, 20)), self.total - len(history.payloads))
