@@ -513,7 +513,7 @@ class Bookie:
         if self._closed:
             raise BookieIOError("the bookie is closed")
         ledger = self._table.find(ledger_id)
-        if ledger is None or ledger.deleted:
+        if ledger is None or (ledger.deleted and ledger_id not in ledger.storage.deleted):
             return
         ledger.deleted = True
         ledger.storage.cache.drop_ledger(ledger_id)
@@ -521,6 +521,7 @@ class Bookie:
         ledger.storage.deleted[ledger_id] = None
         self._read_cache.drop_ledger(ledger_id)
         await ledger.journal.write(DELETE, encode_delete(ledger_id))
+        ledger.storage.deletion_journaled(ledger_id)
 
     async def leave_limbo(self) -> None:
         """An operator's word that what this bookie lost has been restored from others: "no" is

@@ -5,8 +5,9 @@ other. Blocking; raises ``OSError`` and ``BookieIOError``.
 
 Rules:
 
-* A log is removed when all of its ledgers are deleted, durably (a deleted ledger takes no entry
-  any more, its record stays and refuses), or when a compacted one replaces it.
+* A log is removed when all of its ledgers are deleted, durably (in the journal at least; a deleted
+  ledger takes no entry any more, its record stays and refuses), or when a compacted one replaces
+  it.
 * The index is moved from a log to the one that replaces it by ``move``: an entry that was added
   again or deleted meanwhile is not where the old log had it, and is left alone.
 * A log whose records cannot be told (no footer, and not whole) is never removed.

@@ -1,5 +1,5 @@
-"""The reserve: a file of zeros in a ledger directory, given up when the disk is full to the last
-byte. What it frees is enough to write that ledgers were deleted, after which logs can go.
+"""The reserve: a file of zeros in a ledger directory, given up when a flush finds the disk full to
+the last byte: index and mark have room again, and compaction for a small log.
 
 Blocking but for ``fill``'s pauses; raises ``OSError``.
 """

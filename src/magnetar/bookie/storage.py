@@ -93,6 +93,7 @@ class LedgerStorage:
         self.dirty: dict[int, Encodable] = {}
         """Ledgers whose records changed since the last flush."""
         self.deleted: dict[int, None] = {}
+        self._journaled: dict[int, None] = {}
         self.flush_lane = disk.lane(f"flush-{index}")
         self.settled_id = 0
         """Logs with smaller ids are closed, and all of them that is of use is in the index. The
@@ -212,28 +213,21 @@ class LedgerStorage:
             self._log.abandon()
             raise BookieIOError(f"cannot flush {self.path}: {error}") from error
 
-    async def apply_deletions(self) -> None:
-        """Write what was deleted, and remove the logs that are dead by it, ahead of the flush that
-        would: that one may wait for the space. It does the same again. Raises ``BookieIOError``,
-        ``OSError``."""
-        ids = [*(self._work.deleted if self._work is not None else ()), *self.deleted]
-        wanted = frozenset(ids)
-        waiting = self._work.records if self._work is not None else []
-        records = [row for row in waiting if row[0] in wanted]
-        records += [
-            (ledger_id, self.dirty[ledger_id].encode())
-            for ledger_id in self.deleted
-            if ledger_id in self.dirty
-        ]
-        await self.flush_lane.run(lambda: self._write_deletions(records, ids))
+    def deletion_journaled(self, ledger_id: int) -> None:
+        """It is in the journal, durably, that the ledger was deleted."""
+        if ledger_id in self.deleted or (self._work and ledger_id in self._work.deleted):
+            self._journaled[ledger_id] = None
 
-    def _write_deletions(self, records: list[tuple[int, bytes]], ids: list[int]) -> None:
-        for start in range(0, len(records), BATCH_MAX):
-            self.location_index.put_ledgers(records[start : start + BATCH_MAX])
-        for ledger_id in ids:
-            self.location_index.delete_locations(ledger_id)
+    async def free_deleted(self) -> None:
+        """Remove the logs that are dead by deletions that only the journal knows: the flush that
+        would write them to the index may be waiting for that very space. Nothing is written here,
+        so it works on a disk without a free byte. Raises ``OSError``."""
+        ids = list(self._journaled)
+        self._journaled.clear()
         if ids:
-            self.location_index.sync()
+            await self.flush_lane.run(lambda: self._free_deleted(ids))
+
+    def _free_deleted(self, ids: list[int]) -> None:
         self.reclaimer.forget_ledgers(ids)
         self.reclaimer.remove_dead(self.settled_id)
 

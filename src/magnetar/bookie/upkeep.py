@@ -11,8 +11,8 @@ Owns the answer to "may entries be taken?" (``refusal``), which every add asks:
 Nothing here needs a restart: the space is looked at every ``disk_check_interval_ms``, and a
 directory is sound again when a flush succeeds.
 
-When a flush meets a full disk, the reserve is given up, deletions are written first and dead logs
-removed, so that deleting ledgers frees space even then.
+When a flush meets a full disk, logs that are dead by deletions which are in the journal are removed
+at once, which needs no space, and the reserve is given up, which gives the index some.
 """
 
 from __future__ import annotations
@@ -200,15 +200,16 @@ class Upkeep:
         self._changed()
 
     async def _make_room(self, index: int) -> None:
-        """Give up the reserve; let deletions through, and the logs that they leave dead go."""
+        """Let go of what deletions have left dead, or else of the reserve."""
         storage, reserve = self._storages[index], self._reserves[index]
         try:
+            await storage.free_deleted()
             freed = await self._lanes[index].run(reserve.give_up)
-            if freed:
-                log.warning("disk full: reserve given up", path=str(storage.path), bytes=freed)
-            await storage.apply_deletions()
-        except (BookieIOError, OSError) as error:
+        except OSError as error:
             log.error("cannot make room", path=str(storage.path), error=str(error))
+            return
+        if freed:
+            log.warning("disk full: reserve given up", path=str(storage.path), byte_count=freed)
 
     # -- compaction ---------------------------------------------------------------------------
 
