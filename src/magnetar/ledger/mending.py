@@ -2,7 +2,9 @@
 
 One task per client, running only while something is owed (``ledger.owed``). For each bookie and
 ledger: read the owed entries from the other replicas, a piece at a time, and add them to the
-bookie as they are, marked as recovery (a fence must not keep a confirmed entry out).
+bookie as they are. A bookie that refuses because the ledger is fenced, or because it takes no new
+entries, gets them marked as recovery: neither must keep a confirmed entry out. (Plain adds cost
+both sides less.)
 
 Rules:
 
@@ -31,7 +33,13 @@ from magnetar.ledger.owed import OwedEntries
 from magnetar.ledger.read_order import ReadPolicy
 from magnetar.ledger.reader import LedgerReader
 from magnetar.model.entry import Entry
-from magnetar.model.errors import BookieUnavailableError, MagnetarError, NoSuchLedgerError
+from magnetar.model.errors import (
+    BookieUnavailableError,
+    FencedError,
+    MagnetarError,
+    NoSuchLedgerError,
+    ReadOnlyBookieError,
+)
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata, LedgerState
 from magnetar.wire.bookie.digest import EntryDigest
@@ -68,8 +76,8 @@ class Mender:
 
     @property
     def owing(self) -> bool:
-        """Whether some bookie is known to lack confirmed entries."""
-        return bool(self._owed)
+        """Whether some bookie is known to lack confirmed entries, or has yet to be looked at."""
+        return bool(self._owed or self._timers)
 
     def owes(self, bookie_id: BookieId, ledger_id: int, entry_ids: range) -> None:
         """``bookie_id`` may lack some of these confirmed entries."""
@@ -148,7 +156,7 @@ class Mender:
         reader = LedgerReader(
             metadata, owed[-1] if owed else -1, self._pool, self._config, self._policy, bookie_id
         )
-        entry_id = owed.start
+        entry_id, flags = owed.start, AddFlag.NONE
         while entry_id < owed.stop:
             if bookie_id not in metadata.fragment_of(entry_id).bookies:
                 entry_id = min(reader.fragment_end(entry_id) + 1, owed.stop)
@@ -157,15 +165,40 @@ class Mender:
             found = await reader.read(entry_id, count, PIECE_BYTES)
             own = [entry for entry in found if bookie_id in metadata.write_set(entry.entry_id)]
             if own:
-                await self._add(bookie_id, metadata.ledger_id, digest.master_key, own)
+                flags = await self._add(
+                    bookie_id, metadata.ledger_id, digest.master_key, own, flags
+                )
             end = entry_id + len(found)
             self._owed.settled(bookie_id, metadata.ledger_id, range(entry_id, end))
             entry_id = end
 
     async def _add(
-        self, bookie_id: BookieId, ledger_id: int, master_key: bytes, entries: Sequence[Entry]
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        master_key: bytes,
+        entries: Sequence[Entry],
+        flags: AddFlag,
+    ) -> AddFlag:
+        """Returns the flags that it takes. Raises ``BookieError``."""
+        try:
+            await self._add_with(bookie_id, ledger_id, master_key, entries, flags)
+        except (FencedError, ReadOnlyBookieError):
+            if flags & AddFlag.RECOVERY:
+                raise
+            flags = AddFlag.RECOVERY
+            await self._add_with(bookie_id, ledger_id, master_key, entries, flags)
+        self.mended_entries += len(entries)
+        return flags
+
+    async def _add_with(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        master_key: bytes,
+        entries: Sequence[Entry],
+        flags: AddFlag,
     ) -> None:
-        """Raises ``BookieError``."""
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         left = len(entries)
 
@@ -182,10 +215,9 @@ class Mender:
         ids = [entry.entry_id for entry in entries]
         data = [entry.data for entry in entries]
         client = self._pool.client(bookie_id)
-        client.add_entries(ledger_id, master_key, ids, data, AddFlag.RECOVERY, done)
+        client.add_entries(ledger_id, master_key, ids, data, flags, done)
         try:
             async with asyncio.timeout(self._config.add_timeout_ms / 1000):
                 await finished
         except TimeoutError as error:
             raise BookieUnavailableError(f"{bookie_id} did not answer an add in time") from error
-        self.mended_entries += len(entries)

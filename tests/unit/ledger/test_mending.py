@@ -158,3 +158,24 @@ def test_nothing_but_sound_copies_is_handed_on() -> None:
         await cluster.client.close()
 
     run_virtual(run())
+
+
+def test_a_fence_does_not_keep_a_confirmed_entry_out() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=300)
+        away = cluster.bookie("b2")
+        async with opened(cluster) as writer:
+            away.down = True
+            outcomes = Outcomes()
+            writer.append(payloads(0, 20), outcomes)
+            await outcomes.wait(20)
+            await asyncio.sleep(0.1)  # it was tried again, so something is owed
+            await cluster.new_client().open(writer.ledger_id)
+            await writer.abandon()
+        away.fenced.add(writer.ledger_id)
+        away.down = False
+        await until(lambda: whole(cluster, writer.ledger_id, 20), 60)
+        await until(lambda: not cluster.client.mender.owing, 60)
+        await cluster.client.close()
+
+    run_virtual(run())
