@@ -1,4 +1,4 @@
-"""What every scenario starts with."""
+"""What every scenario starts with, and where its counts go: a table at the end of the run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import Cluster
+from tests.scenarios.counts import Counts
+
+COUNTED = "counted"
 
 
 @pytest.fixture
@@ -24,3 +27,22 @@ def start_cluster(tmp_path: Path, zookeeper_url: str) -> Iterator[Callable[[int]
     yield start
     for cluster in started:
         cluster.end()
+
+
+@pytest.fixture
+def counts(record_property: Callable[[str, object], None]) -> Counts:
+    """``counts(text)``: what a scenario has measured, once it holds."""
+    return lambda text: record_property(COUNTED, text)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [
+        (report.nodeid.rpartition("::")[2], text)
+        for report in terminalreporter.getreports("passed")
+        for name, text in report.user_properties
+        if name == COUNTED
+    ]
+    if reports:
+        terminalreporter.section("counted")
+    for name, text in reports:
+        terminalreporter.write_line(f"{name}\n    {text}")

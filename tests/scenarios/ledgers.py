@@ -72,20 +72,26 @@ def payload(entry_id: int, size: int = PAYLOAD_BYTES) -> bytes:
 
 
 class Load:
-    """Appends without end, at most ``pending_bytes_max`` unconfirmed; notes what is confirmed.
+    """Appends 16 entries, rests for ``rest_s``, and so on without end, at most
+    ``pending_bytes_max`` unconfirmed; notes what is confirmed.
 
     ``confirmed`` is the number of entries confirmed, and these are the ids below it: whoever
     appends in order is answered in order. ``error`` is what ended it.
     """
 
     def __init__(
-        self, writer: LedgerWriter, size: int = PAYLOAD_BYTES, pending_bytes_max: int = 64 << 10
+        self,
+        writer: LedgerWriter,
+        size: int = PAYLOAD_BYTES,
+        pending_bytes_max: int = 64 << 10,
+        rest_s: float = 0.0,
     ) -> None:
         self.writer = writer
         self.confirmed = 0
         self.error: MagnetarError | None = None
         self._size = size
         self._pending_bytes_max = pending_bytes_max
+        self._rest_s = rest_s
         self._moved = asyncio.Event()
         self._stopped = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name="load")
@@ -99,7 +105,7 @@ class Load:
     async def _run(self) -> None:
         while not self._stopped and self.error is None:
             self.append(16)
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._rest_s)
             while self.writer.pending_bytes > self._pending_bytes_max and self.error is None:
                 self._moved.clear()
                 await self._moved.wait()

@@ -153,10 +153,10 @@ class PowerDisk(RealDisk):
     def _note(self, directory: Path, undo: Callable[[], None]) -> None:
         self._undo.setdefault(directory, []).append(undo)
 
-    def lose(self, rng: random.Random) -> None:
-        """Take back what did not survive. All files are closed."""
+    def lose(self, rng: random.Random, survival: float) -> None:
+        """Take back what did not survive, each piece with the probability ``survival``. All files
+        are closed."""
         assert not self._has_power
-        survival = rng.choice((0.0, 0.5, 0.9))
         for directory in sorted(self._undo):
             undoes = self._undo[directory]
             kept = sum(rng.random() < survival for _ in undoes)

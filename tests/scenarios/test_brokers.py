@@ -13,6 +13,7 @@ from magnetar.env.zookeeper_server import ZooKeeperServer
 from tests.chaos.crash_publish import judge
 from tests.roles import END_S
 from tests.scenarios.cluster import Cluster
+from tests.scenarios.counts import Counts
 from tests.scenarios.link import Link
 from tests.scenarios.publisher import Publisher, read_back
 from tests.standalone import free_port
@@ -36,7 +37,7 @@ def assert_sound(publisher: Publisher, numbers: list[int]) -> None:
 
 
 def test_a_broker_paused_past_its_session_confirms_nothing_more(
-    start_cluster: Callable[[int], Cluster],
+    start_cluster: Callable[[int], Cluster], counts: Counts
 ) -> None:
     cluster = start_cluster(3)
     old_port, new_port = free_port(), free_port()
@@ -64,10 +65,12 @@ def test_a_broker_paused_past_its_session_confirms_nothing_more(
     assert_sound(both, [n for n in numbers if n < OTHERS_FIRST])
     assert_sound(other, [n for n in numbers if n >= OTHERS_FIRST])
     assert new.running
+    acknowledged = len(both.acknowledged) + len(other.acknowledged)
+    counts(f"{acknowledged} messages acknowledged: lost 0, repeated 0, out of order 0")
 
 
 def test_a_broker_cut_off_from_the_metadata_gives_way(
-    start_cluster: Callable[[int], Cluster], zookeeper: ZooKeeperServer
+    start_cluster: Callable[[int], Cluster], zookeeper: ZooKeeperServer, counts: Counts
 ) -> None:
     """It reaches its clients and the bookies all the time."""
     cluster = start_cluster(3)
@@ -94,6 +97,8 @@ def test_a_broker_cut_off_from_the_metadata_gives_way(
     assert_sound(both, [n for n in numbers if n < OTHERS_FIRST])
     assert_sound(other, [n for n in numbers if n >= OTHERS_FIRST])
     assert new.running
+    acknowledged = len(both.acknowledged) + len(other.acknowledged)
+    counts(f"{acknowledged} messages acknowledged: lost 0, repeated 0, out of order 0")
 
 
 @pytest.fixture
@@ -103,7 +108,7 @@ def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
 
 
 def test_everything_killed_at_once_and_started_again(
-    tmp_path: Path, own_zookeeper: ZooKeeperServer
+    tmp_path: Path, own_zookeeper: ZooKeeperServer, counts: Counts
 ) -> None:
     cluster = Cluster(tmp_path, f"zk://{own_zookeeper.address}/all", 3)
     port = free_port()
@@ -127,5 +132,7 @@ def test_everything_killed_at_once_and_started_again(
         publisher.wait_acknowledged(1000)
         publisher.stop()
         assert_sound(publisher, read_back(at(port), TOPIC))
+        acknowledged = len(publisher.acknowledged)
+        counts(f"{acknowledged} messages acknowledged: lost 0, repeated 0, out of order 0")
     finally:
         cluster.end()

@@ -12,6 +12,7 @@ from magnetar.model.errors import LedgerRecoveryError
 from magnetar.model.ledger import LedgerMetadata, LedgerState
 from tests.roles import END_S
 from tests.scenarios.cluster import Cluster
+from tests.scenarios.counts import Counts
 from tests.scenarios.ledgers import Client, append, client, copies, lost
 
 pytestmark = pytest.mark.zookeeper
@@ -28,7 +29,7 @@ async def closed_ledger(writing: Client) -> LedgerMetadata:
 
 
 def test_a_closed_ledger_with_one_bookie_wiped_loses_nothing(
-    start_cluster: Callable[[int], Cluster],
+    start_cluster: Callable[[int], Cluster], counts: Counts
 ) -> None:
     cluster = start_cluster(3)
 
@@ -43,6 +44,7 @@ def test_a_closed_ledger_with_one_bookie_wiped_loses_nothing(
             reader = await other.ledgers.open(ledger.ledger_id)
             assert reader.last_add_confirmed == ENTRIES - 1
             assert await lost(reader) == {}
+        counts(f"{ENTRIES} entries, 1 of 3 bookies wiped: lost 0")
 
         # Under its id it may not come back: it would deny what it acknowledged.
         back = wiped.begin()
@@ -53,7 +55,7 @@ def test_a_closed_ledger_with_one_bookie_wiped_loses_nothing(
 
 
 def test_a_closed_ledger_with_two_bookies_wiped_loses_what_only_they_held(
-    start_cluster: Callable[[int], Cluster],
+    start_cluster: Callable[[int], Cluster], counts: Counts
 ) -> None:
     cluster = start_cluster(3)
 
@@ -73,6 +75,7 @@ def test_a_closed_ledger_with_two_bookies_wiped_loses_what_only_they_held(
         assert only_theirs == list(range(0, ENTRIES, 3))
         assert list(told) == only_theirs
         assert len(told) == ENTRIES // 3 == 100
+        counts(f"{ENTRIES} entries, 2 of 3 bookies wiped: lost {len(told)}, by id")
         for entry_id, text in told.items():
             assert f"no replica gave entry {ledger.ledger_id}:{entry_id} " in text
             assert all(bookie_id in text for bookie_id in pair)
@@ -81,7 +84,7 @@ def test_a_closed_ledger_with_two_bookies_wiped_loses_what_only_they_held(
 
 
 def test_an_open_ledger_whose_only_copy_is_away_is_not_closed_without_it(
-    start_cluster: Callable[[int], Cluster],
+    start_cluster: Callable[[int], Cluster], counts: Counts
 ) -> None:
     """E3 Qw2 Qa1: one acknowledgement is enough, so one machine may hold the only copy."""
     cluster = start_cluster(3)
@@ -116,5 +119,6 @@ def test_an_open_ledger_whose_only_copy_is_away_is_not_closed_without_it(
             assert reader.last_add_confirmed == 32
             assert await lost(reader) == {}
             assert min(await copies(other.pool, reader.metadata, 33)) >= 1
+        counts("33 entries, the only copy of 2 away: refused twice, then lost 0")
 
     asyncio.run(scenario())

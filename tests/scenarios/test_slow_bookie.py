@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import Cluster
+from tests.scenarios.counts import Counts
 from tests.scenarios.ledgers import client, copies, lost
 from tests.scenarios.writer import WriterProcess
 
@@ -40,8 +41,9 @@ def measured(writer: WriterProcess, seconds: float) -> tuple[int, int]:
     return most, writer.confirmed - before
 
 
-def hangs_and_comes_back(cluster: Cluster, folder: Path, stall_s: float, size: int) -> str:
-    """Returns the figures."""
+def hangs_and_comes_back(
+    cluster: Cluster, folder: Path, stall_s: float, size: int, counts: Counts
+) -> None:
     writer = WriterProcess(folder, cluster.metadata_url, QUORUMS, size)
     try:
         writer.wait_confirmed(2000)
@@ -59,12 +61,11 @@ def hangs_and_comes_back(cluster: Cluster, folder: Path, stall_s: float, size: i
         f"resident MiB: {before >> 20} before, {during >> 20} at most while it hung, "
         f"{after >> 20} after; {confirmed} entries of {size} bytes confirmed in {stall_s:g} s"
     )
-    print(figures)
     assert confirmed > 0, "two of three are enough to confirm"
     assert max(during, after) - before < GROWTH_BYTES_MAX, figures
     assert last == acknowledged - 1
     asyncio.run(is_whole(cluster, writer.ledger_id, last, size))
-    return figures
+    counts(f"{figures}; all of {last + 1} entries on 3 bookies afterwards")
 
 
 async def is_whole(cluster: Cluster, ledger_id: int, last: int, size: int) -> None:
@@ -78,14 +79,14 @@ async def is_whole(cluster: Cluster, ledger_id: int, last: int, size: int) -> No
 
 
 def test_a_bookie_that_hangs_for_seconds(
-    start_cluster: Callable[[int], Cluster], tmp_path: Path
+    start_cluster: Callable[[int], Cluster], tmp_path: Path, counts: Counts
 ) -> None:
-    hangs_and_comes_back(start_cluster(3), tmp_path, stall_s=1, size=16 << 10)
+    hangs_and_comes_back(start_cluster(3), tmp_path, 1, 16 << 10, counts)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 20 * STALL_S)
 def test_a_bookie_that_hangs_for_a_minute_or_more(
-    start_cluster: Callable[[int], Cluster], tmp_path: Path
+    start_cluster: Callable[[int], Cluster], tmp_path: Path, counts: Counts
 ) -> None:
-    hangs_and_comes_back(start_cluster(3), tmp_path, STALL_S, size=1024)
+    hangs_and_comes_back(start_cluster(3), tmp_path, STALL_S, 1024, counts)
