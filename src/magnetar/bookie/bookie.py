@@ -271,12 +271,17 @@ class Bookie:
         half.put(ledger_id, entry_ids, entries, size)
         storage.dirty[ledger_id] = ledger
         when_durable: Done | None = done
-        if flags & DEFERRED_SYNC:
+        if flags & DEFERRED_SYNC and not self._behind(ledger.journal):
             self._loop.call_soon(done, ledger.journal.broken, entry_ids)
             when_durable = None
         ledger.journal.append(Request(ENTRY, entries, size, when_durable, entry_ids))
         if half.byte_count >= self._flusher.flush_bytes:
             self._flusher.want()
+
+    def _behind(self, journal: Journal) -> bool:
+        """Whether so much waits for the journal that adds with deferred sync wait as well: their
+        answers are what slows a writer down."""
+        return journal.pending_bytes > self._config.journal.pending_bytes_max // 4
 
     def _add_parked(self, add: Add) -> None:
         self._add(*add, parked=True)
