@@ -22,6 +22,7 @@ from magnetar.wire.bookie import bookie_pb2 as pb
 from magnetar.wire.bookie import v2, v3
 from magnetar.wire.bookie.digest import EntryDigest
 from magnetar.wire.bookie.messages import (
+    ADD_DEFERRED_SYNC,
     AddRun,
     Auth,
     ForceLedger,
@@ -166,6 +167,19 @@ def test_adds_of_one_ledger_are_one_run_with_their_transactions() -> None:
     assert isinstance(again, AddRun)
     assert (first.entry_ids, first.txn_ids) == (list(range(10)), list(range(100, 110)))
     assert (again.entry_ids, again.txn_ids) == ([3], [200])
+
+
+def test_deferred_sync_is_a_write_flag_and_a_run_of_its_own() -> None:
+    body = entry(7, 1)
+    plain, deferred = add(1, 7, 1, body), add(2, 7, 2, entry(7, 2), ADD_DEFERRED_SYNC)
+    message = pb.Request.FromString(deferred[4:])
+    assert message.addRequest.writeFlags == 1
+    assert not message.addRequest.HasField("flag")
+    assert not pb.Request.FromString(plain[4:]).addRequest.HasField("writeFlags")
+    first, second = requests(plain + deferred)
+    assert isinstance(first, AddRun)
+    assert isinstance(second, AddRun)
+    assert (first.flags, second.flags) == (0, ADD_DEFERRED_SYNC)
 
 
 def test_a_version_2_frame_is_left_over() -> None:
