@@ -2,7 +2,8 @@
 goes on with two, in bounded memory, and when the bookie is back the ledger is made whole.
 
 ``STALL_S`` in the environment sets how long the long version takes (60 seconds if it does not);
-on a fast machine each second takes 150 MB of disk.
+on a fast machine each second takes 150 MB of disk. ``STALL_REST_S`` paces the writer: so long a
+rest after each 16 entries.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.zookeeper
 
 QUORUMS = (3, 3, 2)
 STALL_S = float(os.environ.get("STALL_S", "60"))
+REST_S = float(os.environ.get("STALL_REST_S", "0"))
 GROWTH_BYTES_MAX = 128 << 20
 """Of the writer's resident memory. What may wait: 32 MiB for the connection of the bookie that
 hangs (``ledger.bookie_unsent_bytes_max``), 1 MiB unconfirmed, the same again while it is being
@@ -42,9 +44,9 @@ def measured(writer: WriterProcess, seconds: float) -> tuple[int, int]:
 
 
 def hangs_and_comes_back(
-    cluster: Cluster, folder: Path, stall_s: float, size: int, counts: Counts
+    cluster: Cluster, folder: Path, stall_s: float, size: int, counts: Counts, rest_s: float = 0.0
 ) -> None:
-    writer = WriterProcess(folder, cluster.metadata_url, QUORUMS, size)
+    writer = WriterProcess(folder, cluster.metadata_url, QUORUMS, size, rest_s)
     try:
         writer.wait_confirmed(2000)
         before, _ = measured(writer, 0.5)
@@ -89,4 +91,4 @@ def test_a_bookie_that_hangs_for_seconds(
 def test_a_bookie_that_hangs_for_a_minute_or_more(
     start_cluster: Callable[[int], Cluster], tmp_path: Path, counts: Counts
 ) -> None:
-    hangs_and_comes_back(start_cluster(3), tmp_path, STALL_S, 1024, counts)
+    hangs_and_comes_back(start_cluster(3), tmp_path, STALL_S, 1024, counts, REST_S)

@@ -2,7 +2,7 @@
 up; afterwards every acknowledged entry is read, and counted on the bookies named for it.
 
 A failure prints the seed; ``STORM_SEED`` in the environment repeats it (as far as real processes
-can), ``STORM_ROUNDS`` sets how many rounds the long version takes.
+can), ``STORM_ROUNDS`` sets how many rounds it takes.
 """
 
 from __future__ import annotations
@@ -125,11 +125,7 @@ def storm(cluster: Cluster, rounds: int, faults: int, counts: Counts) -> None:
     asyncio.run(rounds_of_faults())
 
 
-def test_a_short_storm(start_cluster: Callable[[int], Cluster], counts: Counts) -> None:
-    storm(start_cluster(BOOKIES), rounds=1, faults=5, counts=counts)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 40 * ROUNDS)
-def test_a_long_storm(start_cluster: Callable[[int], Cluster], counts: Counts) -> None:
+def test_a_storm(start_cluster: Callable[[int], Cluster], counts: Counts) -> None:
     storm(start_cluster(BOOKIES), ROUNDS, faults=8, counts=counts)

@@ -1,9 +1,10 @@
 """A writer of one ledger in a process of its own, so that it can be paused, killed and weighed.
 
-    python -m tests.scenarios.writer METADATA_URL E/Qw/Qa PAYLOAD_BYTES
+    python -m tests.scenarios.writer METADATA_URL E/Qw/Qa PAYLOAD_BYTES REST_S
 
-It creates a ledger and appends at full load until it is told to (a line on its input) or fails.
-What it says goes straight to its output, unbuffered, and so survives a SIGKILL:
+It creates a ledger and appends, 16 entries after each REST_S seconds (0: full load), until it is
+told to end (a line on its input) or fails. What it says goes straight to its output, unbuffered,
+and so survives a SIGKILL:
 
     ledger ID
     confirmed FIRST COUNT
@@ -41,8 +42,8 @@ def say(*words: object) -> None:
 class SayingLoad(Load):
     """Says what is confirmed, and notices when the process was paused."""
 
-    def __init__(self, writer: LedgerWriter, size: int) -> None:
-        super().__init__(writer, size, PENDING_BYTES_MAX)
+    def __init__(self, writer: LedgerWriter, size: int, rest_s: float) -> None:
+        super().__init__(writer, size, PENDING_BYTES_MAX, rest_s)
         self._awake_at_s = time.monotonic()
 
     def append(self, count: int) -> None:
@@ -60,13 +61,13 @@ class SayingLoad(Load):
         super()._done(error, ledger, first, count)
 
 
-async def write(metadata_url: str, quorums: tuple[int, int, int], size: int) -> None:
+async def write(metadata_url: str, quorums: tuple[int, int, int], size: int, rest_s: float) -> None:
     told = asyncio.Event()
     asyncio.get_running_loop().add_reader(0, told.set)
     async with client(metadata_url, quorums) as one:
         writer = await one.ledgers.create()
         say("ledger", writer.ledger_id)
-        load = SayingLoad(writer, size)
+        load = SayingLoad(writer, size, rest_s)
         ends = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(load.wait_failed())]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         asyncio.get_running_loop().remove_reader(0)
@@ -85,12 +86,18 @@ class WriterProcess:
     """The parent's side of a writer."""
 
     def __init__(
-        self, folder: Path, metadata_url: str, quorums: tuple[int, int, int], size: int = 256
+        self,
+        folder: Path,
+        metadata_url: str,
+        quorums: tuple[int, int, int],
+        size: int = 256,
+        rest_s: float = 0.0,
     ) -> None:
         self._output = folder / f"writer-{time.monotonic_ns()}"
         self._log = self._output.with_suffix(".log")
         shape = "/".join(map(str, quorums))
-        command = [sys.executable, "-m", "tests.scenarios.writer", metadata_url, shape, str(size)]
+        command = [sys.executable, "-m", "tests.scenarios.writer"]
+        command += [metadata_url, shape, str(size), str(rest_s)]
         with self._output.open("wb") as output, self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=output, stderr=log
@@ -158,9 +165,9 @@ class WriterProcess:
 
 
 def main() -> None:
-    url, shape, size = sys.argv[1:]
+    url, shape, size, rest_s = sys.argv[1:]
     first, second, third = map(int, shape.split("/"))
-    asyncio.run(write(url, (first, second, third), int(size)))
+    asyncio.run(write(url, (first, second, third), int(size), float(rest_s)))
 
 
 if __name__ == "__main__":
