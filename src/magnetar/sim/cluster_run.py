@@ -28,7 +28,7 @@ QUORUMS = (
     (3, 2, 2), (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 3, 2),
 )  # fmt: skip
 FAULTS_FROM_S = 0.5
-HEAL_S = 10.0
+HEAL_S = 8.0
 PROGRESS_S = 120.0
 
 
@@ -148,7 +148,7 @@ class _Run:
     def _begin(self, cluster: Cluster) -> Faults:
         rng = self.random
         for index in range(rng.choice((1, 1, 2))):
-            self.jobs.append(LedgerJob(cluster, index, rng, rng.choice((2.0, 4.0, 8.0))))
+            self.jobs.append(LedgerJob(cluster, index, rng, rng.choice((1.0, 3.0, 6.0))))
         clients = [job.client for job in self.jobs]
         if rng.random() < 0.4:
             self.log_job = LogJob(cluster, rng, HEAL_S - 2)
@@ -162,6 +162,8 @@ class _Run:
             if rng.random() < 0.8:
                 self._plan_takeover(cluster, job, clients, faults)
         faults.plan(rng.choice((2, 6, 12)), FAULTS_FROM_S, HEAL_S - 1)
+        if rng.random() < 0.6:
+            faults.spread_out()
         return faults
 
     def _client(self, cluster: Cluster, name: str, clients: list[Client]) -> Client:

@@ -49,6 +49,17 @@ class Faults:
         if rng.random() < 0.1:
             self._at(rng.uniform(begin_s, end_s), self._cut_power_everywhere)
 
+    def spread_out(self) -> None:
+        """Some hosts are far from each other for the whole of the run: much is always under way,
+        and what is sent first need not arrive first elsewhere."""
+        rng, network = self._random, self._cluster.network
+        for client in self._clients:
+            for bookie in self._cluster.bookies:
+                if rng.random() < 0.4:
+                    delay_s = rng.choice((0.02, 0.1, 0.4))
+                    network.slow(client.name, bookie.name, delay_s)
+                    network.slow(bookie.name, client.name, delay_s)
+
     def plan_takeover(self, when_s: float, clients: Sequence[Client]) -> None:
         """What makes it a bad moment: ``clients`` are the writer and who takes its ledger."""
         rng = self._random

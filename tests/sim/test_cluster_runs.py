@@ -1,0 +1,78 @@
+"""Ring 2: whole roles hold every invariant under faults, the same seed gives the same run, and
+planted bugs are found. ``make sim-mutants`` plants all that are known."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from magnetar.metrics import Metrics
+from magnetar.sim import __main__ as command
+from magnetar.sim.cluster_run import ClusterOutcome, run_cluster
+from tests.sim.mutants.clients import CLIENTS
+from tests.sim.mutants.mutant import Mutant, search
+
+SEEDS = 20
+
+FOUND_SOON = [mutant for mutant in CLIENTS if mutant.known in ("#1591", "#1886", "#3783")]
+
+
+def test_every_invariant_holds() -> None:
+    metrics = Metrics()
+    outcomes = [run_cluster(seed, metrics) for seed in range(SEEDS)]
+    failures = [f"seed {o.seed}: {o.failure}" for o in outcomes if o.failure is not None]
+    assert not failures, failures[:3]
+    assert sum(o.confirmed for o in outcomes) > 20 * SEEDS  # the runs are of some use
+    assert all(o.virtual_s > 8 for o in outcomes)
+
+
+def test_a_seed_repeats_its_run_whatever_the_hash_seed() -> None:
+    """Nothing may follow from the order of a set, the address of an object or the real time."""
+    code = (
+        "from magnetar.sim.cluster_run import run_cluster\n"
+        "for seed in (3, 11):\n"
+        "    outcome = run_cluster(seed, tracing=True)\n"
+        "    print(seed, outcome.steps, outcome.digest)\n"
+    )
+    told = []
+    for hash_seed in ("0", "1", "77"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, check=True
+        )
+        told.append(done.stdout)
+    assert told[0]
+    assert told[0] == told[1] == told[2]
+
+
+def test_seeds_differ() -> None:
+    assert run_cluster(1, tracing=True).digest != run_cluster(2, tracing=True).digest
+
+
+def test_the_trace_reads_as_a_transcript() -> None:
+    trace = run_cluster(1, tracing=True).trace
+    assert "E=" in trace[1] or any("E=" in line for line in trace)
+    assert any("writes ledger" in line for line in trace)
+    assert any("all faults heal" in line for line in trace)
+    times = [float(line.split()[0]) for line in trace]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("mutant", FOUND_SOON, ids=lambda mutant: mutant.known)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    assert search(mutant).seeds is not None
+
+
+def test_the_command_tells_a_failing_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(seed: int, _metrics: object, _tracing: bool) -> ClusterOutcome:
+        return ClusterOutcome(seed, "entry 3 is lost", 1, 1, 1, 1.0, "", ("a line",))
+
+    monkeypatch.setattr(command, "run_cluster", broken)
+    told = CliRunner().invoke(command.main, ["--ring", "2", "--seed", "5"])
+    assert told.exit_code == 1
+    assert "a line" in told.output
+    assert "repeat it with: make sim RING=2 SEED=5" in told.output
