@@ -275,7 +275,14 @@ class Journal:
         spent = [file_id for file_id in self._files if file_id < mark.file_id]
         if spent:
             self._files = self._files[len(spent) :]
-            self._housekeeping.submit(lambda: self._directory.retire(spent))
+            self._housekeeping.submit(lambda: self._retire(spent))
+
+    def _retire(self, spent: list[int]) -> None:
+        """In the housekeeping lane. What stays is found spent by the next start."""
+        try:
+            self._directory.retire(spent)
+        except OSError as error:
+            log.warning("cannot put spent journal files away", files=spent, error=str(error))
 
     # -- the thread's side --------------------------------------------------------------------
 
