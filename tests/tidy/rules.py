@@ -46,6 +46,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.bookie.disk_space",
     "magnetar.bookie.log_usage",
     "magnetar.bookie.missing_ledgers",
+    "magnetar.bookie.read_pace",
     "magnetar.ledger.quorum_write",
     "magnetar.ledger.recovery_plan",
     "magnetar.ledger.placement",

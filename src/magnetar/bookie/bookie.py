@@ -50,6 +50,7 @@ from magnetar.bookie.ledger_table import LedgerTable
 from magnetar.bookie.location_index import LocationIndex
 from magnetar.bookie.parking import Add, Parking
 from magnetar.bookie.read_cache import ReadCache
+from magnetar.bookie.read_pace import ReadPace
 from magnetar.bookie.replay import StartReport, replay_all
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.bookie.upkeep import Upkeep
@@ -124,6 +125,7 @@ class Bookie:
         self._open_index = open_index
         self._sleep = sleep
         self._read_cache = ReadCache(config.read_cache_bytes)
+        self._read_pace = ReadPace()
         self._reads: dict[tuple[int, int], asyncio.Future[list[tuple[int, bytes]]]] = {}
         self._closed = True
         self.read_only_changed: Callable[[bool], None] = lambda read_only: None
@@ -460,6 +462,11 @@ class Bookie:
     async def _fetch(self, ledger: LedgerState, entry_id: int) -> list[tuple[int, bytes]]:
         """Read from the entry log, ahead; readers of the same entry share one read."""
         key = (ledger.ledger_id, entry_id)
+        if key not in self._reads:
+            appended_bytes = sum([journal.appended_bytes for journal in self._journals])
+            rest_s = self._read_pace.rest_s(*key, appended_bytes, self._loop.time())
+            if rest_s:
+                await asyncio.sleep(rest_s)
         future = shared = self._reads.get(key)
         if future is None:
             if len(self._reads) >= READS_MAX:
@@ -480,10 +487,18 @@ class Bookie:
     def _fetched(
         self, ledger: LedgerState, entry_id: int
     ) -> Callable[[asyncio.Future[list[tuple[int, bytes]]]], None]:
+        started_s = self._loop.time()
+
         def fetched(future: asyncio.Future[list[tuple[int, bytes]]]) -> None:
             self._reads.pop((ledger.ledger_id, entry_id), None)
-            if not future.cancelled() and future.exception() is None and not ledger.deleted:
-                self._read_cache.put(ledger.ledger_id, future.result())
+            if future.cancelled() or future.exception() is not None or ledger.deleted:
+                return
+            found = future.result()
+            self._read_cache.put(ledger.ledger_id, found)
+            if found:
+                now_s = self._loop.time()
+                following = found[-1][0] + 1
+                self._read_pace.read(ledger.ledger_id, following, now_s - started_s, now_s)
 
         return fetched
 

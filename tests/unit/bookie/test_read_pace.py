@@ -1,0 +1,42 @@
+"""How long catch-up readers rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar.bookie.read_pace import ADDING_S, LEDGERS_MAX, REST_S_MAX, REST_SHARE, ReadPace
+
+
+def test_a_reader_rests_after_each_read_while_entries_are_added() -> None:
+    pace = ReadPace()
+    assert pace.rest_s(1, 0, 100, 10.0) == 0
+    pace.read(1, 50, 0.004, 10.0)
+    assert pace.rest_s(1, 50, 200, 10.0) == pytest.approx(0.004 * REST_SHARE)
+    assert pace.rest_s(1, 50, 200, 10.002) == pytest.approx(0.004 * REST_SHARE - 0.002)
+    assert pace.rest_s(1, 50, 200, 11.0) == 0
+    pace.read(1, 100, 5.0, 12.0)
+    assert pace.rest_s(1, 100, 300, 12.0) == pytest.approx(REST_S_MAX)
+
+
+def test_without_adds_it_does_not() -> None:
+    pace = ReadPace()
+    pace.rest_s(1, 0, 100, 10.0)
+    pace.read(1, 50, 0.004, 10.0 + 1.5 * ADDING_S)
+    assert pace.rest_s(1, 50, 100, 10.0 + 1.5 * ADDING_S) == 0
+    assert pace.rest_s(1, 50, 101, 10.0 + 1.5 * ADDING_S) > 0
+
+
+def test_other_ledgers_and_jumps_do_not_wait() -> None:
+    pace = ReadPace()
+    pace.read(1, 50, 0.004, 10.0)
+    assert pace.rest_s(2, 50, 100, 10.0) == 0
+    assert pace.rest_s(1, 70, 101, 10.0) == 0
+    assert pace.rest_s(1, 50, 102, 10.0) > 0
+
+
+def test_it_remembers_a_bounded_number_of_readers() -> None:
+    pace = ReadPace()
+    for ledger_id in range(LEDGERS_MAX + 1):
+        pace.read(ledger_id, 50, 0.004, 10.0)
+    assert pace.rest_s(0, 50, 1, 10.0) == 0
+    assert pace.rest_s(1, 50, 2, 10.0) > 0
