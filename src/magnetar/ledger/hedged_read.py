@@ -26,6 +26,9 @@ async def first_answer(
 ) -> T | list[Refusal]:
     """The first answer that is no refusal; all refusals if there is none. ``replicas``: best
     first. What was seen of each goes to ``policy``."""
+    if len(replicas) == 1:  # nobody to race with: no task
+        only = await ask(replicas[0])
+        return [only] if isinstance(only, Refusal) else only
     race = _Race(replicas, ask, policy)
     try:
         return await race.run()
