@@ -165,7 +165,9 @@ def test_the_command_tells_rates_and_repeats_a_seed() -> None:
 
 def test_the_command_names_a_failing_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = PLANTED["one copy is enough"]
-    monkeypatch.setattr("magnetar.sim.__main__.run", lambda seed: run(seed, broken))
+    monkeypatch.setattr(
+        "magnetar.sim.__main__.run", lambda seed, tracing: run(seed, broken, tracing)
+    )
     told = CliRunner().invoke(main, ["--seeds", "500"])
     assert told.exit_code == 1
-    assert "repeat it with: make sim SEED=" in told.output
+    assert "repeat it with: make sim RING=1 SEED=" in told.output
