@@ -153,8 +153,7 @@ def _keep_up(
 
     bookie.read_only_changed = tell
     stack.callback(setattr, bookie, "read_only_changed", tell_nobody)
-    if bookie.read_only:
-        tell(True)  # it may have changed while it registered
+    tell(bookie.read_only)  # it may have changed while it registered
     collector = Collector(bookie, cluster.living_ledgers, config.collect_grace_ms / 1000)
     scope.spawn(collector.run(config.collect_interval_ms / 1000), "collector")
 
