@@ -7,14 +7,16 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import magnetar.ledger as library
 from magnetar.ledger import sync
-from tests.scenarios.cluster import Cluster
+from tests.scenarios.cluster import SETTINGS, BookieMachine, Cluster
 
 pytestmark = pytest.mark.zookeeper
 
@@ -214,3 +216,50 @@ def test_a_client_closed_in_mid_write_leaves_nothing_behind(
     assert threading.active_count() <= before
     with sync.connect(url, THREE) as client:
         assert client.open(writer.ledger_id).last_add_confirmed == 99
+
+
+def test_reads_go_on_while_a_bookie_hangs(start_cluster: Callable[[int], Cluster]) -> None:
+    """The bookie that a ledger's reads go to first is stopped: connected, and silent."""
+    cluster = start_cluster(3)
+    with sync.connect(cluster.metadata_url, THREE) as client:
+        with client.create() as writer:
+            writer.add_all(b"%d" % i for i in range(2000))
+        with client.open(writer.ledger_id) as reader:
+            for entry_id in range(50):  # what is usual
+                reader.read(entry_id, max_entries=1)
+            bookies = reader.metadata.fragments[0].bookies
+            hung = cluster.bookie(bookies[writer.ledger_id % 3])
+            hung.role.pause()
+            try:
+                began_s = time.monotonic()
+                assert [bytes(entry.payload) for entry in reader] == [
+                    b"%d" % i for i in range(2000)
+                ]
+                seconds = time.monotonic() - began_s
+            finally:
+                hung.role.resume()
+            assert seconds < THREE.read_timeout_ms / 1000 / 2, "nobody waited for a time-out"
+
+
+def test_bookies_tell_where_they_stand(tmp_path: Path, zookeeper_url: str) -> None:
+    cluster = Cluster(tmp_path, zookeeper_url, 0)
+    for index in range(4):
+        told = (*SETTINGS, "--set", f"bookie.rack=r{index // 3}")
+        cluster.bookies.append(BookieMachine(tmp_path, index, zookeeper_url, told))
+    try:
+        cluster.start_bookies()
+        config = replace(
+            THREE, ensemble_size=2, write_quorum=2, placement_domain="rack", placement_enforced=True
+        )
+        with sync.connect(zookeeper_url, config) as client:
+            for _ in range(5):
+                with client.create() as writer:
+                    writer.add(b"x")
+                names = client.read_metadata(writer.ledger_id).fragments[0].bookies
+                assert cluster.bookies[3].bookie_id in names, "the only one in the other rack"
+            three = replace(config, ensemble_size=4, write_quorum=2)
+            refused = pytest.raises(library.NotEnoughBookiesError, match="2 racks in every")
+            with sync.connect(zookeeper_url, three) as wide, refused:
+                wide.create()
+    finally:
+        cluster.end()
