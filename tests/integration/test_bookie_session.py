@@ -100,8 +100,9 @@ def test_adds_and_reads_go_on_and_the_bookie_registers_again(
                 await eventually(lambda: store.session not in (None, session), "a new session")  # noqa: B023
                 await seen(client, (True, False))
                 await eventually(
-                    lambda: writing.done() or writer.added > before + 20, "adds went on"
-                )  # noqa: B023
+                    lambda: writing.done() or writer.added > before + 20,  # noqa: B023
+                    "adds went on",
+                )
                 assert not writing.done(), writing.exception()
             writer.stop = True
             await writing

@@ -174,6 +174,12 @@ class Bookie:
         except MagnetarError:
             await self._close_parts()
             raise
+        except OSError as error:
+            await self._close_parts()
+            raise BookieIOError(
+                f"the bookie cannot open its directories: {error}; see that they are mounted, "
+                "writable and not full"
+            ) from error
         self._closed = False
         self._upkeep.start()
         self._flusher.start()

@@ -349,6 +349,28 @@ def test_the_reserve_is_kept_given_up_and_kept_again(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("what", [".journal", ".new"])
+def test_a_start_on_a_full_disk_says_so_and_lets_go_of_everything(
+    tmp_path: Path, what: str
+) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(5))
+        disk = Disk()
+        disk.full = (what,)
+        with pytest.raises(BookieIOError, match="not full"):
+            async with running(config, disk):
+                pass
+        async with running(config) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.damages == ()
+            for i in range(5):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+
+    asyncio.run(scenario())
+
+
 # -- errors of the device -------------------------------------------------------------------------
 
 
