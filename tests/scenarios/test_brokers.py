@@ -107,28 +107,28 @@ def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
         yield server
 
 
-def test_everything_killed_at_once_and_started_again(
-    tmp_path: Path, own_zookeeper: ZooKeeperServer, counts: Counts
+def everything_is_killed(
+    folder: Path, zookeeper: ZooKeeperServer, times: int, counts: Counts
 ) -> None:
-    cluster = Cluster(tmp_path, f"zk://{own_zookeeper.address}/all", 3)
+    cluster = Cluster(folder, f"zk://{zookeeper.address}/all", 3)
     port = free_port()
     try:
         cluster.start_bookies()
         broker = cluster.begin_broker(port, QUORUMS).wait_ready()
         publisher = Publisher(at(port), TOPIC)
         publisher.start()
-        publisher.wait_acknowledged(1000)
+        for _ in range(times):
+            publisher.wait_acknowledged(1000)
+            zookeeper.kill()
+            roles = (broker, *(bookie.role for bookie in cluster.bookies))
+            for role in roles:
+                role.process.send_signal(signal.SIGKILL)
+            for role in roles:
+                role.kill()
 
-        own_zookeeper.kill()
-        for role in (broker, *(bookie.role for bookie in cluster.bookies)):
-            role.process.send_signal(signal.SIGKILL)
-        broker.kill()
-        for bookie in cluster.bookies:
-            bookie.kill()
-
-        own_zookeeper.start()
-        cluster.start_bookies()
-        cluster.begin_broker(port, QUORUMS).wait_ready()
+            zookeeper.start()
+            cluster.start_bookies()
+            broker = cluster.begin_broker(port, QUORUMS).wait_ready()
         publisher.wait_acknowledged(1000)
         publisher.stop()
         assert_sound(publisher, read_back(at(port), TOPIC))
@@ -136,3 +136,16 @@ def test_everything_killed_at_once_and_started_again(
         counts(f"{acknowledged} messages acknowledged: lost 0, repeated 0, out of order 0")
     finally:
         cluster.end()
+
+
+def test_everything_killed_at_once_and_started_again(
+    tmp_path: Path, own_zookeeper: ZooKeeperServer, counts: Counts
+) -> None:
+    everything_is_killed(tmp_path, own_zookeeper, 1, counts)
+
+
+@pytest.mark.slow
+def test_everything_killed_five_times(
+    tmp_path: Path, own_zookeeper: ZooKeeperServer, counts: Counts
+) -> None:
+    everything_is_killed(tmp_path, own_zookeeper, 5, counts)
