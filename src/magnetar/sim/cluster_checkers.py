@@ -124,6 +124,8 @@ class MetadataChecker:
 
     def __init__(self, cluster: Cluster) -> None:
         self.problem: str | None = None
+        self.closed: Callable[[], None] = lambda: None
+        """Called when a ledger has been closed."""
         self._cluster = cluster
         cluster.metadata.written = self._written
 
@@ -138,6 +140,8 @@ class MetadataChecker:
             decode_ledger_metadata(ledger_id, after),
         )
         self._cluster.trace.note("store", describe(new))
+        if new.closed:
+            self.closed()
         problem = _forbidden(old, new)
         if problem is not None:
             self.problem = self.problem or f"ledger {ledger_id}: {problem}"

@@ -100,9 +100,9 @@ class _Run:
         self.random = rng = random.Random(seed)
         ledger = plan_ledgers(rng)
         self._lose_disks = 0
-        if rng.random() < 0.3:
-            self._lose_disks = rng.randint(0, ledger.ack_quorum - 1)
-        bookies = ledger.ensemble_size + self._lose_disks + rng.randint(0, 2)
+        if ledger.ack_quorum > 1 and rng.random() < 0.3:
+            self._lose_disks = rng.randint(1, ledger.ack_quorum - 1)
+        bookies = ledger.ensemble_size + self._lose_disks + rng.choice((0, 0, 1, 2))
         self._plan = plan_cluster(rng, bookies, ledger)
         self._seed = seed
         self._metrics = metrics
@@ -122,6 +122,7 @@ class _Run:
         await cluster.start()
         checker = MetadataChecker(cluster)
         faults = self._begin(cluster)
+        checker.closed = faults.ledger_closed
         while self.loop.time() < HEAL_S:
             await asyncio.sleep(0.5)
             self._check(checker)
@@ -186,13 +187,17 @@ class _Run:
         or live on; the moment is a bad one for other reasons too."""
         rng, loop = self.random, self.loop
         takeover_s = rng.uniform(FAULTS_FROM_S, FAULTS_FROM_S + job.spread_s)
-        fate = rng.random()
-        if fate < 0.25:
+        if job.hesitates_s and rng.random() < 0.7:
+            takeover_s = rng.uniform(FAULTS_FROM_S, FAULTS_FROM_S + 0.7 * job.hesitates_s)
+        process, fate = job.client.process, rng.random()
+        if fate < 0.2:
             loop.call_at(takeover_s - 0.3 * rng.random(), job.client.kill)
-        elif fate < 0.65:
-            process = job.client.process
+        elif fate < 0.4:
             loop.call_at(takeover_s - 0.3 * rng.random(), process.pause)
             loop.call_at(takeover_s + rng.choice((0.5, 3.0, 8.0)) * rng.random(), process.resume)
+        elif fate < 0.6:
+            loop.call_at(takeover_s - 0.1 * rng.random(), process.pause)
+            faults.plan_crash_of_all(takeover_s, process.resume)
         recoveries = []
         for i in range(rng.choice((1, 1, 2, 3))):
             client = self._client(cluster, f"r{job.name[1:]}{'abc'[i]}", clients)

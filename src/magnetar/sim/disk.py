@@ -408,7 +408,8 @@ class SimDisk:
         if not files:
             return ""
         path, inode = self.random.choice(files)
-        offset = self.random.randrange(len(inode.data))
+        offsets = [self.random.randrange(len(inode.data)) for _ in range(10)]
+        offset = next((at for at in offsets if inode.data[at]), offsets[0])
         inode.data[offset] ^= 1 << self.random.randrange(8)
         inode.durable = bytearray(inode.data)
         inode.pending.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from functools import partial
 
 from magnetar.sim.cluster import DATA, JOURNALS, LEDGERS, BookieMachine, Client, Cluster
@@ -31,6 +32,7 @@ class Faults:
         self._clients = clients
         self._lose_disks = lose_disks
         self.over = False
+        self._when_closed: list[Callable[[], None]] = []
 
     def plan(self, count: int, begin_s: float, end_s: float) -> None:
         rng = self._random
@@ -55,7 +57,7 @@ class Faults:
         rng, network = self._random, self._cluster.network
         for client in self._clients:
             for bookie in self._cluster.bookies:
-                if rng.random() < 0.4:
+                if rng.random() < 0.5:
                     delay_s = rng.choice((0.02, 0.1, 0.4))
                     network.slow(client.name, bookie.name, delay_s)
                     network.slow(bookie.name, client.name, delay_s)
@@ -71,6 +73,41 @@ class Faults:
         if rng.random() < 0.4:
             act = rng.choice((self._cut_power, self._cut_power_everywhere, self._kill_bookie))
             self._at(when_s + rng.choice((0.03, 0.3, 3.0)) * rng.random(), act)
+
+    def plan_crash_of_all(self, when_s: float, then: Callable[[], None]) -> None:
+        """Every bookie is killed or loses power soon after ``when_s``, or when a ledger has just
+        been closed after that; perhaps on slow disks. Soon all are back, and ``then`` is called."""
+        rng = self._random
+        if rng.random() < 0.5:
+            slowness = rng.choice((10.0, 100.0))
+            self._at(when_s - 0.05, partial(self._set_slowness, slowness))
+        if rng.random() < 0.5:
+            self._at(when_s, lambda: self._when_closed.append(partial(self._crash_all, then)))
+        else:
+            crash_s = when_s + rng.choice((0.03, 0.3, 3.0)) * rng.random()
+            self._at(crash_s, partial(self._crash_all, then))
+
+    def ledger_closed(self) -> None:
+        """The store has just taken a ledger's close: whatever waits for that happens, soon."""
+        waiting, self._when_closed = self._when_closed, []
+        for act in waiting:
+            soon_s = self._random.choice((0.0, 0.005, 0.1)) * self._random.random()
+            self._at(self._cluster.loop.time() + soon_s, act)
+
+    def _crash_all(self, then: Callable[[], None]) -> None:
+        rng, loop = self._random, self._cluster.loop
+        power = rng.random() < 0.7
+        back_s = loop.time() + rng.uniform(0.1, 0.5)
+        for bookie in self._cluster.bookies:
+            (bookie.cut_power if power else bookie.kill)()
+            self._at(back_s, bookie.start)
+        self._at(back_s, partial(self._set_slowness, 1.0))
+        self._at(back_s + rng.uniform(0.3, 1.5), then)
+
+    def _set_slowness(self, slowness: float) -> None:
+        self._note(f"all disks are {slowness:.0f} times slower than they could be")
+        for bookie in self._cluster.bookies:
+            bookie.disk.slowness = slowness
 
     def _bad_links(self, clients: Sequence[Client]) -> None:
         """Some links between these clients and the bookies are blocked or slow for a while."""
@@ -93,7 +130,8 @@ class Faults:
             if not self.over:
                 act()
 
-        self._cluster.loop.call_at(max(when_s, self._cluster.loop.time()), unless_over)
+        loop = self._cluster.loop  # nobody's context: faults come from outside of every process
+        loop.call_at(max(when_s, loop.time()), unless_over, context=Context())
 
     def _after(self, act: Callable[[], None]) -> float:
         """``act`` ends a fault, after a time that is returned."""
@@ -178,12 +216,11 @@ class Faults:
         """Wiped, in part or whole, or a byte of it changed; the bookie is started on it."""
         sound = [bookie for bookie in self._cluster.bookies if bookie.lost is None]
         bookie = self._random.choice(sound)
-        root = self._random.choice((DATA, JOURNALS, LEDGERS))
-        if self._random.random() < 0.5:
-            bookie.stop_and_wipe(root)
+        if self._random.random() < 0.4:
+            bookie.stop_and_wipe(self._random.choice((DATA, JOURNALS, LEDGERS)))
         else:
-            bookie.stop_and_rot(root)
-        self._after(bookie.start)
+            bookie.stop_and_rot(self._random.choice((JOURNALS, JOURNALS, LEDGERS)))
+        self._at(self._cluster.loop.time() + SHORT_S, bookie.start)
 
     # -- network ------------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ class LedgerJob:
         self.history: LedgerHistory | None = None
         self.writer: LedgerWriter | None = None
         self.closing = rng.random() < 0.5
+        self.hesitates_s = rng.choice((0.0, 0.0, 0.0, 1.5))
+        """Between making the ledger and the first entry."""
         self._random = rng
         self.spread_s = spread_s
         self.total = rng.choice((20, 60, 120))
@@ -55,7 +57,8 @@ class LedgerJob:
         history.copies_problem = partial(copies_problem, self.cluster, writer.ledger_id)
         self.writer = writer
         self.cluster.trace.note(self.name, f"writes ledger {writer.ledger_id}")
-        pause_s = rng.choice((0.0, 1.0, 1.0)) * self.spread_s / self.total
+        await asyncio.sleep(self.hesitates_s)
+        pause_s = rng.choice((0.0, 1.0, 1.0, 1.0)) * self.spread_s / self.total
         size_max = rng.choice((100, 100, 2000, 20_000))
         while len(history.payloads) < self.total and writer.error is None:
             count = min(rng.choice((1, 1, 5, 20)), self.total - len(history.payloads))

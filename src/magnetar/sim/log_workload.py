@@ -39,6 +39,8 @@ class LogHistory:
     def __init__(self) -> None:
         self.confirmed: dict[Position, bytes] = {}
         self.acknowledged: dict[Position, None] = {}
+        self.cumulative = EARLIEST
+        """Up to here everything was acknowledged, also what its owner hears of later."""
         self.stored: dict[Position, None] = {}
         self.problem: str | None = None
 
@@ -55,7 +57,8 @@ class LogHistory:
             if not cursor.is_acknowledged(*position):
                 self.broken(f"{who}: the stored acknowledgement of {position} is forgotten")
         for position in self.confirmed:
-            if position not in self.acknowledged and cursor.is_acknowledged(*position):
+            known = position in self.acknowledged or position <= self.cumulative
+            if not known and cursor.is_acknowledged(*position):
                 self.broken(f"{who}: {position} is acknowledged, and nobody acknowledged it")
 
     def check_content(self, entries: Sequence[tuple[Position, bytes]]) -> None:
@@ -145,6 +148,7 @@ class LogJob:
             last = known[rng.randrange(len(known) // 2 + 1) - 1]
             chosen = [position for position in history.confirmed if position <= last]
             cursor.acknowledge_cumulative(last)
+            history.cumulative = max(history.cumulative, last)
         history.acknowledged.update(dict.fromkeys(chosen))
         if rng.random() < 0.3:
             before = list(chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.sim.mutants.mutant import Mutant, replaced
 SEEDS_MAX = 1500
 
 
-def _starts_on_any_disk():  # type: ignore[no-untyped-def]
+def _starts_on_any_disk() -> AbstractContextManager[None]:
     """No cookie check: a wiped bookie comes back under its id and says "no such ledger"."""
 
     async def no_check(*_: Any, **__: Any) -> None:
@@ -27,7 +28,7 @@ def _starts_on_any_disk():  # type: ignore[no-untyped-def]
     return replaced((cluster, "check_cookie", no_check))
 
 
-def _mark_passes_fences():  # type: ignore[no-untyped-def]
+def _mark_passes_fences() -> AbstractContextManager[None]:
     """A flush without entries skips the ledgers' records, and moves the mark."""
     original = LedgerStorage.take_work
 
@@ -38,7 +39,7 @@ def _mark_passes_fences():  # type: ignore[no-untyped-def]
     return replaced((LedgerStorage, "take_work", take_work))
 
 
-def _marks_of_one_journal():  # type: ignore[no-untyped-def]
+def _marks_of_one_journal() -> AbstractContextManager[None]:
     """The journal furthest ahead speaks for all."""
     original = LedgerStorage.flush
 
@@ -48,7 +49,7 @@ def _marks_of_one_journal():  # type: ignore[no-untyped-def]
     return replaced((LedgerStorage, "flush", flush))
 
 
-def _fence_without_key():  # type: ignore[no-untyped-def]
+def _fence_without_key() -> AbstractContextManager[None]:
     """A fence record has no master key, so that the replay of an unknown ledger skips it."""
     original = replay.Replayer.apply
 
@@ -62,7 +63,7 @@ def _fence_without_key():  # type: ignore[no-untyped-def]
     return replaced((replay.Replayer, "apply", apply))
 
 
-def _fence_not_awaited():  # type: ignore[no-untyped-def]
+def _fence_not_awaited() -> AbstractContextManager[None]:
     """A fencing read is answered before the fence is durable."""
     original = Journal.barrier
 
@@ -77,7 +78,7 @@ def _fence_not_awaited():  # type: ignore[no-untyped-def]
     return replaced((Bookie, "_fence", fence))
 
 
-def _roll_without_sync():  # type: ignore[no-untyped-def]
+def _roll_without_sync() -> AbstractContextManager[None]:
     """A batch that spans two files is acknowledged after the sync of the second one."""
     original = Journal._write
 
@@ -97,7 +98,7 @@ def _roll_without_sync():  # type: ignore[no-untyped-def]
     return replaced((Journal, "_write", write))
 
 
-def _no_sync():  # type: ignore[no-untyped-def]
+def _no_sync() -> AbstractContextManager[None]:
     original = Journal.__init__
 
     def init(self: Any, index: int, directory: Any, disk: Any, config: Any, *rest: Any) -> None:
@@ -106,7 +107,7 @@ def _no_sync():  # type: ignore[no-untyped-def]
     return replaced((Journal, "__init__", init))
 
 
-def _no_limbo():  # type: ignore[no-untyped-def]
+def _no_limbo() -> AbstractContextManager[None]:
     """A bookie with a damaged journal says "no such entry" all the same."""
     return replaced(
         (LedgerState, "certain", property(lambda self: True)),
@@ -114,7 +115,7 @@ def _no_limbo():  # type: ignore[no-untyped-def]
     )
 
 
-def _adds_after_the_fence():  # type: ignore[no-untyped-def]
+def _adds_after_the_fence() -> AbstractContextManager[None]:
     original = Bookie._check_writable
 
     def check(self: Any, ledger_id: int, ledger: Any, master_key: bytes, flags: int) -> None:

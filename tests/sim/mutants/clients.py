@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +25,14 @@ async def _fence_lac_only(metadata: Any, pool: Any, timeout_s: float, flags: Rea
     return await read_last_confirmed(metadata, pool, timeout_s, flags | ReadFlag.FENCE)
 
 
-def _lac_only_fencing():  # type: ignore[no-untyped-def]
+def _lac_only_fencing() -> AbstractContextManager[None]:
     return replaced(
         (recovery, "FENCING", ReadFlag.HIGH_PRIORITY),
         (recovery, "read_last_confirmed", _fence_lac_only),
     )
 
 
-def _earlier_fragment():  # type: ignore[no-untyped-def]
+def _earlier_fragment() -> AbstractContextManager[None]:
     return replaced((LacCoverage, "start_after", lambda self, first: self.last_add_confirmed))
 
 
@@ -51,11 +52,11 @@ async def _change_at_once(self: Any, replacements: dict[int, BookieId]) -> None:
         self._owner.fail(error)
 
 
-def _ensemble_before_the_store():  # type: ignore[no-untyped-def]
+def _ensemble_before_the_store() -> AbstractContextManager[None]:
     return replaced((EnsembleChange, "_change", _change_at_once))
 
 
-def _keeps_acknowledgements():  # type: ignore[no-untyped-def]
+def _keeps_acknowledgements() -> AbstractContextManager[None]:
     def keeps(self: Any, slot: int) -> Any:
         mark, beyond = self._marks[slot], set(self._beyond[slot])
         resend = original(self, slot)
@@ -66,7 +67,7 @@ def _keeps_acknowledgements():  # type: ignore[no-untyped-def]
     return replaced((QuorumWrite, "_replaced", keeps))
 
 
-def _truncates_on_unknown():  # type: ignore[no-untyped-def]
+def _truncates_on_unknown() -> AbstractContextManager[None]:
     def count(vote: Any, refusals: list[Any], told: Any) -> None:
         if isinstance(told, recovery.Copy):
             vote.found(told)
@@ -77,7 +78,7 @@ def _truncates_on_unknown():  # type: ignore[no-untyped-def]
     return replaced((recovery, "_count", count))
 
 
-def _recovery_flag_lost():  # type: ignore[no-untyped-def]
+def _recovery_flag_lost() -> AbstractContextManager[None]:
     original = LedgerWriter.__init__
 
     def init(self: Any, *args: Any, **options: Any) -> None:
@@ -88,7 +89,7 @@ def _recovery_flag_lost():  # type: ignore[no-untyped-def]
     return replaced((LedgerWriter, "__init__", init))
 
 
-def _conflict_taken_for_success():  # type: ignore[no-untyped-def]
+def _conflict_taken_for_success() -> AbstractContextManager[None]:
     """A compare-and-set that lost is taken for one that won: two failures and a conflict."""
     original = StoredLedger._write
 
