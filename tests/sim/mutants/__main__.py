@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
+from tests.sim.mutants.logs import LOGS
 from tests.sim.mutants.machines import MACHINES
 from tests.sim.mutants.mutant import Found, Mutant, search
 
@@ -20,7 +21,7 @@ PROCESSES = 2
 PAGE = Path(__file__).parents[3] / "docs" / "simulation.md"
 BEGIN, END = "<!-- mutants -->", "<!-- /mutants -->"
 
-MUTANTS: Sequence[Mutant] = (*MACHINES, *CLIENTS, *BOOKIES)
+MUTANTS: Sequence[Mutant] = (*MACHINES, *CLIENTS, *BOOKIES, *LOGS)
 
 
 def find(index: int) -> tuple[int | None, str]:
