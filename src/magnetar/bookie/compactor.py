@@ -51,7 +51,7 @@ from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)
 
-SYNC_BYTES = 4 << 20
+SYNC_BYTES = 1 << 20
 """Written between syncs: one large sync would hold up the journal's on the same device."""
 
 
