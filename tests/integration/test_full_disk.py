@@ -143,6 +143,7 @@ def test_filled_by_its_own_load(small_disk: Path) -> None:
             await until_writable(bookie, 60)
             counts[60] = BATCH
             await check(bookie, counts)
+            await until_free(small_disk, FILE_SYSTEM_BYTES // 2)
             more = await load_until_refused(bookie, range(70, 72))
             assert sum(more.values()) * ENTRY_BYTES > FILE_SYSTEM_BYTES // 4
             counts.update(more)

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import structlog
 from rocksdict import (
     BlockBasedOptions,
     Cache,
@@ -25,6 +26,8 @@ from rocksdict import (
 )
 
 from magnetar.model.errors import BookieIOError
+
+log = structlog.get_logger(__name__)
 
 BATCH_MAX = 500
 BLOCK_CACHE_BYTES = 8 << 20
@@ -143,9 +146,14 @@ class LocationIndex:
     def close(self) -> None:
         """Give the directory free for another opening, also in this process."""
         del self._locations_handle, self._ledgers_handle  # they would keep RocksDB's lock
-        self._locations.close()
-        self._ledgers.close()
-        self._db.close()
+        for part in (self._locations, self._ledgers, self._db):
+            try:
+                part.close()
+            except Exception as error:  # noqa: BLE001 - the binding has no narrower type
+                # RocksDB met a full disk and has not come round: the journal has what it lacks.
+                log.error(
+                    "location index not closed in order", path=str(self.path), error=str(error)
+                )
 
 
 def _options() -> Options:
