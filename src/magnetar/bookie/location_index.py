@@ -146,14 +146,14 @@ class LocationIndex:
     def close(self) -> None:
         """Give the directory free for another opening, also in this process."""
         del self._locations_handle, self._ledgers_handle  # they would keep RocksDB's lock
-        for part in (self._locations, self._ledgers, self._db):
+        parts = [self._db, self._ledgers, self._locations]
+        del self._db, self._ledgers, self._locations
+        while parts:
             try:
-                part.close()
+                parts.pop().close()  # and with the last reference the lock goes, whatever it says
             except Exception as error:  # noqa: BLE001 - the binding has no narrower type
                 # RocksDB met a full disk and has not come round: the journal has what it lacks.
-                log.error(
-                    "location index not closed in order", path=str(self.path), error=str(error)
-                )
+                log.error("index not closed in order", path=str(self.path), error=str(error))
 
 
 def _options() -> Options:
