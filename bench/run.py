@@ -10,7 +10,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BENCHMARKS = ("bench.codec", "bench.log_engine", "bench.throughput", "bench.latency")
+BENCHMARKS = (
+    "bench.codec",
+    "bench.log_engine",
+    "bench.ledger_store",
+    "bench.throughput",
+    "bench.latency",
+)
 
 
 def main() -> int:

@@ -1,4 +1,5 @@
-"""A ``magnetar standalone`` process to measure, on a data directory that goes away after it."""
+"""Platforms to measure, on a data directory of a real disk that goes away after them: a whole one
+in one process (``standalone``), or a ledger store of bookies and a ZooKeeper (``ledger_store``)."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from magnetar.env.zookeeper_server import ZooKeeperServer
 
 ROOT = Path(__file__).parent.parent
 WORK_DIR = ROOT / "out" / "bench"
@@ -43,24 +46,108 @@ def free_port() -> int:
 @contextmanager
 def standalone(bookies: int = 1, *arguments: str) -> Iterator[Server]:
     """Start a platform on an empty directory of a real disk; end it and remove the directory."""
+    with work_directory() as data_dir:
+        ports = free_port(), free_port()
+        log_path = WORK_DIR / "server.log"
+        begun = time.monotonic()
+        process = _begin(
+            log_path, "standalone", "--data-dir", str(data_dir),
+            "--broker-port", str(ports[0]), "--http-port", str(ports[1]),
+            "--bookies", str(bookies), *arguments,
+        )  # fmt: skip
+        try:
+            _wait_ready(process, begun + READY_TIMEOUT_S, log_path)
+            yield Server(process.pid, *ports, time.monotonic() - begun, data_dir)
+        finally:
+            _stop(process)
+
+
+class BookieProcess:
+    """One bookie: a directory and a port that it keeps, and the process that runs on them."""
+
+    def __init__(self, folder: Path, index: int, metadata_url: str) -> None:
+        self.data_dir = folder / f"bookie-{index}"
+        self.port = free_port()
+        self._log_path = WORK_DIR / f"bookie-{index}.log"
+        self._metadata_url = metadata_url
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def begin(self) -> None:
+        """Start without waiting until it is ready."""
+        self._process = _begin(
+            self._log_path, "bookie", "--data-dir", str(self.data_dir),
+            "--port", str(self.port), "--metadata", self._metadata_url,
+        )  # fmt: skip
+
+    def wait_ready(self) -> None:
+        assert self._process is not None
+        _wait_ready(self._process, time.monotonic() + READY_TIMEOUT_S, self._log_path)
+
+    def stop(self) -> None:
+        """End it cleanly: what it has cached is in its files afterwards. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            _stop(process)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A running ledger store."""
+
+    metadata_url: str
+    bookies: tuple[BookieProcess, ...]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(bookie.pid for bookie in self.bookies)
+
+    def start(self) -> None:
+        """All bookies, at once."""
+        for bookie in self.bookies:
+            bookie.begin()
+        for bookie in self.bookies:
+            bookie.wait_ready()
+
+    def stop(self) -> None:
+        for bookie in self.bookies:
+            bookie.stop()
+
+
+@contextmanager
+def ledger_store(bookies: int = 3) -> Iterator[Store]:
+    """Bookies with every setting at its default (journal sync on) and a ZooKeeper of their own,
+    on an empty directory of a real disk, which is removed in the end."""
+    with work_directory() as folder, ZooKeeperServer(folder / "zookeeper") as zookeeper:
+        url = f"zk://{zookeeper.address}/bench"
+        store = Store(url, tuple(BookieProcess(folder, index, url) for index in range(bookies)))
+        try:
+            store.start()
+            yield store
+        finally:
+            store.stop()
+
+
+@contextmanager
+def work_directory() -> Iterator[Path]:
+    """An empty directory of the disk that is measured."""
     WORK_DIR.mkdir(parents=True, exist_ok=True)
-    data_dir = Path(tempfile.mkdtemp(prefix="data-", dir=WORK_DIR))
-    ports = free_port(), free_port()
-    command = [
-        sys.executable, "-m", "magnetar", "standalone", "--data-dir", str(data_dir),
-        "--broker-port", str(ports[0]), "--http-port", str(ports[1]),
-        "--bookies", str(bookies), *arguments,
-    ]  # fmt: skip
-    log_path = WORK_DIR / "server.log"
-    begun = time.monotonic()
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+    directory = Path(tempfile.mkdtemp(prefix="data-", dir=WORK_DIR))
     try:
-        _wait_ready(process, begun + READY_TIMEOUT_S, log_path)
-        yield Server(process.pid, *ports, time.monotonic() - begun, data_dir)
+        yield directory
     finally:
-        _stop(process)
-        shutil.rmtree(data_dir, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _begin(log_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """``magnetar ARGUMENTS...``, its log in a file."""
+    command = [sys.executable, "-m", "magnetar", *arguments]
+    with log_path.open("wb") as log:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
 
 
 def _wait_ready(process: subprocess.Popen[bytes], deadline: float, log_path: Path) -> None:
