@@ -295,20 +295,24 @@ class Journal:
             try:
                 position = self._write(requests)
             except Exception as error:  # noqa: BLE001 - this commit is uncertain now
-                if is_no_space(error):
-                    self._refuse(requests, error)
+                if not is_no_space(error):
+                    self._break(requests, error)
+                elif self._refuse(requests, error):
                     continue
-                reason = BookieIOError(
-                    f"journal {self._directory.path} cannot write: {error!r}; nothing more is "
-                    "acknowledged until the bookie is restarted on a sound disk"
-                )
-                self._lane.post(self._failed, requests, reason)
                 return  # _active stays set: this thread is never woken again
             seconds = time.perf_counter() - started
             self._lane.post(self._committed, requests, position, seconds)
 
-    def _refuse(self, requests: list[Request], error: BaseException) -> None:
-        """The disk had no room for a commit: try again with what is not entries."""
+    def _break(self, requests: list[Request], error: BaseException) -> None:
+        reason = BookieIOError(
+            f"journal {self._directory.path} cannot write: {error!r}; nothing more is "
+            "acknowledged until the bookie is restarted on a sound disk"
+        )
+        self._lane.post(self._failed, requests, reason)
+
+    def _refuse(self, requests: list[Request], error: BaseException) -> bool:
+        """The disk had no room for a commit: try again with what is not entries. False: that
+        failed for another reason, and the journal is broken."""
         reason = ReadOnlyBookieError(
             f"journal {self.path} has no room ({error}); free space, the bookie takes entries "
             "again by itself"
@@ -316,17 +320,19 @@ class Journal:
         self._lane.post(self._refused, [r for r in requests if r.kind == ENTRY], reason)
         control = [r for r in requests if r.kind != ENTRY]
         if not control:
-            return
+            return True
         started = time.perf_counter()
         try:
             position = self._write(control)
-        except OSError as again:
+        except Exception as again:  # noqa: BLE001 - this commit is uncertain now
             if not is_no_space(again):
-                raise
+                self._break(control, again)
+                return False
             self._owed = [r for r in control if r.kind == LEDGER]
             self._lane.post(self._refused, [r for r in control if r.kind != LEDGER], reason)
-            return
+            return True
         self._lane.post(self._committed, control, position, time.perf_counter() - started)
+        return True
 
     def _take(self) -> list[Request]:
         """All that waits, up to one commit's bytes; at least one request if there is one."""

@@ -11,7 +11,7 @@ import pytest
 
 from magnetar.bookie.journal import Journal, Request
 from magnetar.bookie.journal_files import JournalDirectory
-from magnetar.bookie.journal_format import ENTRY, JournalPosition, Record
+from magnetar.bookie.journal_format import ENTRY, LEDGER, JournalPosition, Record
 from magnetar.bookie.replay import replay_journal
 from magnetar.config import JournalConfig
 from magnetar.env.disk import Disk
@@ -178,6 +178,34 @@ def test_a_failed_journal_stays_failed(tmp_path: Path, operation: str) -> None:
         with pytest.raises(BookieIOError):
             await kit.journal.barrier()
         assert kit.acknowledged == [1]
+        assert len(kit.errors) == 2
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_fails_while_it_is_full_breaks_the_journal(tmp_path: Path) -> None:
+    """The second try, without the entries, fails for another reason: nobody waits for ever."""
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk)
+        kit.open()
+        faults = [OSError(errno.ENOSPC, "no room"), OSError(errno.EIO, "bad sector")]
+
+        def fail(happening: str, _name: str) -> None:
+            if happening == "write" and faults:
+                raise faults.pop(0)
+
+        disk.fail = fail
+        kit.append(1)
+        fence = Request(LEDGER, [b"fence"], 5, kit._done, [2])
+        kit.journal.append(fence)
+        async with asyncio.timeout(10):
+            with pytest.raises(BookieIOError, match="bad sector"):
+                await kit.journal.barrier()
+        assert kit.journal.broken is not None
+        assert kit.acknowledged == []
         assert len(kit.errors) == 2
         await kit.journal.close()
 
