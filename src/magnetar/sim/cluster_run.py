@@ -195,7 +195,7 @@ class _Run:
         elif fate < 0.4:
             loop.call_at(takeover_s - 0.3 * rng.random(), process.pause)
             loop.call_at(takeover_s + rng.choice((0.5, 3.0, 8.0)) * rng.random(), process.resume)
-        elif fate < 0.6:
+        elif fate < 0.65:
             loop.call_at(takeover_s - 0.1 * rng.random(), process.pause)
             faults.plan_crash_of_all(takeover_s, process.resume)
         recoveries = []

@@ -78,9 +78,8 @@ class Faults:
         """Every bookie is killed or loses power soon after ``when_s``, or when a ledger has just
         been closed after that; perhaps on slow disks. Soon all are back, and ``then`` is called."""
         rng = self._random
-        if rng.random() < 0.5:
-            slowness = rng.choice((10.0, 100.0))
-            self._at(when_s - 0.05, partial(self._set_slowness, slowness))
+        slowness = rng.choice((1.0, 10.0, 100.0))
+        self._at(when_s - 0.05, partial(self._set_slowness, slowness))
         if rng.random() < 0.5:
             self._at(when_s, lambda: self._when_closed.append(partial(self._crash_all, then)))
         else:

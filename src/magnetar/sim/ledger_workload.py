@@ -31,7 +31,7 @@ class LedgerJob:
         self.history: LedgerHistory | None = None
         self.writer: LedgerWriter | None = None
         self.closing = rng.random() < 0.5
-        self.hesitates_s = rng.choice((0.0, 0.0, 0.0, 1.5))
+        self.hesitates_s = rng.choice((0.0, 0.0, 1.5))
         """Between making the ledger and the first entry."""
         self._random = rng
         self.spread_s = spread_s
