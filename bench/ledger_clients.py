@@ -1,7 +1,7 @@
 """What the clients of ``bench.ledger_store`` share: each is a process of its own.
 
 A module of clients has roles: coroutines that take a load (a frozen dataclass) and give a report.
-``run`` and ``begin`` start ``python -m MODULE ROLE JSON`` and read the report from its output.
+``Child`` and ``run`` start ``python -m MODULE ROLE JSON`` and read the report from its output.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from magnetar.ledger import LedgerConfig
 Report: TypeAlias = dict[str, float]
 Quorums: TypeAlias = tuple[int, int, int]
 TIMEOUT_S = 120.0
+BEGUN = "begun"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Client:
 
 
 class Child:
-    """A client under way. One that reads until it is told to stop is told by ``end``."""
+    """A client under way, a context manager that leaves none behind. One that reads until it is
+    told to stop is told by ``end``."""
 
     def __init__(self, module: str, role: str, load: Client) -> None:
         command = [sys.executable, "-m", module, role, json.dumps(asdict(load))]
@@ -53,19 +55,24 @@ class Child:
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
     def wait_begun(self) -> None:
-        """Until it prints its first line."""
+        """Until it says ``BEGUN``; its log comes before."""
         assert self._process.stdout is not None
-        self._process.stdout.readline()
+        while (line := self._process.stdout.readline()).strip() != BEGUN:
+            if not line:
+                raise SystemExit("a client ended before it began")
 
     def end(self) -> Report:
         """Its report. Raises ``SystemExit`` if it failed; it has said why."""
-        try:
-            out, _ = self._process.communicate("end\n", timeout=TIMEOUT_S)
-        finally:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
+        out, _ = self._process.communicate("end\n", timeout=TIMEOUT_S)
         if self._process.returncode:
             raise SystemExit(f"a client ended with {self._process.returncode}")
         report: Report = json.loads(out.splitlines()[-1])
@@ -74,7 +81,8 @@ class Child:
 
 def run(module: str, role: str, load: Client) -> Report:
     """One client, from start to end."""
-    return Child(module, role, load).end()
+    with Child(module, role, load) as child:
+        return child.end()
 
 
 Role: TypeAlias = tuple[Callable[..., Client], Callable[[Any], Awaitable[Report]]]

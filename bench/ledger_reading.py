@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from bench.ledger_clients import Client, Report, main
+from bench.ledger_clients import BEGUN, Client, Report, main
 from bench.measure import CpuClock
 from magnetar.ledger import LedgerReader, MagnetarError, connect
 
@@ -65,7 +65,7 @@ async def catch_up(load: CatchUpLoad) -> Report:
         catching = CatchUp(reader, load)
         own, bookies, disk = CpuClock([os.getpid()]), CpuClock(load.pids), disk_bytes(load.pids)
         began = time.perf_counter()
-        print("reading", flush=True)
+        print(BEGUN, flush=True)
         if load.again:
             await _read_until_told(catching)
         else:

@@ -37,28 +37,6 @@ SMALL_BYTES, LARGE_BYTES = 1 << 10, 128 << 10
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How long and how much."""
-
-    add_s: float
-    warmup_s: float
-    many_ledgers: int
-    commit_rounds: int
-    commit_s: float
-    read_mib: int
-    parallels: tuple[int, ...]
-    beside_rounds: int
-    beside_s: float
-    beside_rate: int
-    recoveries: int
-    recovered_entries: int
-
-
-FULL = Sizes(8.0, 3.0, 1000, 3, 4.0, 512, (1, 4), 3, 8.0, 2000, 3, 10_000)
-QUICK = Sizes(0.7, 0.3, 50, 1, 0.6, 32, (1,), 1, 1.0, 1000, 1, 1000)
-
-
-@dataclass(frozen=True)
 class Shape:
     """A load of adds: the pipeline holds ``depth`` entries."""
 
@@ -78,13 +56,36 @@ SHAPES = (
 )
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How long and how much."""
+
+    shapes: tuple[Shape, ...]
+    add_s: float
+    warmup_s: float
+    many_ledgers: int
+    commit_rounds: int
+    commit_s: float
+    read_mib: int
+    parallels: tuple[int, ...]
+    beside_rounds: int
+    beside_s: float
+    beside_rate: int
+    recoveries: int
+    recovered_entries: int
+
+
+FULL = Sizes(SHAPES, 7.0, 2.5, 1000, 3, 4.0, 512, (1, 4), 3, 8.0, 2000, 3, 10_000)
+QUICK = Sizes((SHAPES[0], SHAPES[4]), 0.7, 0.3, 50, 1, 0.6, 32, (1,), 1, 1.0, 1000, 1, 1000)
+
+
 def adds(sizes: Sizes) -> list[Row]:
     """Every shape at both quorums; a new store for each quorum."""
     rows: list[Row] = []
     for quorums in (ALL_COPIES, STRIPED):
         with ledger_store() as store:
             _add(store, quorums, SHAPES[0], sizes)  # new journal files are being filled: not kept
-            rows += [_add(store, quorums, shape, sizes) for shape in SHAPES]
+            rows += [_add(store, quorums, shape, sizes) for shape in sizes.shapes]
     return rows
 
 
@@ -181,10 +182,10 @@ def beside_reader(store: Store, sizes: Sizes, ledger_id: int) -> Row:
     for _ in range(sizes.beside_rounds):
         alone.append(run(WRITING, "paced", load))
         reader = CatchUpLoad(store.metadata_url, ALL_COPIES, ledger_id, again=True)
-        child = Child(READING, "catch_up", reader)
-        child.wait_begun()
-        beside.append(run(WRITING, "paced", load))
-        read.append(child.end())
+        with Child(READING, "catch_up", reader) as child:
+            child.wait_begun()
+            beside.append(run(WRITING, "paced", load))
+            read.append(child.end())
     row: Row = {"rate": sizes.beside_rate, "reader_mb_per_s": _median(read, "mb_per_s")}
     for name in ("p50_ms", "p99_ms"):
         row[f"alone_{name}"] = _median(alone, name)
