@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -87,13 +89,35 @@ async def add(
 def crashed(config: BookieConfig, root: Path, name: str = "crashed") -> BookieConfig:
     """What the disk holds now, copied, as a kill would leave it: settings to start on it."""
     target = root.parent / f"{root.name}-{name}"
-    shutil.copytree(root, target)
+    copy_at_rest(root, target)
 
     def moved(paths: Iterable[Path]) -> tuple[Path, ...]:
         return tuple(target / path.relative_to(root) for path in paths)
 
     journal = replace(config.journal, directories=moved(config.journal.directories))
     return replace(config, ledger_directories=moved(config.ledger_directories), journal=journal)
+
+
+def copy_at_rest(root: Path, target: Path) -> None:
+    """Copy a folder as it is at one moment: again while a flush changes it under the copy."""
+    for _ in range(100):
+        before = _state_of(root)
+        with contextlib.suppress(shutil.Error, FileNotFoundError):
+            shutil.copytree(root, target)
+            if _state_of(root) == before:
+                return
+        shutil.rmtree(target, ignore_errors=True)
+        time.sleep(0.05)
+    raise AssertionError(f"{root} does not come to rest")
+
+
+def _state_of(root: Path) -> list[tuple[str, int, int]]:
+    found = []
+    for path in sorted(root.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            found.append((str(path), status.st_size, status.st_mtime_ns))
+    return found
 
 
 def journal_files(config: BookieConfig, journal: int = 0) -> list[Path]:
