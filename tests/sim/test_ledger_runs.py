@@ -17,7 +17,7 @@ from magnetar.ledger.recovery_plan import Decision, EntryVote, LacCoverage
 from magnetar.model.ids import BookieId
 from magnetar.sim.__main__ import main
 from magnetar.sim.bookies import Stored
-from magnetar.sim.clients import Parts
+from magnetar.sim.clients import Appender, Parts, Rewriter
 from magnetar.sim.ledger_run import run
 
 SEEDS = 3000
@@ -40,6 +40,16 @@ def test_every_invariant_holds() -> None:
     assert sum(o.confirmed for o in outcomes) > 10 * SEEDS
     assert sum(o.recoveries for o in outcomes) > SEEDS
     assert sum(o.fragments > 1 for o in outcomes) > SEEDS / 20
+
+
+def test_a_recovery_that_dies_after_replacing_a_bookie_misleads_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its rewrites went to a replacement that no metadata names. Had they told the LAC that it
+    confirmed there, the next recovery would have begun behind them."""
+    assert run(52452).failure is None
+    monkeypatch.setattr(Rewriter, "lac_to_tell", Appender.lac_to_tell)
+    assert "entry 10 is part of the closed ledger" in (run(52452).failure or "")
 
 
 def test_a_seed_repeats_its_run_exactly() -> None:

@@ -137,6 +137,7 @@ class LedgerWriter:
         self._deferred = self._deferred_sync() if flags & AddFlag.DEFERRED_SYNC else None
         self._durable = self._deferred or self._machine  # whose LAC counts
         recovers = bool(flags & AddFlag.RECOVERY)
+        self._first_lac = first_lac if recovers else None
         interval_s = 0 if recovers else context.config.explicit_lac_interval_ms / 1000
         self._announcer = LacAnnouncer(self, context.pool, interval_s, self._timeout_s, self._scope)
 
@@ -217,6 +218,12 @@ class LedgerWriter:
 
     # -- append -------------------------------------------------------------------------------
 
+    def _lac_to_tell(self) -> EntryId:
+        """The LAC that entries carry. A recovery tells the one it began with: what it confirms
+        may be on replacements that only its close names, and would be skipped, on too few of the
+        bookies that the metadata names, by a recovery that comes after it."""
+        return self._durable.last_add_confirmed if self._first_lac is None else self._first_lac
+
     def append(self, payloads: Sequence[Buffer], done: AppendDone) -> list[bytes]:
         """Append in order, at least one payload; see ``AppendDone``.
 
@@ -229,7 +236,7 @@ class LedgerWriter:
             self._loop.call_soon(done, self._ended, -1, -1, len(payloads))
             return []
         machine, build = self._machine, self._digest.build
-        lac, length = self._durable.last_add_confirmed, self._length
+        lac, length = self._lac_to_tell(), self._length
         entry_id = first = machine.last_add_pushed + 1
         entries = []
         for payload in payloads:

@@ -98,8 +98,12 @@ class Appender:
     def bookies(self) -> tuple[BookieId, ...]:
         return self.metadata.fragments[-1].bookies
 
+    def lac_to_tell(self) -> int:
+        """The LAC that entries carry."""
+        return self.machine.last_add_confirmed
+
     def append(self, tokens: Sequence[int]) -> None:
-        lac = self.machine.last_add_confirmed
+        lac = self.lac_to_tell()
         first = self.machine.pushed(len(tokens))
         for entry_id, token in enumerate(tokens, first):
             self.pending[entry_id] = Stored(token, lac)
@@ -272,6 +276,11 @@ class Rewriter(Appender):
     ) -> None:
         super().__init__(cluster, name, metadata, 0, first_lac)
         self._moved = moved
+        self._first_lac = first_lac
+
+    def lac_to_tell(self) -> int:
+        """The one the recovery began with: what it confirms may be where only its close tells."""
+        return self._first_lac
 
     def confirmed(self, entries: Mapping[int, Stored]) -> None:
         self._moved()

@@ -67,6 +67,29 @@ def test_a_tail_that_may_be_acknowledged_is_kept_and_written_again() -> None:
     run_virtual(run())
 
 
+def test_entries_written_again_tell_the_lac_that_the_recovery_began_with() -> None:
+    """Not what it has confirmed since: that may be on replacements which only its close names."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        writer = await crashed(cluster, 5)
+        for entry_id in range(5, 25):
+            plant(cluster, writer, entry_id, [0, 1, 2])
+        known = max(
+            int.from_bytes(data[16:24], "big", signed=True)
+            for bookie in cluster.ensemble(writer.ledger_id)
+            for entry_id, data in bookie.entries[writer.ledger_id].items()
+            if entry_id < 5
+        )
+        await cluster.new_client().open(writer.ledger_id)
+        for bookie in cluster.ensemble(writer.ledger_id):
+            for entry_id in range(5, 25):
+                told = bookie.entries[writer.ledger_id][entry_id][16:24]
+                assert int.from_bytes(told, "big", signed=True) <= max(known, 4)
+
+    run_virtual(run())
+
+
 def test_entries_beyond_a_hole_are_dropped() -> None:
     async def run() -> None:
         cluster = Cluster()
