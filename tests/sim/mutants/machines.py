@@ -2,85 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
-from magnetar.ledger.quorum_write import QuorumWrite, Resend, WriteState
-from magnetar.ledger.recovery_plan import Decision, EntryVote, LacCoverage
 from magnetar.sim import ledger_run
-from magnetar.sim.bookies import Stored
 from magnetar.sim.clients import Parts
+from tests.sim.mutants.broken_machines import (
+    ConfirmsDuringAChange,
+    ConfirmsOutOfOrder,
+    CountsReplacedBookies,
+    DoesNotSendAgain,
+    KeepsAcknowledgements,
+    OneCopyIsEnough,
+    OneNegativeIsEnough,
+    StartsInAnEarlierFragment,
+    TruncatesOnUnknown,
+)
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 5000
-
-
-class ConfirmsOutOfOrder(QuorumWrite):
-    """The LAC jumps to any full entry, over holes before it."""
-
-    def _advance_by_entry(self) -> None:
-        for entry_id in range(self.last_add_confirmed + 1, self.last_add_pushed + 1):
-            if self._copies(entry_id) >= self._ack_quorum:
-                self.last_add_confirmed = entry_id
-
-
-class CountsReplacedBookies(QuorumWrite):
-    """Late answers of a bookie that was replaced count for the new one."""
-
-    def acknowledged(self, slot: int, entry_ids: Sequence[int], epoch: int) -> int:
-        return super().acknowledged(slot, entry_ids, self._epochs[slot])
-
-
-class KeepsAcknowledgements(QuorumWrite):
-    """A replaced slot keeps what its old bookie had acknowledged."""
-
-    def _replaced(self, slot: int) -> Resend:
-        mark, beyond = self._marks[slot], set(self._beyond[slot])
-        resend = super()._replaced(slot)
-        self._marks[slot], self._beyond[slot] = max(mark, self.last_add_confirmed), beyond
-        return resend
-
-
-class ConfirmsDuringAChange(QuorumWrite):
-    """The new fragment then begins at or below an entry confirmed by the old ensemble."""
-
-    def _advance(self) -> int:
-        if self.state is WriteState.CHANGING:
-            self._advance_by_entry()
-            return self.last_add_confirmed
-        return super()._advance()
-
-
-class OneCopyIsEnough(QuorumWrite):
-    def __init__(self, size: int, write_quorum: int, ack_quorum: int, first_lac: int = -1) -> None:
-        super().__init__(size, write_quorum, 1, first_lac)
-
-
-class DoesNotSendAgain(QuorumWrite):
-    def _replaced(self, slot: int) -> Resend:
-        return super()._replaced(slot)._replace(entry_ids=())
-
-
-class TruncatesOnUnknown(EntryVote[Stored]):
-    """Silence is taken for "no such entry"."""
-
-    def _conclude(self) -> Decision:
-        decision = super()._conclude()
-        return Decision.ABSENT if decision is Decision.UNKNOWN else decision
-
-
-class OneNegativeIsEnough(EntryVote[Stored]):
-    def __init__(self, write_quorum: int, ack_quorum: int) -> None:
-        super().__init__(write_quorum, ack_quorum)
-        self._needed = 1
-
-
-class StartsInAnEarlierFragment(LacCoverage):
-    """A fresh last fragment knows no LAC; recovery starts before it."""
-
-    def start_after(self, last_fragment_first_entry_id: int) -> int:
-        return self.last_add_confirmed
 
 
 def _with_parts(parts: Parts) -> AbstractContextManager[None]:
