@@ -23,7 +23,7 @@ from magnetar.model.errors import BrokerError, ConfigError, ProtocolError, Topic
 from magnetar.pipeline.places import START, UNBATCHED, Place, after
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import PROTOCOL_VERSION, decode_command, encode_command
-from magnetar.wire.pulsar.hot import verify_checksum
+from magnetar.wire.pulsar.hot import signed64, verify_checksum
 from magnetar.wire.pulsar.metadata import batch_size, publish_time_ms
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageIdData
 
@@ -330,13 +330,8 @@ class TopicReader:
 
 
 def _place_after(last: MessageIdData) -> Place:
-    ledger_id, entry_id = _signed(last.ledgerId), _signed(last.entryId)
+    ledger_id, entry_id = signed64(last.ledgerId), signed64(last.entryId)
     if entry_id < 0:
         return START
     batched = last.HasField("batch_index") and last.batch_index >= 0
     return after(ledger_id, entry_id, last.batch_index if batched else UNBATCHED)
-
-
-def _signed(number: int) -> int:
-    """Ids travel unsigned; (2^64 - 1) is -1."""
-    return number - (1 << 64) if number >= 1 << 63 else number

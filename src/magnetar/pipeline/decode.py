@@ -7,7 +7,6 @@ at about ``BATCH_BYTES`` of values or ``BATCH_ROWS`` rows, which is what Spark t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -229,8 +228,3 @@ def _refuse_chunks(topic: str, entry: StoredEntry, metadata: EntryMetadata) -> N
             "chunks of a large message, which this source does not put together; read the topic "
             "with a client"
         )
-
-
-def first_rows(batches: Iterator[pa.RecordBatch], count: int) -> list[dict[str, Any]]:
-    """A few rows as dictionaries, for people and tests."""
-    return list(islice((row for batch in batches for row in batch.to_pylist()), count))

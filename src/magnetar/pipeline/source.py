@@ -40,10 +40,10 @@ from pyspark.sql.types import StructType
 from magnetar.pipeline.broker_client import BrokerClient
 from magnetar.pipeline.decode import read_range
 from magnetar.pipeline.options import ReadOptions, parse_read_options, parse_write_options
-from magnetar.pipeline.places import Place, from_offset, to_offset
+from magnetar.pipeline.places import START, Place, from_offset, to_offset
 from magnetar.pipeline.planner import Planner, Range
 from magnetar.pipeline.schema import spark_schema
-from magnetar.pipeline.sink import Sink, Written, check_write_schema
+from magnetar.pipeline.sink import Sink, check_write_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,7 +151,7 @@ class StreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailabl
             return to_offset(starts)
         ends = self._planner.latest() if self._target is None else self._target
         # A partition that was added since begins at its start; one that is gone stays as it is.
-        starts = {name: starts.get(name, Place(-1, -1, 0)) for name in {**ends, **starts}}
+        starts = {name: starts.get(name, START) for name in {**ends, **starts}}
         ends = {name: max(starts[name], ends.get(name, starts[name])) for name in starts}
         if isinstance(limit, ReadMaxRows):
             ends = self._planner.limited(starts, ends, limit.max_rows)
@@ -164,7 +164,7 @@ class StreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailabl
         if start.get("initial"):
             return []
         starts, ends = from_offset(start), from_offset(end)
-        return _tasks({n: starts.get(n, Place(-1, -1, 0)) for n in ends}, ends)
+        return _tasks({n: starts.get(n, START) for n in ends}, ends)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
@@ -203,6 +203,3 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What was sent stays in the topic (at least once); nothing can be taken back."""
-
-
-__all__ = ["MagnetarDataSource", "Written"]
