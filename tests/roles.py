@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import subprocess
@@ -13,13 +12,6 @@ from pathlib import Path
 
 READY_S = 30.0
 END_S = 30.0
-
-
-def resident_bytes(pid: int) -> int:
-    """The resident memory of a process."""
-    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert match is not None
-    return int(match.group(1)) * 1024
 
 
 class Role:

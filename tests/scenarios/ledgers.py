@@ -13,20 +13,12 @@ from pathlib import Path
 
 from magnetar.app.storage import LedgerAccess, open_cluster, open_ledgers, open_metadata
 from magnetar.config import Config, LedgerConfig, MetadataConfig
-from magnetar.ledger.bookies import BookieClient, BookiePool
+from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.model.errors import (
-    BookieError,
-    BookieUnavailableError,
-    LedgerError,
-    MagnetarError,
-    NoEntryError,
-)
-from magnetar.model.ledger import LedgerMetadata
-from magnetar.wire.bookie.digest import EntryDigest
+from magnetar.model.errors import LedgerError, MagnetarError, NoEntryError
 from tests.scenarios.cluster import SESSION_MS
 
 PAYLOAD_BYTES = 256
@@ -178,39 +170,3 @@ async def lost(reader: LedgerReader, size: int = PAYLOAD_BYTES) -> dict[int, str
             assert bytes(entry.payload) == payload(entry_id, size)
             entry_id += 1
     return found
-
-
-async def copies(pool: BookiePool, metadata: LedgerMetadata, count: int) -> bytes:
-    """For each of the first ``count`` entries, how many of the bookies that the metadata names for
-    it give it: each bookie is asked itself, and each digest verified."""
-    counts = bytearray(count)
-    ends = [fragment.first_entry_id for fragment in metadata.fragments[1:]]
-    for fragment, end in zip(metadata.fragments, [*ends, count], strict=True):
-        for slot, bookie_id in enumerate(fragment.bookies):
-            ids = range(fragment.first_entry_id, min(end, count))
-            await _count_copies(pool.client(bookie_id), metadata, slot, ids, counts)
-    return bytes(counts)
-
-
-async def _count_copies(
-    bookie: BookieClient, metadata: LedgerMetadata, slot: int, ids: range, counts: bytearray
-) -> None:
-    """Add one for each of ``ids`` that the bookie in ``slot`` is named for and gives."""
-    size, write_quorum = metadata.ensemble_size, metadata.write_quorum
-    digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
-    following = ids.start
-    while following in ids:
-        if (slot - following) % size >= write_quorum:
-            following += 1
-            continue
-        try:
-            batch = await bookie.read_batch(metadata.ledger_id, following, 1000, 1 << 20)
-        except BookieUnavailableError:
-            return
-        except BookieError:
-            batch = []
-        for entry_id, data in enumerate(batch, following):
-            digest.verify(data, entry_id)
-            if entry_id in ids and (slot - entry_id) % size < write_quorum:
-                counts[entry_id] += 1
-        following += max(1, len(batch))

@@ -12,7 +12,8 @@ from magnetar.model.errors import NotEnoughBookiesError
 from magnetar.model.ledger import LedgerMetadata
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.counts import Counts
-from tests.scenarios.ledgers import Client, Load, append, client, copies, lost
+from tests.scenarios.ledgers import Client, Load, append, client, lost
+from tests.scenarios.replicas import copies
 
 pytestmark = pytest.mark.zookeeper
 

@@ -13,7 +13,8 @@ from magnetar.model.ledger import LedgerMetadata, LedgerState
 from tests.roles import END_S
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.counts import Counts
-from tests.scenarios.ledgers import Client, append, client, copies, lost
+from tests.scenarios.ledgers import Client, append, client, lost
+from tests.scenarios.replicas import copies
 
 pytestmark = pytest.mark.zookeeper
 

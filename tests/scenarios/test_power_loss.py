@@ -31,8 +31,9 @@ from magnetar.model.errors import BookieUnavailableError
 from magnetar.model.ids import BookieId
 from tests.scenarios.cluster import SETTINGS, BookieMachine
 from tests.scenarios.counts import Counts
-from tests.scenarios.ledgers import Client, Load, copies, lost
+from tests.scenarios.ledgers import Client, Load, lost
 from tests.scenarios.power import PowerDisk, PoweredIndex, lose_index
+from tests.scenarios.replicas import copies
 
 LEDGERS = 2
 OPTIONS = ConnectionOptions(add_timeout_s=2, read_timeout_s=2, backoff_max_s=0.1)

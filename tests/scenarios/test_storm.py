@@ -18,7 +18,8 @@ from magnetar.ledger.reader import LedgerReader
 from magnetar.model.errors import LedgerRecoveryError, MagnetarError
 from tests.scenarios.cluster import BookieMachine, Cluster
 from tests.scenarios.counts import Counts
-from tests.scenarios.ledgers import Client, Load, client, copies, lost
+from tests.scenarios.ledgers import Client, Load, client, lost
+from tests.scenarios.replicas import copies
 
 pytestmark = pytest.mark.zookeeper
 

@@ -11,7 +11,7 @@ and so survives a SIGKILL:
     paused LAST         it was not scheduled for a while; LAST is the id appended before
     failed NAME TEXT
     closed LAST         it was told to end, and has closed the ledger
-    whole               no bookie is known to lack an entry of it
+    whole COUNT         no bookie is known to lack an entry of it; COUNT were copied to such
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
-from tests.roles import END_S, resident_bytes
+from tests.roles import END_S
 from tests.scenarios.ledgers import Load, client
 
 PAUSE_S = 1.0
@@ -78,8 +78,47 @@ async def write(metadata_url: str, quorums: tuple[int, int, int], size: int, res
             say("closed", (await writer.close()).last_entry_id)
             while one.ledgers.mender.owing:  # noqa: ASYNC110 - nobody tells when it is done
                 await asyncio.sleep(0.1)
-            say("whole")
+            say("whole", one.ledgers.mender.mended_entries)
         await writer.abandon()
+
+
+class _Said:
+    """What a writer has said, each line read once: its output may come to hundreds of megabytes."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._offset = 0
+        self._confirmed = 0
+        self._lines: list[str] = []
+
+    @property
+    def confirmed(self) -> int:
+        """Entries confirmed until now: the ids below."""
+        self._listen()
+        return self._confirmed
+
+    @property
+    def lines(self) -> list[str]:
+        """The whole lines until now that confirm nothing."""
+        self._listen()
+        return self._lines
+
+    def _listen(self) -> None:
+        with self._output.open("rb") as output:
+            output.seek(self._offset)
+            for line in output:
+                if not line.endswith(b"\n"):
+                    break  # the rest of it is to come
+                self._offset += len(line)
+                self._heard(line.decode().rstrip("\n"))
+
+    def _heard(self, line: str) -> None:
+        if not line.startswith("confirmed "):
+            self._lines.append(line)
+            return
+        first, count = map(int, line.split()[1:])
+        assert first == self._confirmed, "confirmed out of order"
+        self._confirmed += count
 
 
 class WriterProcess:
@@ -94,6 +133,7 @@ class WriterProcess:
         rest_s: float = 0.0,
     ) -> None:
         self._output = folder / f"writer-{time.monotonic_ns()}"
+        self._said = _Said(self._output)
         self._log = self._output.with_suffix(".log")
         shape = "/".join(map(str, quorums))
         command = [sys.executable, "-m", "tests.scenarios.writer"]
@@ -110,33 +150,26 @@ class WriterProcess:
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
-    @property
-    def said(self) -> str:
-        """All of its whole lines."""
-        return self._output.read_text().rpartition("\n")[0]
+    def said(self, pattern: str) -> re.Match[str] | None:
+        """The first line that is ``pattern``."""
+        found = (re.fullmatch(pattern, line) for line in self._said.lines)
+        return next(filter(None, found), None)
 
     def wait_for(self, pattern: str, seconds: float = LINE_S) -> re.Match[str]:
         """Until a line is ``pattern``."""
         deadline = time.monotonic() + seconds
-        looked_at = -1
         while time.monotonic() < deadline:
-            size = self._output.stat().st_size
-            found = re.search(f"^{pattern}$", self.said, re.M) if size != looked_at else None
-            looked_at = size
-            if found:
+            ended = self.process.poll() is not None  # asked first: what it said last counts
+            if found := self.said(pattern):
                 return found
-            assert self.process.poll() is None, self._log.read_text()
+            assert not ended, self._log.read_text()
             time.sleep(0.05)
         raise TimeoutError(f"no line {pattern!r}; {self._log.read_text()}")
 
     @property
     def confirmed(self) -> int:
         """So many entries are confirmed: these are the ids below."""
-        confirmed = 0
-        for first, count in re.findall(r"^confirmed (\d+) (\d+)$", self.said, re.M):
-            assert int(first) == confirmed, "confirmed out of order"
-            confirmed += int(count)
-        return confirmed
+        return self._said.confirmed
 
     def wait_confirmed(self, more: int) -> None:
         goal = self.confirmed + more
@@ -144,10 +177,6 @@ class WriterProcess:
         while self.confirmed < goal:
             assert time.monotonic() < deadline, f"{self.confirmed} of {goal} confirmed"
             time.sleep(0.02)
-
-    @property
-    def resident_bytes(self) -> int:
-        return resident_bytes(self.process.pid)
 
     def close(self, seconds: float = LINE_S) -> int:
         """Let it close its ledger; returns the last entry's id."""
