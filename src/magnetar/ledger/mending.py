@@ -11,11 +11,13 @@ Rules:
 * The metadata decides: it is read anew before each ledger, and an entry goes to a bookie only if
   the metadata names it there. A ledger in recovery is left alone until it is closed. Deleted
   ledgers are forgotten.
-* One piece of ``PIECE_BYTES`` is under way at a time: mending does not compete with writers.
+* Memory and load are bounded: a piece of ``PIECE_BYTES`` is added while the next one is read, and
+  no more is under way. Mending goes on beside writers and leaves most of a bookie to them.
 * A bookie that does not answer is tried again after ``BACKOFF_S``, doubling to ``BACKOFF_S_MAX``.
 
-Debts live as long as the client. What a process owed when it ended is found and repaired by
-re-replication. Why so: docs/adr/0044-copies-for-slow-bookies.md.
+Debts live as long as the client; the log has the beginning and the end of each, and what a client
+still owes when it is closed. What a process owed when it ended is for re-replication to find and
+repair. Why so, and what that means: docs/adr/0044-copies-for-slow-bookies.md.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ log = structlog.get_logger(__name__)
 
 PIECE_BYTES = 1 << 20
 PIECE_ENTRIES = 1000
+LOGGED_MAX = 100
+"""Ledgers that a line of the log names."""
 BACKOFF_S = 0.5
 BACKOFF_S_MAX = 15.0
 
@@ -70,7 +74,7 @@ class Mender:
         self._scope = TaskScope("mending")
         self._running = False
         self._closed = False
-        self._timers: dict[asyncio.TimerHandle, None] = {}
+        self._timers: dict[asyncio.TimerHandle, Callable[[], None]] = {}
         self.mended_entries = 0
         """Entries copied to bookies that lacked them, since the start."""
 
@@ -83,7 +87,17 @@ class Mender:
         """``bookie_id`` may lack some of these confirmed entries."""
         if not entry_ids or self._closed:
             return
+        if not self._owed.ranges(bookie_id, ledger_id):
+            log.info(
+                "bookie lacks confirmed entries; they are owed to it",
+                bookie=bookie_id,
+                ledger=ledger_id,
+                first_entry=entry_ids[0],
+            )
+        dropped = self._owed.dropped
         self._owed.add(bookie_id, ledger_id, entry_ids)
+        if self._owed.dropped > dropped:
+            log.warning("too much is owed; the oldest debt is forgotten", dropped=dropped + 1)
         if not self._running:
             self._running = True
             self._scope.spawn(self._run(), "owed entries")
@@ -99,15 +113,28 @@ class Mender:
             look()
 
         timer = asyncio.get_running_loop().call_later(delay_s, due)
-        self._timers[timer] = None
+        self._timers[timer] = look
 
     async def close(self) -> None:
-        """Stop mending. Idempotent."""
-        self._closed = True
-        for timer in self._timers:
+        """Stop mending; what is still owed goes to the log, as nobody else knows. Idempotent."""
+        if self._closed:
+            return
+        for timer, look in self._timers.items():
             timer.cancel()
+            look()
         self._timers.clear()
+        self._closed = True
         await self._scope.close()
+        for bookie_id in self._owed.bookies():
+            ledger_ids = self._owed.ledgers(bookie_id)
+            log.warning(
+                "the client ends before the bookie got what it lacks: these ledgers stay short of "
+                "copies until they are replicated again",
+                bookie=bookie_id,
+                ledgers=ledger_ids[:LOGGED_MAX],
+                ledger_count=len(ledger_ids),
+                entries_at_most=self._owed.entries(bookie_id),
+            )
 
     # -- the task -----------------------------------------------------------------------------
 
@@ -126,15 +153,19 @@ class Mender:
 
     async def _mend_bookie(self, bookie_id: BookieId) -> None:
         """Everything owed to one bookie, until it refuses."""
-        before = self.mended_entries
         try:
             for ledger_id in self._owed.ledgers(bookie_id):
+                before = self.mended_entries
                 await self._mend_ledger(bookie_id, ledger_id)
+                if not self._owed.ranges(bookie_id, ledger_id):
+                    log.info(
+                        "bookie lacks nothing of the ledger any more",
+                        bookie=bookie_id,
+                        ledger=ledger_id,
+                        copied_entries=self.mended_entries - before,
+                    )
         except MagnetarError as error:
             log.debug("cannot mend now", bookie=bookie_id, error=str(error))
-        if self.mended_entries > before:
-            count = self.mended_entries - before
-            log.info("bookie was given what it had missed", bookie=bookie_id, entries=count)
 
     async def _mend_ledger(self, bookie_id: BookieId, ledger_id: int) -> None:
         try:
@@ -156,21 +187,43 @@ class Mender:
         reader = LedgerReader(
             metadata, owed[-1] if owed else -1, self._pool, self._config, self._policy, bookie_id
         )
-        entry_id, flags = owed.start, AddFlag.NONE
-        while entry_id < owed.stop:
-            if bookie_id not in metadata.fragment_of(entry_id).bookies:
-                entry_id = min(reader.fragment_end(entry_id) + 1, owed.stop)
-                continue
-            count = min(PIECE_ENTRIES, owed.stop - entry_id)
-            found = await reader.read(entry_id, count, PIECE_BYTES)
-            own = [entry for entry in found if bookie_id in metadata.write_set(entry.entry_id)]
-            if own:
-                flags = await self._add(
-                    bookie_id, metadata.ledger_id, digest.master_key, own, flags
-                )
-            end = entry_id + len(found)
-            self._owed.settled(bookie_id, metadata.ledger_id, range(entry_id, end))
-            entry_id = end
+        flags = AddFlag.NONE
+        coming = self._read_ahead(reader, bookie_id, owed)
+        try:
+            while coming is not None:
+                found = await coming
+                if isinstance(found, MagnetarError):
+                    raise found
+                read = range(found[0].entry_id, found[-1].entry_id + 1)
+                coming = self._read_ahead(reader, bookie_id, range(read.stop, owed.stop))
+                own = [entry for entry in found if bookie_id in metadata.write_set(entry.entry_id)]
+                if own:
+                    flags = await self._add(
+                        bookie_id, metadata.ledger_id, digest.master_key, own, flags
+                    )
+                self._owed.settled(bookie_id, metadata.ledger_id, read)
+        finally:
+            if coming is not None:
+                coming.cancel()
+
+    def _read_ahead(
+        self, reader: LedgerReader, bookie_id: BookieId, owed: range
+    ) -> asyncio.Task[list[Entry] | MagnetarError] | None:
+        """Begin to read the next piece of ``owed``; None if nothing of it is the bookie's."""
+        metadata = reader.metadata
+        while owed and bookie_id not in metadata.fragment_of(owed.start).bookies:
+            owed = owed[reader.fragment_end(owed.start) + 1 - owed.start :]
+        if not owed:
+            return None
+        count = min(PIECE_ENTRIES, len(owed))
+
+        async def read() -> list[Entry] | MagnetarError:
+            try:
+                return await reader.read(owed.start, count, PIECE_BYTES)
+            except MagnetarError as error:
+                return error
+
+        return self._scope.spawn(read(), "a piece")
 
     async def _add(
         self,

@@ -68,6 +68,11 @@ class OwedEntries:
         """What is owed, ascending; ids that are not the bookie's stripe may be among them."""
         return list(self._debts.get((bookie_id, ledger_id), ()))
 
+    def entries(self, bookie_id: BookieId) -> int:
+        """At most so many entries are owed to the bookie."""
+        debts = [ranges for (owed_to, _), ranges in self._debts.items() if owed_to == bookie_id]
+        return sum(len(ids) for ranges in debts for ids in ranges)
+
 
 def _merged(ranges: list[range]) -> list[range]:
     merged: list[range] = []
