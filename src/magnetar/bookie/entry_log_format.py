@@ -83,9 +83,19 @@ def decode_header(data: bytes, log_id: int) -> tuple[int, ...] | None:
 # -- records --------------------------------------------------------------------------------------
 
 
-def encode_record_header(entry: bytes, seed: int) -> bytes:
-    length = len(entry)
-    return _RECORD.pack(length, crc32c(entry, crc32c(_WORD.pack(length), seed)))
+def encode_record_headers(entries: Sequence[bytes], seed: int) -> list[bytes]:
+    """What stands before each entry. Neighbours are mostly of one length, whose part of the
+    checksum is worked out once (0.16 instead of 0.27 us an entry)."""
+    headers: list[bytes] = []
+    append, pack = headers.append, _RECORD.pack
+    last_length = length_crc = -1
+    for entry in entries:
+        length = len(entry)
+        if length != last_length:
+            last_length = length
+            length_crc = crc32c(_WORD.pack(length), seed)
+        append(pack(length, crc32c(entry, length_crc)))
+    return headers
 
 
 def record_length(data: bytes) -> int:

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -237,10 +236,9 @@ class LedgerStorage:
             lane.submit(partial(reader.forget, log_ids))
 
     def _write_entries(self, half: WriteHalf, paced: bool) -> None:
-        entries = half.sorted_entries()
         rows: list[tuple[int, int, int, int]] = []
         unsynced_bytes = written_bytes = 0
-        while chunk := _take_chunk(entries):
+        for chunk in half.sorted_chunks(BATCH_MAX, CHUNK_BYTES_MAX):
             started = time.perf_counter()
             chunk_bytes = self._append(chunk, rows)
             unsynced_bytes += chunk_bytes
@@ -266,7 +264,7 @@ class LedgerStorage:
         (_, _, log_id, start), (_, _, _, last) = added[0], added[-1]
         end = last + RECORD_HEADER_BYTES + len(chunk[-1][2])
         self._pages.written(log_path(self.path, log_id), start, end)
-        return sum(len(row[2]) for row in chunk)
+        return end - start - RECORD_HEADER_BYTES * len(chunk)
 
     def _sync_log(self) -> None:
         self._log.sync()
@@ -332,14 +330,3 @@ class LedgerStorage:
         return await self._read_lanes[0].run(
             lambda: [(row[0], record_deleted(row[1])) for row in self.location_index.ledgers()]
         )
-
-
-def _take_chunk(entries: Iterator[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
-    chunk = []
-    size = 0
-    for row in islice(entries, BATCH_MAX):
-        chunk.append(row)
-        size += len(row[2])
-        if size >= CHUNK_BYTES_MAX:
-            break
-    return chunk

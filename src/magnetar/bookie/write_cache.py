@@ -9,7 +9,9 @@ included.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, islice, repeat
 
 ENTRY_OVERHEAD_BYTES = 120
 """What an entry costs beside its bytes: dictionary slot, key, object header."""
@@ -48,10 +50,27 @@ class WriteHalf:
 
     def sorted_entries(self) -> Iterator[tuple[int, int, bytes]]:
         """(ledger id, entry id, entry), by ledger and id."""
-        for ledger_id in sorted(self.ledgers):
-            entries = self.ledgers[ledger_id]
-            for entry_id in sorted(entries):
-                yield ledger_id, entry_id, entries[entry_id]
+        return chain.from_iterable(map(self._sorted_of, sorted(self.ledgers)))
+
+    def _sorted_of(self, ledger_id: int) -> Iterator[tuple[int, int, bytes]]:
+        entries = self.ledgers[ledger_id]
+        ids = sorted(entries)
+        return zip(repeat(ledger_id), ids, map(entries.__getitem__, ids))
+
+    def sorted_chunks(
+        self, count_max: int, bytes_max: int
+    ) -> Iterator[list[tuple[int, int, bytes]]]:
+        """``sorted_entries`` in chunks of at most ``count_max`` entries, each ended by the entry
+        that takes it to ``bytes_max`` or past it."""
+        rows = self.sorted_entries()
+        while taken := list(islice(rows, count_max)):
+            ends = list(accumulate([len(row[2]) for row in taken]))
+            start = 0
+            while start < len(taken):
+                before = ends[start - 1] if start else 0
+                stop = bisect_left(ends, before + bytes_max, start) + 1
+                yield taken[start:stop]
+                start = stop
 
 
 class WriteCache:
