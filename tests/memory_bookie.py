@@ -133,9 +133,15 @@ class MemoryBookie:
         ledger.fenced = True
 
     async def read_batch(
-        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+        flags: int = 0,
+        master_key: bytes = b"",
     ) -> list[bytes]:
-        found = [await self.read_entry(ledger_id, first_entry_id)]
+        found = [await self.read_entry(ledger_id, first_entry_id, flags, master_key)]
         entries = self._ledger(ledger_id).entries
         size = len(found[0])
         while len(found) < max_entries:

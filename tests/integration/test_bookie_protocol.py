@@ -164,6 +164,29 @@ def test_a_fence_stops_the_writer_but_not_the_recovery(v3_only: bool) -> None:
     run(scenario)
 
 
+@BOTH
+def test_a_batch_read_may_fence(v3_only: bool) -> None:
+    async def scenario() -> None:
+        async with pair(ConnectionOptions(v3_only=v3_only)) as p:
+            entries = {i: entry(7, i) for i in (0, 1, 2, 4)}
+            await p.add(7, entries)
+            read = p.client.read_batch
+            assert len(await read(7, 0, 10, 1 << 20)) == 3
+            assert not p.core.ledgers[7].fenced
+            for key in (b"", b"x" * 20):
+                with pytest.raises(UnauthorizedError):
+                    await read(7, 0, 10, 1 << 20, ReadFlag.FENCE, key)
+            assert not p.core.ledgers[7].fenced
+            found = await read(7, 1, 10, 1 << 20, ReadFlag.FENCE, KEY)
+            assert found == [entries[1], entries[2]]
+            assert p.core.ledgers[7].fenced
+            with pytest.raises(NoEntryError):
+                await read(8, 0, 10, 1 << 20, ReadFlag.FENCE, KEY)
+            assert p.core.ledgers[8].fenced
+
+    run(scenario)
+
+
 def test_a_fence_of_an_unknown_ledger_creates_it_fenced() -> None:
     async def scenario() -> None:
         async with pair() as p:

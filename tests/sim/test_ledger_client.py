@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from magnetar.ledger import recovery
+from magnetar.ledger import recovery, recovery_reads
 from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.quorum_write import QuorumWrite
-from magnetar.ledger.recovery import Copy
 from magnetar.ledger.recovery_plan import EntryVote
+from magnetar.ledger.recovery_reads import Copy
 from magnetar.ledger.replies import Refusal
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import (
@@ -271,7 +271,7 @@ def test_planted_bugs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         planted.setattr(recovery, "FENCING", ReadFlag.NONE)
         assert breaks(range(SEEDS))
     with monkeypatch.context() as planted:
-        planted.setattr(recovery, "_count", silence_is_absence)
+        planted.setattr(recovery_reads, "_count", silence_is_absence)
         assert breaks(range(SEEDS))
     with monkeypatch.context() as planted:
         planted.setattr(QuorumWrite, "lacking", lambda machine, slot: range(0))

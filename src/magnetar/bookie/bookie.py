@@ -164,7 +164,13 @@ class Bookie:
             Parking(config.journal.pending_bytes_max, self._add_parked) for _ in self._storages
         ]
         self._upkeep = Upkeep(
-            self._storages, self._journals, config, disk, self._metrics, self._tell_read_only
+            self._storages,
+            self._journals,
+            config,
+            disk,
+            self._metrics,
+            self._tell_read_only,
+            self._loop.time,
         )
         self._flusher = Flusher(self._table, self._parkings, config, self._metrics, self._upkeep)
         try:
@@ -446,11 +452,18 @@ class Bookie:
         raise NoEntryError(f"entry {ledger_id}:{entry_id} is not on this bookie")
 
     async def read_batch(
-        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+        flags: int = 0,
+        master_key: bytes = b"",
     ) -> list[bytes]:
         """Consecutive entries, at least one, at most ``max_entries`` and (but for the first)
-        ``max_bytes``; stops before the first that is missing or damaged."""
-        entries = [await self.read_entry(ledger_id, first_entry_id)]
+        ``max_bytes``; stops before the first that is missing or damaged. Fences first if asked
+        to. Raises as ``read_entry``."""
+        entries = [await self.read_entry(ledger_id, first_entry_id, flags, master_key)]
         size = len(entries[0])
         for entry_id in range(first_entry_id + 1, first_entry_id + max_entries):
             entry = self.read_cached(ledger_id, entry_id)

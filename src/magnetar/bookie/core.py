@@ -61,7 +61,13 @@ class BookieCore(Protocol):
     ) -> bytes: ...
 
     async def read_batch(
-        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+        flags: int = 0,
+        master_key: bytes = b"",
     ) -> list[bytes]: ...
 
     async def read_lac(

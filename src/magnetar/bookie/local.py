@@ -46,9 +46,17 @@ class LocalBookie:
         return await self._open().read_entry(ledger_id, entry_id, flags, master_key)
 
     async def read_batch(
-        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+        flags: int = 0,
+        master_key: bytes = b"",
     ) -> list[bytes]:
-        return await self._open().read_batch(ledger_id, first_entry_id, max_entries, max_bytes)
+        return await self._open().read_batch(
+            ledger_id, first_entry_id, max_entries, max_bytes, flags, master_key
+        )
 
     async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
         core = self._open()

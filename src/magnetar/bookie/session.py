@@ -31,7 +31,6 @@ from magnetar.bookie.lac_watch import LacWatch
 from magnetar.env.framed import FramedConnection
 from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import (
-    BadRequestError,
     MagnetarError,
     NoEntryError,
     NoLedgerError,
@@ -260,7 +259,8 @@ class BookieSession(FramedConnection):
         if len(self._queue) >= self._limits.queued_requests_max:
             self._refuse(request, f"{len(self._queue)} requests wait on this connection")
             return
-        if isinstance(request, Read) and request.flags & (READ_FENCE | READ_HIGH_PRIORITY):
+        urgent = READ_FENCE | READ_HIGH_PRIORITY
+        if isinstance(request, Read | BatchRead) and request.flags & urgent:
             self._queue.appendleft((request, self._answers))
         else:
             self._queue.append((request, self._answers))
@@ -337,14 +337,23 @@ class BookieSession(FramedConnection):
         return reply.last_entry
 
     async def _batch_read(self, request: BatchRead) -> Sequence[Buffer]:
-        if request.flags & READ_FENCE:
-            raise BadRequestError(f"batch read of ledger {request.ledger_id}: cannot fence")
+        fences = request.flags & READ_FENCE
+        if fences and not request.master_key:
+            raise UnauthorizedError(
+                f"fencing read of ledger {request.ledger_id} without a master key"
+            )
         frame_bytes = self._limits.frame_bytes_max
         if request.max_bytes > 0:
             frame_bytes = min(frame_bytes, request.max_bytes)
         room = frame_bytes - v2.BATCH_ANSWER_BYTES
         count = request.max_entries if request.max_entries > 0 else 2**31 - 1
-        found = await self._core.read_batch(request.ledger_id, request.entry_id, count, room)
+        try:
+            found = await self._core.read_batch(
+                request.ledger_id, request.entry_id, count, room, request.flags, request.master_key
+            )
+        finally:
+            if fences:
+                self._watch.changed(request.ledger_id, fenced=True)
         entries: list[bytes] = []
         for entry in found[:count]:
             room -= 4 + len(entry)

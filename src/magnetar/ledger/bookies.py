@@ -67,10 +67,18 @@ class BookieClient(Protocol):
         ...
 
     async def read_batch(
-        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+        flags: ReadFlag = ReadFlag.NONE,
+        master_key: bytes = b"",
     ) -> list[bytes]:
         """Consecutive whole entries from ``first_entry_id`` on, at least one, stopping before the
-        first that is missing. Raises as ``read_entry``."""
+        first that is missing, damaged or past ``max_bytes``: only of ``first_entry_id`` itself it
+        says that there is none. With ``FENCE`` the ledger is fenced before any of them is read.
+        Raises as ``read_entry``."""
         ...
 
     async def read_lac(

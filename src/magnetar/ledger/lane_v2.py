@@ -2,7 +2,8 @@
 
 Only requests whose twins are interchangeable go here. An answer of version 2 names no request, so
 a fencing read could be taken for answered by the answer to a plain one, and a recovery's add by
-the refusal of the fenced writer's: both go over version 3.
+the refusal of the fenced writer's: both go over version 3. Batch reads are the exception: their
+answers name the request, so they may fence.
 """
 
 from __future__ import annotations
@@ -94,7 +95,13 @@ class V2Lane(Lane):
         return await call.answer
 
     async def read_batch(
-        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+        flags: int,
+        master_key: bytes,
     ) -> list[bytes]:
         """As ``BookieClient.read_batch``."""
         self._check_bound()
@@ -103,7 +110,9 @@ class V2Lane(Lane):
         frame_bytes = min(max_bytes + v2.BATCH_ANSWER_BYTES, self.options.frame_bytes_max)
         max_entries = min(max_entries, 2**31 - 1)
         frame = v2.encode_batch_read(
-            BatchRead(request_id, ledger_id, first_entry_id, 0, b"", max_entries, frame_bytes)
+            BatchRead(
+                request_id, ledger_id, first_entry_id, flags, master_key, max_entries, frame_bytes
+            )
         )
         call: Call[list[bytes]] = self._call()
         self._batch_reads[request_id] = call

@@ -5,16 +5,17 @@ Steps (what they may conclude is decided in ``ledger.recovery_plan``):
 1. Compare-and-set to IN_RECOVERY: the old writer can change the ensemble no more.
 2. Fencing LAC reads to the last fragment's bookies, until every write set is covered.
 3. Read forward from there, fencing with every read, from the bookies that the metadata named when
-   recovery began. Each entry found is written again to its full write set, marked as recovery,
-   with a digest of its own. Bookies that fail meanwhile are replaced in memory only.
+   recovery began (``ledger.recovery_reads``). Each entry found is written again to its full write
+   set, marked as recovery, with a digest of its own. Bookies that fail meanwhile are replaced in
+   memory only.
 4. At the first entry proven absent, wait for the rewrites and compare-and-set to CLOSED, replaced
    bookies included. Another recovery may be first; then its end counts, and it was as safe.
 
 Nothing is truncated on doubt: without enough answers the recovery raises ``LedgerRecoveryError``,
 leaves the ledger IN_RECOVERY, and can be repeated.
 
-Reads go in rounds of a window that doubles, bounded in entries and bytes; rewrites overlap with
-the next round and are bounded in bytes.
+Reads go in windows of a size that doubles, bounded in entries and bytes; rewrites overlap with
+the next window and are bounded in bytes.
 """
 
 from __future__ import annotations
@@ -22,30 +23,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import structlog
 
-from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddFlag, ReadFlag
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.last_confirmed import read_last_confirmed
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.recovery_plan import Decision, EntryVote, RecoveryScan
-from magnetar.ledger.replies import Refusal, listing, reply
+from magnetar.ledger.recovery_plan import RecoveryScan, VotingWindow
+from magnetar.ledger.recovery_reads import Copy, RecoveryReads
+from magnetar.ledger.replies import listing
 from magnetar.ledger.stored_ledger import RecoveringLedger
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import (
     BadVersionError,
-    DigestError,
     LedgerFencedError,
     LedgerRecoveryError,
     MagnetarError,
-    NoEntryError,
-    NoLedgerError,
 )
-from magnetar.model.ids import BookieId, EntryId
+from magnetar.model.ids import EntryId
 from magnetar.model.ledger import LedgerMetadata, LedgerState
 from magnetar.wire.bookie.digest import EntryDigest
 
@@ -54,18 +51,11 @@ log = structlog.get_logger(__name__)
 ATTEMPTS = 10
 """Tries while other clients change the ledger's metadata meanwhile."""
 WINDOW_ENTRIES_MIN = 8
-WINDOW_ENTRIES_MAX = 256
+WINDOW_ENTRIES_MAX = 1024
 WINDOW_BYTES = 8 << 20
 REWRITE_BYTES_MAX = 16 << 20
 
 FENCING = ReadFlag.FENCE | ReadFlag.HIGH_PRIORITY
-
-
-class Copy(NamedTuple):
-    """A sound copy of an entry: its payload, and the ledger's length up to and with it."""
-
-    payload: memoryview
-    length: int
 
 
 async def recover_ledger(context: LedgerContext, ledger_id: int) -> LedgerMetadata:
@@ -118,8 +108,7 @@ class _Recovery:
         self._timeout_s = context.config.read_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
         self._rewrites = _Rewrites(stored, context)
-        self._unknown: dict[EntryId, list[Refusal]] = {}  # entries of unknown fate: who said what
-        self._scope = TaskScope(f"recovery-of-{metadata.ledger_id}")
+        self._reads = RecoveryReads(metadata, context.pool, self._timeout_s, FENCING)
 
     async def run(self) -> LedgerMetadata:
         try:
@@ -128,7 +117,6 @@ class _Recovery:
             closed = await self._close(start_after, last)
         finally:
             await self._rewrites.abandon()
-            await self._scope.close()
         log.info(
             "ledger recovered",
             ledger=closed.ledger_id,
@@ -149,68 +137,24 @@ class _Recovery:
 
     async def _scan(self, start_after: EntryId) -> EntryId:
         """Read forward and write again what is found; returns the ledger's last entry."""
+        quorums = self._metadata.write_quorum, self._metadata.ack_quorum
         scan: RecoveryScan[Copy] = RecoveryScan(start_after)
-        window = WINDOW_ENTRIES_MIN
+        count = WINDOW_ENTRIES_MIN
         while not scan.finished:
             first = scan.next_entry_id
-            copies = await self._read_window(scan, range(first, first + window))
+            copies = await self._reads.read(VotingWindow(scan, count, *quorums))
             if copies:
                 await self._rewrites.append(first - 1, copies)
                 largest = max(1, *(len(copy.payload) for copy in copies))
                 room = max(1, WINDOW_BYTES // largest)
-                window = min(2 * window, WINDOW_ENTRIES_MAX, room)
+                count = min(2 * count, WINDOW_ENTRIES_MAX, room)
         if scan.end is None:
             assert scan.blocked_at is not None
             raise self._blocked(scan.blocked_at)
         return scan.end
 
-    async def _read_window(self, scan: RecoveryScan[Copy], entry_ids: range) -> list[Copy]:
-        votes = [self._scope.spawn(self._vote(e), f"entry-{e}") for e in entry_ids]
-        copies: list[Copy] = []
-        for entry_id, task in zip(entry_ids, votes, strict=True):
-            if scan.finished:
-                task.cancel()
-            else:
-                copies += scan.decided(entry_id, await task)
-        return copies
-
-    async def _vote(self, entry_id: EntryId) -> EntryVote[Copy]:
-        """Ask the entry's whole write set at once, until its fate is decided."""
-        metadata = self._metadata
-        vote: EntryVote[Copy] = EntryVote(metadata.write_quorum, metadata.ack_quorum)
-        refusals: list[Refusal] = []
-        waiting = [
-            self._scope.spawn(self._ask(bookie_id, entry_id), f"entry-{entry_id}-{bookie_id}")
-            for bookie_id in metadata.write_set(entry_id)
-        ]
-        try:
-            while vote.decision is Decision.PENDING:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in [task for task in waiting if task.done()]:
-                    waiting.remove(task)
-                    _count(vote, refusals, task.result())
-        finally:
-            for task in waiting:
-                task.cancel()
-        if vote.decision is Decision.UNKNOWN:
-            self._unknown[entry_id] = refusals
-        return vote
-
-    async def _ask(self, bookie_id: BookieId, entry_id: EntryId) -> Copy | Refusal:
-        answer = self._pool.client(bookie_id).read_entry(
-            self._metadata.ledger_id, entry_id, FENCING, self._digest.master_key
-        )
-        data = await reply(bookie_id, answer, self._timeout_s)
-        if isinstance(data, Refusal):
-            return data
-        try:
-            _, length = self._digest.verify(data, entry_id)
-        except DigestError as error:
-            return Refusal(bookie_id, error)
-        return Copy(memoryview(data)[self._digest.payload_offset :], length)
-
     def _blocked(self, entry_id: EntryId) -> LedgerRecoveryError:
-        told = listing(self._unknown[entry_id])
+        told = listing(self._reads.refusals(entry_id))
         return LedgerRecoveryError(
             f"ledger {self._metadata.ledger_id}: nobody can say whether entry {entry_id} was "
             f"acknowledged ({told}); bring these bookies back and open it again"
@@ -236,18 +180,6 @@ class _Recovery:
                 f"read: {error}"
             ) from error
         return self._digest.verify(entry.data, entry_id)[1]
-
-
-def _count(vote: EntryVote[Copy], refusals: list[Refusal], told: Copy | Refusal) -> None:
-    """Count an answer; whoever had no copy goes to ``refusals``."""
-    if isinstance(told, Copy):
-        vote.found(told)
-        return
-    refusals.append(told)
-    if isinstance(told.error, NoEntryError | NoLedgerError):
-        vote.negative()
-    else:
-        vote.unknown()
 
 
 class _Rewrites:

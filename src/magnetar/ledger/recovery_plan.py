@@ -16,6 +16,8 @@ Rules (BookKeeper's, see ADR 0041). An entry that was acknowledged is on at leas
   truncating (``EntryVote``).
 * The ledger ends before the first entry proven absent (``RecoveryScan``); entries beyond a hole
   were never acknowledged and are dropped.
+* Many entries are voted on at once (``VotingWindow``), and a bookie answers for a run of them, but
+  a run says "no" of its first entry only: each of the others is asked for again.
 
 Transitions of an entry's vote::
 
@@ -30,11 +32,13 @@ Transitions of an entry's vote::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Generic, TypeVar
 
-from magnetar.model.ids import NO_ENTRY
+from magnetar.model.ids import NO_ENTRY, BookieId
+from magnetar.model.ledger import LedgerMetadata
 
 T = TypeVar("T")
 
@@ -163,18 +167,79 @@ class RecoveryScan(Generic[T]):
         if self.finished:
             return ()
         self._waiting[entry_id] = vote
-        return self._take_turns()
-
-    def _take_turns(self) -> list[T]:
         copies: list[T] = []
         while not self.finished and self.next_entry_id in self._waiting:
-            vote = self._waiting.pop(self.next_entry_id)
-            if vote.decision is Decision.FOUND:
-                assert vote.copy is not None
-                copies.append(vote.copy)
-                self.next_entry_id += 1
-            elif vote.decision is Decision.ABSENT:
-                self.end = self.next_entry_id - 1
-            else:
-                self.blocked_at = self.next_entry_id
+            self._take_turn(self._waiting.pop(self.next_entry_id), copies)
         return copies
+
+    def decided_run(self, votes: Iterable[EntryVote[T]]) -> list[T]:
+        """As ``decided`` for the entries from ``next_entry_id`` on, up to the first of ``votes``
+        that is pending."""
+        assert not self._waiting, "entries come one by one or in runs"
+        copies: list[T] = []
+        for vote in votes:
+            if self.finished or vote.decision is Decision.PENDING:
+                break
+            self._take_turn(vote, copies)
+        return copies
+
+    def _take_turn(self, vote: EntryVote[T], copies: list[T]) -> None:
+        if vote.decision is Decision.FOUND:
+            assert vote.copy is not None
+            copies.append(vote.copy)
+            self.next_entry_id += 1
+        elif vote.decision is Decision.ABSENT:
+            self.end = self.next_entry_id - 1
+        else:
+            self.blocked_at = self.next_entry_id
+
+
+class VotingWindow(Generic[T]):
+    """The next entries of a scan, voted on at once: bookies answer in runs, in any order.
+
+    ``entry_ids`` are the entries; the window is ``finished`` when each has had its turn, or the
+    scan needs none of them any more.
+    """
+
+    def __init__(
+        self, scan: RecoveryScan[T], count: int, write_quorum: int, ack_quorum: int
+    ) -> None:
+        first = scan.next_entry_id
+        self.entry_ids = range(first, first + count)
+        self._scan = scan
+        self._votes: list[EntryVote[T]] = [
+            EntryVote(write_quorum, ack_quorum) for _ in self.entry_ids
+        ]
+
+    @property
+    def finished(self) -> bool:
+        return self._scan.finished or self._scan.next_entry_id == self.entry_ids.stop
+
+    def vote(self, entry_id: int) -> EntryVote[T]:
+        return self._votes[entry_id - self.entry_ids.start]
+
+    def first_pending(self, entry_ids: range) -> int:
+        """The first of ``entry_ids`` (of the window) that is not decided; their end if all are."""
+        for entry_id in entry_ids:
+            if self.vote(entry_id).decision is Decision.PENDING:
+                return entry_id
+        return entry_ids.stop
+
+    def take_turns(self) -> list[T]:
+        """Hand the scan what is decided; returns the copies whose turn has come."""
+        begin = self._scan.next_entry_id - self.entry_ids.start
+        return self._scan.decided_run(islice(self._votes, begin, None))
+
+
+def runs_of(metadata: LedgerMetadata, entry_ids: range) -> dict[BookieId, list[range]]:
+    """Whom to ask for which of ``entry_ids``: of each bookie the runs of consecutive ids that it
+    was to get. Where every bookie gets every entry that is one run."""
+    found: dict[BookieId, list[range]] = {}
+    for entry_id in entry_ids:
+        for bookie_id in metadata.write_set(entry_id):
+            runs = found.setdefault(bookie_id, [])
+            if runs and runs[-1].stop == entry_id:
+                runs[-1] = range(runs[-1].start, entry_id + 1)
+            else:
+                runs.append(range(entry_id, entry_id + 1))
+    return found

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.ledger import recovery
+from magnetar.ledger import recovery, recovery_reads
 from magnetar.ledger.bookies import AddFlag, ReadFlag
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.last_confirmed import read_last_confirmed
@@ -69,13 +69,13 @@ def _keeps_acknowledgements() -> AbstractContextManager[None]:
 
 def _truncates_on_unknown() -> AbstractContextManager[None]:
     def count(vote: Any, refusals: list[Any], told: Any) -> None:
-        if isinstance(told, recovery.Copy):
+        if isinstance(told, recovery_reads.Copy):
             vote.found(told)
         else:
             refusals.append(told)
             vote.negative()
 
-    return replaced((recovery, "_count", count))
+    return replaced((recovery_reads, "_count", count))
 
 
 def _recovery_flag_lost() -> AbstractContextManager[None]:

@@ -152,9 +152,15 @@ class MemoryBookie:
         return self._data(ledger_id, entry_id)
 
     async def read_batch(
-        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+        flags: ReadFlag = ReadFlag.NONE,
+        master_key: bytes = b"",
     ) -> list[bytes]:
-        await self._reached(ledger_id, ReadFlag.NONE)
+        await self._reached(ledger_id, flags)
         found = [self._data(ledger_id, first_entry_id)]
         room = max_bytes - len(found[0])
         for entry_id in range(first_entry_id + 1, first_entry_id + max_entries):

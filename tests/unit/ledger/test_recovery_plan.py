@@ -6,7 +6,16 @@ from itertools import permutations
 
 import pytest
 
-from magnetar.ledger.recovery_plan import Decision, EntryVote, LacCoverage, RecoveryScan
+from magnetar.ledger.recovery_plan import (
+    Decision,
+    EntryVote,
+    LacCoverage,
+    RecoveryScan,
+    VotingWindow,
+    runs_of,
+)
+from magnetar.model.ids import BookieId
+from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
 
 
 @pytest.mark.parametrize(
@@ -135,3 +144,61 @@ def test_a_scan_stops_at_an_entry_of_unknown_fate() -> None:
     assert scan.decided(0, voted(Decision.FOUND, "a")) == ["a"]
     assert scan.blocked_at == 1
     assert scan.end is None
+
+
+def test_a_window_hands_over_what_is_decided_in_a_row() -> None:
+    scan: RecoveryScan[str] = RecoveryScan(3)
+    window = VotingWindow(scan, 4, 3, 2)
+    assert window.entry_ids == range(4, 8)
+    window.vote(5).found("b")
+    assert window.take_turns() == []
+    assert window.first_pending(range(5, 8)) == 6
+    window.vote(4).found("a")
+    assert window.take_turns() == ["a", "b"]
+    assert window.take_turns() == []
+    window.vote(6).found("c")
+    window.vote(7).found("d")
+    assert window.first_pending(range(4, 8)) == 8
+    assert not window.finished
+    assert window.take_turns() == ["c", "d"]
+    assert window.finished
+    assert scan.next_entry_id == 8
+    assert scan.end is None
+
+
+@pytest.mark.parametrize(("answers", "end", "blocked_at"), [("--", 4, None), ("???", None, 5)])
+def test_a_window_ends_with_the_scan(answers: str, end: int | None, blocked_at: int | None) -> None:
+    scan: RecoveryScan[str] = RecoveryScan(3)
+    window = VotingWindow(scan, 9, 3, 2)
+    for entry_id in (4, 6):
+        window.vote(entry_id).found("copy")
+    cast(window.vote(5), answers)
+    assert window.take_turns() == ["copy"]
+    assert window.finished
+    assert (scan.end, scan.blocked_at) == (end, blocked_at)
+    assert window.take_turns() == []
+
+
+def metadata_of(size: int, write_quorum: int) -> LedgerMetadata:
+    bookies = tuple(BookieId(f"b{i}") for i in range(size))
+    return LedgerMetadata(
+        ledger_id=1,
+        ensemble_size=size,
+        write_quorum=write_quorum,
+        ack_quorum=write_quorum,
+        digest_type=DigestType.CRC32C,
+        password=b"",
+        fragments=(Fragment(0, bookies),),
+    )
+
+
+def test_a_bookie_is_asked_for_runs_of_what_it_was_to_get() -> None:
+    assert runs_of(metadata_of(3, 3), range(5, 9)) == {
+        BookieId(f"b{i}"): [range(5, 9)] for i in range(3)
+    }
+    striped = runs_of(metadata_of(3, 2), range(5, 10))  # of 5 the bookies are b2 and b0
+    assert striped == {
+        BookieId("b2"): [range(5, 6), range(7, 9)],
+        BookieId("b0"): [range(5, 7), range(8, 10)],
+        BookieId("b1"): [range(6, 8), range(9, 10)],
+    }
