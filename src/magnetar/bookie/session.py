@@ -337,11 +337,6 @@ class BookieSession(FramedConnection):
         return reply.last_entry
 
     async def _batch_read(self, request: BatchRead) -> Sequence[Buffer]:
-        fences = request.flags & READ_FENCE
-        if fences and not request.master_key:
-            raise UnauthorizedError(
-                f"fencing read of ledger {request.ledger_id} without a master key"
-            )
         frame_bytes = self._limits.frame_bytes_max
         if request.max_bytes > 0:
             frame_bytes = min(frame_bytes, request.max_bytes)
@@ -352,7 +347,7 @@ class BookieSession(FramedConnection):
                 request.ledger_id, request.entry_id, count, room, request.flags, request.master_key
             )
         finally:
-            if fences:
+            if request.flags & READ_FENCE:
                 self._watch.changed(request.ledger_id, fenced=True)
         entries: list[bytes] = []
         for entry in found[:count]:
