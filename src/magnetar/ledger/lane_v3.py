@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count, repeat
 
-from magnetar.env.framed import Buffer
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
 from magnetar.ledger.lane import ConnectionOptions, Expired, Lane, Resolve
@@ -44,18 +44,19 @@ class V3Lane(Lane):
         done: AddDone,
     ) -> None:
         """As ``BookieClient.add_entries``."""
-        refusal = self.refusal(sum(map(len, entries)))
+        first_txn_id = self._txn_id + 1
+        parts, byte_count = v3.encode_adds(
+            first_txn_id, ledger_id, master_key, entry_ids, entries, flags
+        )
+        refusal = self.refusal(byte_count)
         if refusal is not None:
             self._loop.call_soon(done, refusal, tuple(entry_ids))
             return
         deadline_s = self._loop.time() + self.options.add_timeout_s
         batch = AddBatch(ledger_id, entry_ids, done, deadline_s)
-        parts: list[Buffer] = []
-        for entry_id, entry in zip(entry_ids, entries, strict=True):
-            self._txn_id += 1
-            self._adds[self._txn_id] = (batch, entry_id)
-            parts += v3.encode_add(self._txn_id, ledger_id, entry_id, master_key, entry, flags)
-        self.send(parts, sum(map(len, parts)))
+        self._txn_id += len(entries)
+        self._adds.update(zip(count(first_txn_id), zip(repeat(batch), entry_ids, strict=False)))
+        self.send(parts, byte_count)
 
     async def call(
         self, encode: Callable[[int], bytes], what: str, timeout_s: float | None = None
@@ -87,19 +88,32 @@ class V3Lane(Lane):
     # -- answers ------------------------------------------------------------------------------
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
-        for start, end in bounds:
-            answer = v3.decode_answer(bytes(view[start:end]))
+        for answer in v3.decode_answers(view, bounds):
+            if isinstance(answer, v3.AddAnswers):
+                self._added(answer.code, answer.txn_ids)
+                continue
             call = self._calls.pop(answer.txn_id, None)
             if call is not None:
                 call.resolve(answer)
-                continue
-            add = self._adds.pop(answer.txn_id, None)
-            if add is not None:
-                self._added(answer, *add)
+            else:
+                self._added(answer.code, (answer.txn_id,))
 
-    def _added(self, answer: v3.Answer, batch: AddBatch, entry_id: int) -> None:
-        what = f"bookie {self.bookie_id}, add of entry {batch.ledger_id}:{entry_id}"
-        batch.done(v3_error(answer.code, what), (entry_id,))
+    def _added(self, code: int, txn_ids: Sequence[int]) -> None:
+        """Tell each batch of its entries; those that nobody waits for (late) are left out."""
+        groups: list[tuple[AddBatch, list[int]]] = []
+        current: AddBatch | None = None
+        for txn_id in txn_ids:
+            add = self._adds.pop(txn_id, None)
+            if add is None:
+                continue
+            batch, entry_id = add
+            if batch is not current:
+                current = batch
+                groups.append((batch, []))
+            groups[-1][1].append(entry_id)
+        for batch, entry_ids in groups:
+            what = f"bookie {self.bookie_id}, adds to ledger {batch.ledger_id}"
+            batch.done(v3_error(code, what), entry_ids)
 
     # -- failures -----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -119,13 +120,13 @@ def decode_requests(view: memoryview, bounds: Bounds) -> tuple[list[Request], in
     that the next frame is not of version 3."""
     requests: list[Request] = []
     runs: dict[tuple[int, int, bytes], AddRun] = {}
-    for count, (start, end) in enumerate(bounds):
+    for taken, (start, end) in enumerate(bounds):
         try:
             message = pb.Request.FromString(bytes(view[start:end]))
         except DecodeError:
-            return requests, count
+            return requests, taken
         if not message.IsInitialized():
-            return requests, count
+            return requests, taken
         operation = message.header.operation
         if operation == pb.ADD_ENTRY and message.HasField("addRequest"):
             _add(requests, runs, message)
@@ -381,13 +382,52 @@ def encode_add(
     txn_id: int, ledger_id: int, entry_id: int, master_key: bytes, entry: bytes, flags: int
 ) -> list[Buffer]:
     """One ADD as parts; ``entry`` is not copied."""
-    outer = _request(pb.ADD_ENTRY, txn_id, bool(flags & ADD_HIGH_PRIORITY))
-    inner = pb.AddRequest(ledgerId=ledger_id, entryId=entry_id, masterKey=master_key)
+    return encode_adds(txn_id, ledger_id, master_key, (entry_id,), (entry,), flags)[0]
+
+
+def encode_adds(
+    first_txn_id: int,
+    ledger_id: int,
+    master_key: bytes,
+    entry_ids: Sequence[int],
+    entries: Sequence[bytes],
+    flags: int,
+) -> tuple[list[Buffer], int]:
+    """The ADD frames of ``entries`` under consecutive transaction ids, as parts (entries are not
+    copied), and their bytes in all."""
+    outer, inner = _add_messages(ledger_id, master_key, flags)
+    header, pack = outer.header, _pack_int
+    outer_bytes, inner_bytes = outer.SerializePartialToString, inner.SerializePartialToString
+    parts: list[Buffer] = []
+    byte_count = 0
+    last_sizes, nested, body_head = (-1, -1), b"", b""
+    for txn_id, entry_id, entry in zip(count(first_txn_id), entry_ids, entries, strict=False):
+        header.txnId, inner.entryId = txn_id, entry_id
+        head, small = outer_bytes(), inner_bytes()
+        sizes = (len(small), len(entry))
+        if sizes != last_sizes:
+            last_sizes = sizes
+            body_head = _BODY_TAG + _varint(len(entry))
+            nested = _ADD_REQUEST_TAG + _varint(len(small) + len(body_head) + len(entry))
+        size = len(head) + len(nested) + len(small) + len(body_head) + len(entry)
+        parts.append(b"".join((pack(size), head, nested, small, body_head)))
+        parts.append(entry)
+        byte_count += 4 + size
+    return parts, byte_count
+
+
+def _add_messages(
+    ledger_id: int, master_key: bytes, flags: int
+) -> tuple[pb.Request, pb.AddRequest]:
+    """What the adds of a run have in common: a request, and what stands in it before the entry."""
+    flags = int(flags)  # operators of enum flags are slow
+    outer = _request(pb.ADD_ENTRY, 0, bool(flags & ADD_HIGH_PRIORITY))
+    inner = pb.AddRequest(ledgerId=ledger_id, masterKey=master_key)
     if flags & ADD_RECOVERY:
         inner.flag = pb.AddRequest.RECOVERY_ADD
     if flags & ADD_DEFERRED_SYNC:
         inner.writeFlags = DEFERRED_SYNC
-    return _frame_with_body(outer, _ADD_REQUEST_TAG, inner, entry)
+    return outer, inner
 
 
 def encode_read(read: Read) -> bytes:
@@ -464,14 +504,53 @@ class Answer(NamedTuple):
     free_bytes: int = 0
 
 
+class AddAnswers(NamedTuple):
+    """Answers to adds that came one after the other with one status."""
+
+    code: int
+    ledger_id: int
+    txn_ids: list[int]
+
+
+def decode_answers(view: memoryview, bounds: Bounds) -> list[Answer | AddAnswers]:
+    """All answers of a chunk in one pass; neighbouring add answers come as one ``AddAnswers``.
+
+    Raises ``ProtocolError``.
+    """
+    answers: list[Answer | AddAnswers] = []
+    run: AddAnswers | None = None
+    for start, end in bounds:
+        response = _parse_answer(bytes(view[start:end]))
+        header = response.header
+        if header.operation != pb.ADD_ENTRY or not response.HasField("addResponse"):
+            answers.append(_answer_of(response))
+            run = None
+            continue
+        add = response.addResponse
+        code, ledger_id = add.status, add.ledgerId
+        if run is None or run.code != code or run.ledger_id != ledger_id:
+            run = AddAnswers(code, ledger_id, [])
+            answers.append(run)
+        run.txn_ids.append(header.txnId)
+    return answers
+
+
 def decode_answer(body: bytes) -> Answer:
     """One answer. Raises ``ProtocolError``."""
+    return _answer_of(_parse_answer(body))
+
+
+def _parse_answer(body: bytes) -> pb.Response:
     try:
         response = pb.Response.FromString(body)
     except DecodeError as error:
         raise ProtocolError(f"an answer of {len(body)} bytes is not of version 3") from error
     if not response.IsInitialized():
         raise ProtocolError("an answer of version 3 lacks required fields")
+    return response
+
+
+def _answer_of(response: pb.Response) -> Answer:
     operation, txn_id = response.header.operation, response.header.txnId
     if operation == pb.READ_ENTRY and response.HasField("readResponse"):
         read = response.readResponse

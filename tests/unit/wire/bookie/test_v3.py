@@ -322,3 +322,32 @@ def test_mutated_frames_raise_nothing_but_a_protocol_error() -> None:
         outcomes = decode_both(bytes(body[: rng.randint(0, len(body))]))
         refused += isinstance(outcomes[-1], ProtocolError)
     assert refused > 1000
+
+
+def test_a_run_of_adds_is_the_same_frames_as_one_by_one() -> None:
+    ids = [3, 127, 128, 1 << 20]  # ids and bodies of several sizes in one run
+    bodies = [entry(7, i, b"x" * (i % 300)) for i in ids]
+    parts, byte_count = v3.encode_adds(126, 7, KEY, ids, bodies, 1)
+    singles = [add(126 + n, 7, ids[n], bodies[n], 1) for n in range(len(ids))]
+    assert b"".join(parts) == b"".join(singles)
+    assert byte_count == len(b"".join(parts))
+    (run,) = requests(b"".join(parts))
+    assert isinstance(run, AddRun)
+    assert (run.txn_ids, run.entry_ids, run.entries) == ([126, 127, 128, 129], ids, bodies)
+
+
+def test_neighbouring_add_answers_of_one_status_come_together() -> None:
+    refusal = FencedError("fenced")
+    sent = (
+        v3.encode_add_answers(7, [1, 2], [11, 12], None),
+        v3.encode_add_answers(7, [3], [13], refusal),
+        v3.encode_force_answer(ForceLedger(14, 7)),
+        v3.encode_add_answers(7, [4], [15], refusal),
+        v3.encode_add_answers(8, [5], [16], refusal),
+    )
+    data = b"".join(sent)
+    answers = v3.decode_answers(*frames(data))
+    code = v3_code(refusal)
+    assert answers[:2] == [v3.AddAnswers(0, 7, [11, 12]), v3.AddAnswers(code, 7, [13])]
+    assert answers[2].txn_id == 14  # type: ignore[union-attr]
+    assert answers[3:] == [v3.AddAnswers(code, 7, [15]), v3.AddAnswers(code, 8, [16])]
