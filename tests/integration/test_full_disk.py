@@ -1,15 +1,11 @@
-"""A bookie on a small file system of its own, filled to the last byte.
+"""A bookie on a small file system of its own, filled to the last byte. (A cluster of such, as
+processes under a writer's load: ``tests/scenarios/test_full_disk.py``.)
 
 Needs the right to mount; skipped without it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +14,7 @@ import pytest
 from magnetar.bookie.bookie import Bookie
 from magnetar.config import BookieConfig, JournalConfig
 from magnetar.model.errors import MagnetarError, NoLedgerError, ReadOnlyBookieError
+from tests.small_disk import KINDS, fill_up, free_bytes, small_disk
 from tests.unit.bookie.storage_kit import add, entry, running
 
 pytestmark = pytest.mark.slow
@@ -27,38 +24,10 @@ ENTRY_BYTES = 20_000
 BATCH = 8
 
 
-def run(*command: str) -> bool:
-    with contextlib.suppress(OSError):
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    return False
-
-
-@pytest.fixture(params=["tmpfs", "ext4"])
-def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A directory on a file system of ``FILE_SYSTEM_BYTES``."""
-    mounted_at = tmp_path / "disk"
-    mounted_at.mkdir()
-    if request.param == "tmpfs":
-        options = f"size={FILE_SYSTEM_BYTES}"
-        mounted = run("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(mounted_at))
-    else:
-        image = tmp_path / "image"
-        with image.open("wb") as file:
-            file.truncate(FILE_SYSTEM_BYTES)
-        mkfs = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-        mounted = mkfs is not None and run(mkfs, "-q", "-m", "0", str(image))
-        mounted = mounted and run("mount", "-o", "loop", str(image), str(mounted_at))
-    if not mounted:
-        pytest.skip(f"cannot mount a {request.param} here (needs root)")
-    try:
+@pytest.fixture(params=KINDS)
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    with small_disk(tmp_path, request.param, FILE_SYSTEM_BYTES) as mounted_at:
         yield mounted_at
-    finally:
-        for _ in range(50):
-            if run("umount", str(mounted_at)):
-                break
-            time.sleep(0.1)
-        else:
-            run("umount", "-l", str(mounted_at))
 
 
 def config_on(disk: Path) -> BookieConfig:
@@ -99,17 +68,6 @@ async def check(bookie: Bookie, counts: dict[int, int]) -> None:
             assert found == entry(ledger_id, i, size=ENTRY_BYTES)
 
 
-def fill_up(disk: Path) -> Path:
-    """Somebody else takes every byte that is left."""
-    filler = disk / "filler"
-    with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-        for size in (1 << 20, 4096, 512, 1):
-            with contextlib.suppress(OSError):
-                while file.write(bytes(size)) == size:
-                    pass
-    return filler
-
-
 async def until_writable(bookie: Bookie, ledger_id: int) -> None:
     async with asyncio.timeout(60):
         while True:
@@ -120,17 +78,12 @@ async def until_writable(bookie: Bookie, ledger_id: int) -> None:
                 await asyncio.sleep(0.1)
 
 
-def free_bytes(disk: Path) -> int:
-    stat = os.statvfs(disk)
-    return stat.f_bavail * stat.f_frsize
-
-
-def test_filled_by_its_own_load(small_disk: Path) -> None:
+def test_filled_by_its_own_load(disk: Path) -> None:
     """Refused clearly, served, nothing lost; the space of deleted ledgers that share their logs
     with living ones comes back by compaction, without a restart."""
 
     async def scenario() -> None:
-        config = config_on(small_disk)
+        config = config_on(disk)
         async with running(config) as bookie:
             counts = await load_until_refused(bookie, range(1, 7))
             assert sum(counts.values()) * ENTRY_BYTES > FILE_SYSTEM_BYTES // 2
@@ -143,7 +96,7 @@ def test_filled_by_its_own_load(small_disk: Path) -> None:
             await until_writable(bookie, 60)
             counts[60] = BATCH
             await check(bookie, counts)
-            await until_free(small_disk, FILE_SYSTEM_BYTES // 2)
+            await until_free(disk, FILE_SYSTEM_BYTES // 2)
             more = await load_until_refused(bookie, range(70, 72))
             assert sum(more.values()) * ENTRY_BYTES > FILE_SYSTEM_BYTES // 4
             counts.update(more)
@@ -158,25 +111,25 @@ def test_filled_by_its_own_load(small_disk: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_filled_to_the_last_byte_by_others_under_load(small_disk: Path) -> None:
+def test_filled_to_the_last_byte_by_others_under_load(disk: Path) -> None:
     async def scenario() -> None:
-        config = config_on(small_disk)
+        config = config_on(disk)
         async with running(config) as bookie:
             first = await load_some(bookie, range(1, 5))
             loading = asyncio.create_task(load_until_refused(bookie, range(5, 8)))
             await asyncio.sleep(0.2)
-            filler = await asyncio.to_thread(fill_up, small_disk)
+            filler = await asyncio.to_thread(fill_up, disk)
             counts = first | await loading
-            assert free_bytes(small_disk) < 4 << 20
+            assert free_bytes(disk) < 4 << 20
             await asyncio.sleep(1)
-            await asyncio.to_thread(fill_up, small_disk)  # the reserve too, if it was given up
+            await asyncio.to_thread(fill_up, disk)  # the reserve too, if it was given up
             with pytest.raises(ReadOnlyBookieError, match=r"full|room"):
                 await add(bookie, 50, [0])
             await check(bookie, counts)
             for ledger_id in (1, 2, 3, 4):
                 await bookie.delete_ledger(ledger_id)
                 del counts[ledger_id]
-            await until_free(small_disk, 6 << 20)  # the filler is still there
+            await until_free(disk, 6 << 20)  # the filler is still there
             await check(bookie, counts)
             filler.unlink()
             await until_writable(bookie, 60)

@@ -67,10 +67,18 @@ class BookieMachine:
 class Cluster:
     """Bookies on one metadata URL. Brokers are started by the scenarios that want one."""
 
-    def __init__(self, folder: Path, metadata_url: str, bookies: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        metadata_url: str,
+        bookies: int,
+        settings: Sequence[str] = SETTINGS,
+    ) -> None:
         self.folder = folder
         self.metadata_url = metadata_url
-        self.bookies = [BookieMachine(folder, index, metadata_url) for index in range(bookies)]
+        self.bookies = [
+            BookieMachine(folder, index, metadata_url, settings) for index in range(bookies)
+        ]
         self._brokers: list[Role] = []
 
     def start_bookies(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, MemoryBookie, Outcomes, opened, payloads, until
@@ -177,5 +178,52 @@ def test_a_fence_does_not_keep_a_confirmed_entry_out() -> None:
         await until(lambda: whole(cluster, writer.ledger_id, 20), 60)
         await until(lambda: not cluster.client.mender.owing, 60)
         await cluster.client.close()
+
+    run_virtual(run())
+
+
+def test_the_log_has_the_beginning_and_the_end_of_a_debt() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=300)
+        away = cluster.bookie("b2")
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            await append_steadily(writer, outcomes, 0, 10)
+            away.down = True
+            await append_steadily(writer, outcomes, 10, 300)
+            away.down = False
+            await until(lambda: whole(cluster, writer.ledger_id, 310), 60)
+            await until(lambda: not cluster.client.mender.owing, 60)
+        await cluster.client.close()
+
+    with capture_logs() as said:
+        run_virtual(run())
+    begun = [line for line in said if line["event"].startswith("bookie lacks confirmed entries")]
+    ended = [line for line in said if line["event"].startswith("bookie lacks nothing")]
+    assert [(line["bookie"], line["ledger"]) for line in begun] == [("b2", 1)] * len(begun)
+    assert begun[0]["first_entry"] == 10
+    assert len(ended) == len(begun) > 0
+    assert not [line for line in said if line["event"].startswith("the client ends")]
+
+
+def test_a_client_that_ends_before_a_debt_is_paid_tells_what_is_short_of_copies() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=300)
+        cluster.bookie("b1").down = True
+        ledger_ids = []
+        for _ in range(2):
+            async with opened(cluster) as writer:
+                outcomes = Outcomes()
+                writer.append(payloads(0, 5), outcomes)
+                await outcomes.wait(5)
+                await writer.close()
+                ledger_ids.append(writer.ledger_id)
+        with capture_logs() as said:
+            await cluster.client.close()
+            await cluster.client.close()
+        warnings = [line for line in said if line["log_level"] == "warning"]
+        assert len(warnings) == 1
+        assert (warnings[0]["bookie"], warnings[0]["ledgers"]) == ("b1", ledger_ids)
+        assert (warnings[0]["ledger_count"], warnings[0]["entries_at_most"]) == (2, 10)
 
     run_virtual(run())
