@@ -68,8 +68,8 @@ def on_small_disks(
 
 
 async def written_alone(owner: Client) -> tuple[int, int]:
-    """(ledger id, entries confirmed) of a ledger that has entry logs for itself: they can be removed as they are, on a disk
-    without a byte to copy anything to."""
+    """(ledger id, entries confirmed) of a ledger with entry logs for itself: they can be removed as
+    they are, on a disk without a byte to copy anything to."""
     writer = await owner.ledgers.create()
     load = Load(writer, ENTRY_BYTES, ENTRY_BYTES * 16)
     await load.wait_confirmed(ALONE_BYTES // ENTRY_BYTES)

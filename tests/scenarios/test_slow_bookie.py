@@ -120,8 +120,10 @@ async def is_whole(cluster: Cluster, ledger_id: int, last: int, size: int) -> No
         reader = await reading.ledgers.open(ledger_id)
         assert reader.last_add_confirmed == last
         assert len(reader.metadata.fragments) == 1, "nobody could take its place"
-        assert await lost(reader, size) == {}
-        counts = await copies(reading.pool, reader.metadata, last + 1, size)
+        missing, counts = await asyncio.gather(
+            lost(reader, size), copies(reading.pool, reader.metadata, last + 1, size)
+        )
+        assert missing == {}
         assert set(counts) == {3}, "what it missed was given to it"
 
 
