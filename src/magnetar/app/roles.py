@@ -24,7 +24,9 @@ log = structlog.get_logger(__name__)
 ZOOKEEPER_CHECK_S = 1.0
 
 
-async def run_bookie(config: Config, ready: Callable[[str], None], stopped: asyncio.Event) -> None:
+async def run_bookie(
+    config: Config, leave_limbo: bool, ready: Callable[[str], None], stopped: asyncio.Event
+) -> None:
     """``magnetar bookie``."""
     from magnetar.app.storage import open_cluster, open_metadata, start_bookie
 
@@ -36,7 +38,9 @@ async def run_bookie(config: Config, ready: Callable[[str], None], stopped: asyn
         metadata = await open_metadata(stack, config, data_dir.metadata_file)
         cluster = await open_cluster(metadata)
         timeout_ms = config.metadata.session_timeout_ms
-        await start_bookie(stack, cluster, placed, timeout_ms, data_dir.path, Metrics(), fate)
+        await start_bookie(
+            stack, cluster, placed, timeout_ms, data_dir.path, Metrics(), fate, leave_limbo
+        )
         ready(
             f"magnetar bookie is ready: {placed.bookie_id}  "
             f"(metadata {config.metadata.url}, data in {data_dir.path})"

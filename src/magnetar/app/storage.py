@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import structlog
+
 from magnetar.app.ending import end_within
 from magnetar.app.fate import Fate
 from magnetar.bookie.bookie import Bookie
@@ -34,6 +36,8 @@ from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 
 SQLITE_SCHEME = "sqlite:"
 METADATA_END_S = 3.0
+
+log = structlog.get_logger(__name__)
 
 
 async def open_metadata(stack: AsyncExitStack, config: Config, default_file: Path) -> MetadataStore:
@@ -90,8 +94,10 @@ async def start_bookie(
     relative_to: Path,
     metrics: Metrics,
     fate: Fate,
+    leave_limbo: bool = False,
 ) -> LocalBookie:
     """A bookie that serves on TCP and is registered. ``config`` names its id and directories.
+    ``leave_limbo``: an operator's word that what it lost has been restored from others.
 
     Ends in the order: out of sight, no more connections, flushed. Raises ``CookieError``,
     ``BookieIOError``, ``StartError``.
@@ -109,7 +115,15 @@ async def start_bookie(
     )
     bookie = Bookie(config, metrics)
     stack.push_async_callback(bookie.close)
-    await bookie.start()
+    report = await bookie.start()
+    if leave_limbo:
+        await bookie.leave_limbo()
+    elif report.limbo:
+        log.warning(
+            "this bookie has lost acknowledged entries: it denies nothing and takes no entries of "
+            "older ledgers; when the others have re-replicated them, start it with --leave-limbo",
+            bookie=bookie_id,
+        )
     server = await _serve_bookie(stack, bookie, config)
     host = advertised_host(config.host, config.advertised_host)
     registration = BookieRegistration(

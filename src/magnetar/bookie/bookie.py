@@ -266,6 +266,8 @@ class Bookie:
         ledger = self._table.get_loaded(ledger_id) or self._table.find(ledger_id)
         self._check_writable(ledger_id, ledger, master_key, flags)
         storage = self._table.storage_of(ledger_id) if ledger is None else ledger.storage
+        if storage.marks.limbo and not flags & RECOVERY:
+            _check_certain(ledger_id, ledger, entry_ids[0])
         if not parked and (storage.cache.full or self._parkings[storage.index]):
             add = Add(ledger_id, master_key, entry_ids, entries, flags, done)
             self._parkings[storage.index].park(add, size)
@@ -567,6 +569,16 @@ class Bookie:
         certain again."""
         for storage in self._storages:
             await storage.leave_limbo()
+
+
+def _check_certain(ledger_id: int, ledger: LedgerState | None, first_entry_id: int) -> None:
+    """In limbo: a ledger that is not known to have begun since may have been fenced here, and its
+    fence lost with the rest."""
+    if not ledger.certain if ledger is not None else first_entry_id != 0:
+        raise UnknownLedgerStateError(
+            f"add to ledger {ledger_id}: this bookie has lost entries and perhaps the ledger's "
+            "fence; write elsewhere, and repair this bookie"
+        )
 
 
 def _check_key_length(ledger_id: int, master_key: bytes) -> None:

@@ -12,6 +12,7 @@ and its settings must say the same, or it does not start:
 | there | all agree                   | start                                            |
 | there | one without cookie          | refuse: a disk was wiped, replaced or not mounted |
 | there | one differs                 | refuse, and say how                              |
+| there | one holds its cookie only   | refuse: its entries were removed                 |
 
 Runs before anything else touches the directories. Source: BookKeeper's
 ``LegacyCookieValidation``; docs/adr/0034-cookies.md says where we differ.
@@ -24,6 +25,8 @@ from pathlib import Path
 
 import structlog
 
+from magnetar.bookie.journal_format import JournalPosition
+from magnetar.bookie.marks import MARK_NAME, MarkFile, Marks
 from magnetar.env.disk import Disk, RealDisk
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
@@ -40,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 CURRENT = "current"
 VERSION = "VERSION"
-_NO_DATA = (CURRENT, "lost+found")
+_NO_DATA = (CURRENT, MARK_NAME, f"{MARK_NAME}.new", "lost+found")
 
 _ADVICE = {
     "bookie id": "restore the bookie's id (or its host and port, if the id comes from them)",
@@ -71,7 +74,8 @@ async def check_cookie(
     """
     check = _Check(
         disk or RealDisk(),
-        [*dict.fromkeys([*journal_directories, *directories])],
+        journal_directories,
+        directories,
         Cookie.of(
             bookie_id,
             [_noted(path, relative_to) for path in journal_directories or directories],
@@ -132,10 +136,18 @@ class _Check:
     """The blocking half: runs in a lane."""
 
     def __init__(
-        self, disk: Disk, directories: Sequence[Path], cookie: Cookie, who: str, node: str
+        self,
+        disk: Disk,
+        journals: Sequence[Path],
+        ledgers: Sequence[Path],
+        cookie: Cookie,
+        who: str,
+        node: str,
     ) -> None:
         self.disk = disk
-        self.directories = directories
+        self.journals = journals
+        self.ledgers = ledgers
+        self.directories = [*dict.fromkeys([*journals, *ledgers])]
         self.cookie = cookie
         self.who = who
         self.node = node
@@ -154,10 +166,19 @@ class _Check:
                 raise self._missing(directory)
         if stored is None:
             self._require_no_data(stamped)
-        return stored is not None
+            return False
+        for directory in self.ledgers:
+            if self._is_empty(directory) and not self._marked(directory):
+                raise self._emptied(directory)
+        return True
 
     def stamp(self) -> None:
-        """Write the cookie into every directory, durably."""
+        """Write the first mark into every ledger directory and the cookie into every directory,
+        durably. From then on a directory without a mark is one that was emptied."""
+        beginnings = (JournalPosition(0, 0),) * max(len(self.journals), 1)
+        for index, directory in enumerate(self.ledgers):
+            self.disk.make_dir(directory)
+            MarkFile(self.disk, directory).store(Marks(index, len(self.ledgers), beginnings))
         data = encode_cookie(self.cookie)
         for directory in self.directories:
             target = _version_file(directory)
@@ -202,6 +223,17 @@ class _Check:
             f"{ours!r}. To start it, {_ADVICE[what]}"
         )
 
+    def _marked(self, directory: Path) -> bool:
+        return MARK_NAME in self.disk.list(directory)
+
+    def _emptied(self, directory: Path) -> CookieError:
+        return CookieError(
+            f"{self.who} does not start: {directory} holds its {CURRENT}/{VERSION} and nothing "
+            f"else, but the bookie has been in use ({self.node}): its entries were removed, and "
+            f"starting would deny them. Restore the directory; if its data is lost, let the other "
+            f"bookies re-replicate, then start an empty bookie under a new id"
+        )
+
     def _missing(self, directory: Path) -> CookieError:
         state = "is empty" if self._is_empty(directory) else "holds files"
         return CookieError(
@@ -229,7 +261,7 @@ class _Check:
             )
 
     def _is_empty(self, directory: Path) -> bool:
-        """Whether it holds nothing but a cookie."""
+        """Whether it holds nothing but a cookie and a mark."""
         try:
             names = self.disk.list(directory)
         except FileNotFoundError:

@@ -44,6 +44,9 @@ _LOCATION = struct.Struct(">II")
 class LocationIndex:
     """One RocksDB database. Blocking; raises ``BookieIOError`` where RocksDB fails."""
 
+    synced_sequence = 0
+    """What ``sequence`` was at the last ``sync`` of this opening."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         families = {"locations": _options(), "ledgers": _options()}
@@ -142,9 +145,18 @@ class LocationIndex:
     def sync(self) -> None:
         """Everything written so far is durable on return."""
         try:
+            sequence = self.sequence
             self._db.flush_wal(True)
         except Exception as error:  # the binding has no narrower type
             raise BookieIOError(f"location index {self.path}: {error}") from error
+        self.synced_sequence = sequence
+
+    @property
+    def sequence(self) -> int:
+        """The number of changes ever made: an index that is behind one that was synced has lost
+        some (RocksDB drops what follows a damaged record of its own log without a word)."""
+        number: int = self._db.latest_sequence_number()
+        return number
 
     def close(self) -> None:
         """Give the directory free for another opening, also in this process."""

@@ -24,14 +24,15 @@ from crc32c import crc32c
 
 from magnetar.bookie.journal_format import JournalPosition
 from magnetar.env.disk import Disk
-from magnetar.model.errors import BookieIOError, ConfigError
+from magnetar.model.errors import ConfigError
 
 MARK_NAME = "lastmark"
 _MAGIC = b"MGMK"
 _HEAD = struct.Struct(">4sIHHHHI")
 _MARK = struct.Struct(">QQ")
+_SEQUENCE = struct.Struct(">Q")
 _CRC = struct.Struct(">I")
-_VERSION = 1
+_VERSION = 2
 _LIMBO = 1
 
 
@@ -39,21 +40,32 @@ _LIMBO = 1
 class Marks:
     """What ``lastmark`` says. ``limbo``: acknowledged entries may have been lost (a damaged or
     missing journal), so "no" is not certain any more, but for ledgers begun in this ``epoch``,
-    which counts the losses."""
+    which counts the losses. ``index_sequence``: the location index's, at its last sync before."""
 
     directory_index: int
     directory_count: int
     positions: tuple[JournalPosition, ...]
     limbo: bool = False
     epoch: int = 0
+    index_sequence: int = 0
 
-    def moved(self, positions: Sequence[JournalPosition]) -> Marks:
+    def moved(self, positions: Sequence[JournalPosition], index_sequence: int = 0) -> Marks:
         """With each position at least as far as in ``positions``."""
         merged = tuple(max(pair) for pair in zip(self.positions, positions, strict=True))
-        return replace(self, positions=merged)
+        sequence = max(self.index_sequence, index_sequence)
+        return replace(self, positions=merged, index_sequence=sequence)
 
-    def in_limbo(self) -> Marks:
-        return replace(self, limbo=True, epoch=self.epoch + 1)
+    def in_limbo(self, epoch: int = 0) -> Marks:
+        """Past every epoch until now, and at least at ``epoch``."""
+        return replace(self, limbo=True, epoch=max(self.epoch + 1, epoch))
+
+    def begun(self, journal: int, position: JournalPosition) -> Marks:
+        """With a mark for ``journal`` if it had none yet."""
+        if self.positions[journal].file_id:
+            return self
+        positions = list(self.positions)
+        positions[journal] = position
+        return replace(self, positions=tuple(positions))
 
     def repaired(self) -> Marks:
         return replace(self, limbo=False)
@@ -70,6 +82,7 @@ def encode_marks(marks: Marks) -> bytes:
         flags,
         marks.epoch,
     ) + b"".join(_MARK.pack(*position) for position in marks.positions)
+    body += _SEQUENCE.pack(marks.index_sequence)
     return body + _CRC.pack(crc32c(body))
 
 
@@ -81,10 +94,12 @@ def decode_marks(data: bytes) -> Marks | None:
     if crc32c(body) != _CRC.unpack(data[-_CRC.size :])[0]:
         return None
     _, version, index, count, journals, flags, epoch = _HEAD.unpack_from(body)
-    if version != _VERSION or len(body) != _HEAD.size + journals * _MARK.size:
+    end = _HEAD.size + journals * _MARK.size
+    if version not in (1, _VERSION) or len(body) != end + (version - 1) * _SEQUENCE.size:
         return None
-    positions = tuple(JournalPosition(*pair) for pair in _MARK.iter_unpack(body[_HEAD.size :]))
-    return Marks(index, count, positions, bool(flags & _LIMBO), epoch)
+    positions = tuple(JournalPosition(*pair) for pair in _MARK.iter_unpack(body[_HEAD.size : end]))
+    sequence = 0 if version == 1 else _SEQUENCE.unpack_from(body, end)[0]
+    return Marks(index, count, positions, bool(flags & _LIMBO), epoch, sequence)
 
 
 class MarkFile:
@@ -94,21 +109,19 @@ class MarkFile:
         self._disk = disk
         self._directory = directory
         self.path = directory / MARK_NAME
+        self.whole = False
+        """Whether ``load`` has found a mark; set by it."""
 
     def load(self, index: int, count: int, journals: int) -> Marks:
-        """The marks, or new ones at the journals' beginnings if the directory is new.
+        """The marks; new ones at the journals' beginnings if there is none that is whole (see
+        ``whole``: then either the directory is new, or what they said is lost).
 
-        Raises ``ConfigError`` if the layout differs from the one the data was written with,
-        ``BookieIOError`` if the file is damaged.
+        Raises ``ConfigError`` if the layout differs from the one the data was written with.
         """
-        if MARK_NAME not in self._disk.list(self._directory):
-            return Marks(index, count, (JournalPosition(0, 0),) * journals)
-        marks = decode_marks(self._read())
+        marks = decode_marks(self._read()) if self._there() else None
+        self.whole = marks is not None
         if marks is None:
-            raise BookieIOError(
-                f"{self.path} is damaged; remove it to replay the journals from their beginning "
-                "(entries flushed long ago stay readable)"
-            )
+            return Marks(index, count, (JournalPosition(0, 0),) * journals)
         found = (marks.directory_index, marks.directory_count, len(marks.positions))
         if found != (index, count, journals):
             raise ConfigError(
@@ -117,6 +130,9 @@ class MarkFile:
                 f"{journals}; restore ledger_directories and journal directories as they were"
             )
         return marks
+
+    def _there(self) -> bool:
+        return MARK_NAME in self._disk.list(self._directory)
 
     def _read(self) -> bytes:
         file = self._disk.open(self.path)

@@ -94,7 +94,7 @@ def replay_journal(
         header, scan, read = _read_file(directory, file_id, max(offset, BLOCK_BYTES), apply)
         byte_count += read
         if header is not None:
-            known = last_id if last_id else header.previous_id
+            known = last_id if last_id or not start.file_id else header.previous_id
             damages.extend(_broken_links(header, known, last_end, last_damage, damages))
             last_id, last_end, last_damage = file_id, scan.end, len(damages)
         damages.extend(scan.damages)
@@ -211,6 +211,9 @@ def replay_all(
         replayer = Replayer(journal.index, table)
         result = replay_journal(directory, replayer.start, replayer.apply)
         journal.open([*result.spent, *result.files], result.last_id, result.next_id)
+        first = min(result.files, default=journal.committed.file_id)
+        for storage in table.storages:
+            storage.begin_marks(journal.index, JournalPosition(first, BLOCK_BYTES))
         entries += replayer.entries
         byte_count += result.byte_count
         files += len(result.files)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -31,7 +32,7 @@ import structlog
 from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter, LogIds
 from magnetar.bookie.entry_log_format import RECORD_HEADER_BYTES, log_path
 from magnetar.bookie.journal_format import JournalPosition
-from magnetar.bookie.ledger_record import record_deleted
+from magnetar.bookie.ledger_record import decode_record, record_deleted
 from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.marks import MarkFile, Marks
 from magnetar.bookie.page_window import PageWindow
@@ -113,6 +114,7 @@ class LedgerStorage:
         self._disk.make_dir(self.path)
         self.marks: Marks = self._mark_file.load(self.index, count, journals)
         self.location_index = self._open_index(self.path / "index")
+        self._check_index()
         self._pages = PageWindow(self._disk, self._config.entry_log_cached_bytes_max)
         self.reclaimer = Reclaimer(self._disk, self.path, self.location_index, self._close_removed)
         self._opened = True
@@ -126,6 +128,40 @@ class LedgerStorage:
             self.reclaimer.add,
         )
         self._mark_file.store(self.marks)
+
+    def _check_index(self) -> None:
+        """Is the index the one that the mark was written with, and whole? What it lacks is
+        denied, and fences are forgotten, so a directory that lost some of it goes into limbo.
+        Raises ``BookieIOError`` if it lost all."""
+        index, marks = self.location_index, self.marks
+        first = next(index.ledgers(), None)
+        if first is None and marks.index_sequence:
+            index.close()
+            raise BookieIOError(
+                f"the location index {index.path} is empty, but {self.path} is in use: it was "
+                "removed or replaced, and without it the bookie would deny entries that it "
+                "acknowledged. Restore it; if it is lost, let the other bookies re-replicate, and "
+                "start an empty bookie under a new id"
+            )
+        if marks.index_sequence > index.sequence:
+            log.error(
+                "location index damaged: it lacks changes that were durable; negative answers are "
+                "withheld until the bookie is repaired",
+                path=str(index.path),
+                changes=index.sequence,
+                durable_changes=marks.index_sequence,
+            )
+        elif first is None or self._mark_file.whole:
+            return
+        else:
+            log.error(
+                "lastmark damaged or gone: what it said of losses is not known; negative answers "
+                "are withheld until the bookie is repaired",
+                path=str(self._mark_file.path),
+            )
+        epochs = [decode_record(*row).epoch for row in index.ledgers()]
+        marks = replace(marks, index_sequence=index.sequence)
+        self.marks = marks.in_limbo(max(epochs, default=0) + 1)
 
     def enter_limbo(self) -> None:
         """Blocking. Remember durably that "no" is not certain any more."""
@@ -200,7 +236,7 @@ class LedgerStorage:
                 self.location_index.delete_locations(ledger_id)
             if work.half.entry_count or work.records or work.deleted:
                 self.location_index.sync()
-            marks = self.marks if positions is None else self.marks.moved(positions)
+            marks = self._moved_marks(positions)
             if marks != self.marks:
                 self._mark_file.store(marks)
                 self.marks = marks
@@ -211,6 +247,18 @@ class LedgerStorage:
         except OSError as error:
             self._log.abandon()
             raise BookieIOError(f"cannot flush {self.path}: {error}") from error
+
+    def _moved_marks(self, positions: Sequence[JournalPosition] | None) -> Marks:
+        if positions is None:
+            return self.marks
+        return self.marks.moved(positions, self.location_index.synced_sequence)
+
+    def begin_marks(self, journal: int, position: JournalPosition) -> None:
+        """Blocking. Remember the first file of a journal: that it is gone shall be noticed."""
+        marks = self.marks.begun(journal, position)
+        if marks != self.marks:
+            self._mark_file.store(marks)
+            self.marks = marks
 
     def deletion_journaled(self, ledger_id: int) -> None:
         """It is in the journal, durably, that the ledger was deleted."""

@@ -130,11 +130,17 @@ def quorums(bookies: int) -> dict[str, object]:
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Journal and ledgers.")
 @click.option("--port", type=PORT, help="BookKeeper's protocol; 0: a free one.  [3181]")
 @click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
+@click.option(
+    "--leave-limbo",
+    is_flag=True,
+    help="What this bookie had lost has been restored from others; it may deny entries again.",
+)
 @common_options
 def bookie(
     data_dir: Path | None,
     port: int | None,
     metadata: str | None,
+    leave_limbo: bool,
     file: Path | None,
     pairs: tuple[str, ...],
     log_level: str | None,
@@ -157,7 +163,7 @@ def bookie(
     config = clustered(configured(file, pairs, flags))
     from magnetar.app import roles
 
-    process.serve(config, partial(roles.run_bookie, config))
+    process.serve(config, partial(roles.run_bookie, config, leave_limbo))
 
 
 @click.command()

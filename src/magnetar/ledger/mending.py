@@ -41,6 +41,7 @@ from magnetar.model.errors import (
     MagnetarError,
     NoSuchLedgerError,
     ReadOnlyBookieError,
+    UnknownLedgerStateError,
 )
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata, LedgerState
@@ -236,7 +237,7 @@ class Mender:
         """Returns the flags that it takes. Raises ``BookieError``."""
         try:
             await self._add_with(bookie_id, ledger_id, master_key, entries, flags)
-        except (FencedError, ReadOnlyBookieError):
+        except (FencedError, ReadOnlyBookieError, UnknownLedgerStateError):
             if flags & AddFlag.RECOVERY:
                 raise
             flags = AddFlag.RECOVERY

@@ -90,6 +90,8 @@ class IndexData:
 class SimIndex(LocationIndex):
     """``bookie.location_index.LocationIndex`` as one process has it open."""
 
+    sequence = 0  # nothing is lost here that was synced
+
     def __init__(self, disk: Device, path: Path, data: IndexData) -> None:
         self.path = path
         self._disk = disk

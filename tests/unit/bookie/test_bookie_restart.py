@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.bookie import FENCE, Bookie
+from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.bookie.entry_log_format import HEADER_BYTES, RECORD_HEADER_BYTES
 from magnetar.config import BookieConfig
 from magnetar.env.disk import RealDisk
+from magnetar.metrics import Metrics
 from magnetar.model.errors import (
     BookieIOError,
     FencedError,
@@ -370,5 +371,108 @@ def test_random_damage_to_a_journal_never_invents_or_hides(tmp_path: Path) -> No
                 found = await survivors(bookie, 1, 31)
                 if not set(range(27)) <= set(found):
                     assert bookie.report.limbo
+
+    asyncio.run(scenario())
+
+
+async def flushed(root: Path) -> BookieConfig:
+    """Ledger 1 with entries 0 to 5, fenced, all of it flushed, ended in peace."""
+    config = settings(root)
+    async with running(config) as bookie:
+        await add(bookie, 1, range(6), entries=[entry(1, i, size=900) for i in range(6)])
+        with pytest.raises(NoEntryError):
+            await bookie.read_entry(1, 6, FENCE, KEY)
+    return config
+
+
+def test_in_limbo_a_writer_whose_fence_may_be_lost_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        remains = await filled(settings(tmp_path), tmp_path)
+        flip_bit(journal_files(remains)[-1], 3600)  # in the second of three commits
+        async with running(remains) as bookie:
+            assert bookie.info().limbo
+            for ledger_id, entry_id in ((1, 6), (7, 3)):  # 7: perhaps it was known here once
+                with pytest.raises(UnknownLedgerStateError, match="write elsewhere"):
+                    await add(bookie, ledger_id, [entry_id])
+                await add(bookie, ledger_id, [entry_id], flags=RECOVERY)
+            await add(bookie, 8, [0])
+            await add(bookie, 8, [1])
+            await bookie.leave_limbo()
+            await add(bookie, 1, [6])
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_without_its_location_index_does_not_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = await flushed(tmp_path)
+        shutil.rmtree(config.ledger_directories[0] / "index")
+        for _ in range(2):
+            with pytest.raises(BookieIOError, match=r"index .* is empty, but .* is in use"):
+                await Bookie(config, Metrics()).start()
+
+    asyncio.run(scenario())
+
+
+def test_an_index_that_lost_durable_changes_means_limbo(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = await flushed(tmp_path)
+        index = config.ledger_directories[0] / "index"
+        shutil.copytree(index, tmp_path / "older")
+        async with running(config) as bookie:
+            await add(bookie, 2, range(3))
+        shutil.rmtree(index)
+        shutil.copytree(tmp_path / "older", index)
+        for _ in range(2):
+            async with running(config) as bookie:
+                assert await bookie.read_entry(1, 5) == entry(1, 5, size=900)
+                with pytest.raises(UnknownLedgerStateError):
+                    await bookie.read_entry(2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_mark_means_limbo_past_every_epoch(tmp_path: Path) -> None:
+    async def scenario(damage: Callable[[Path], None]) -> None:
+        config = await flushed(tmp_path)
+        damage(config.ledger_directories[0] / "lastmark")
+        async with running(config) as bookie:
+            assert bookie.info().limbo
+            assert await bookie.read_entry(1, 5) == entry(1, 5, size=900)
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(1, 6)
+            await add(bookie, 2, range(3))
+        damage(config.ledger_directories[0] / "lastmark")
+        async with running(config) as bookie:
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(2, 3)
+        shutil.rmtree(tmp_path / "ledgers0")
+        shutil.rmtree(tmp_path / "journal0")
+
+    asyncio.run(scenario(Path.unlink))
+    asyncio.run(scenario(lambda path: flip_bit(path, 20)))
+
+
+def test_a_journal_that_is_gone_before_the_first_flush_is_noticed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        remains = await filled(settings(tmp_path), tmp_path)
+        for path in journal_files(remains):
+            path.unlink()
+        async with running(remains) as bookie:
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(1, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_directory_that_was_emptied_is_noticed_by_its_journal(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = await flushed(tmp_path)
+        async with running(config):  # the journal's first file is not needed any more
+            pass
+        shutil.rmtree(config.ledger_directories[0])
+        async with running(config) as bookie:
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(1, 0)
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable
@@ -53,7 +54,11 @@ def logs(config: BookieConfig) -> list[int]:
 
 def log_bytes(config: BookieConfig) -> int:
     directory = config.ledger_directories[0]
-    return sum(log_path(directory, log_id).stat().st_size for log_id in logs(config))
+    sizes = 0
+    for log_id in logs(config):
+        with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+            sizes += log_path(directory, log_id).stat().st_size
+    return sizes
 
 
 async def fill(config: BookieConfig) -> None:
