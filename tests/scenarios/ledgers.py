@@ -18,10 +18,12 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.model.errors import LedgerError, MagnetarError, NoEntryError
+from magnetar.model.errors import LedgerError, LedgerRecoveryError, MagnetarError, NoEntryError
 from tests.scenarios.cluster import SESSION_MS
 
 PAYLOAD_BYTES = 256
+RETURN_S = 20.0
+"""Until a bookie that was paused past its session is registered again."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,17 @@ async def append(writer: LedgerWriter, count: int) -> None:
     first = writer.last_add_pushed + 1
     writer.append([payload(entry_id) for entry_id in range(first, first + count)], done)
     await finished
+
+
+async def opened(reading: Client, ledger_id: int) -> LedgerReader:
+    """As a broker does it: again, while recovery says that too few bookies answer."""
+    async with asyncio.timeout(RETURN_S):
+        while True:
+            try:
+                return await reading.ledgers.open(ledger_id)
+            except LedgerRecoveryError as error:
+                print(error)
+                await asyncio.sleep(0.5)
 
 
 async def lost(reader: LedgerReader, size: int = PAYLOAD_BYTES) -> dict[int, str]:

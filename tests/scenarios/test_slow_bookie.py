@@ -19,7 +19,7 @@ import pytest
 
 from tests.scenarios.cluster import BookieMachine, Cluster
 from tests.scenarios.counts import Counts
-from tests.scenarios.ledgers import client, lost
+from tests.scenarios.ledgers import client, lost, opened
 from tests.scenarios.replicas import copies
 from tests.scenarios.weighing import Scales
 from tests.scenarios.writer import WriterProcess
@@ -139,3 +139,39 @@ def test_a_bookie_that_hangs_for_a_minute_or_more(
     start_cluster: Callable[[int], Cluster], tmp_path: Path, counts: Counts
 ) -> None:
     hangs_and_comes_back(start_cluster(3), tmp_path, STALL_S, 1024, counts, REST_S)
+
+
+def test_a_writer_killed_while_it_owes_leaves_qa_copies_and_a_line_in_its_log(
+    start_cluster: Callable[[int], Cluster], tmp_path: Path, counts: Counts
+) -> None:
+    """What a bookie missed is known to the writer alone, so it stays missing; the log has where it
+    begins."""
+    cluster = start_cluster(3)
+    writer = WriterProcess(tmp_path, cluster.metadata_url, QUORUMS, 1024, rest_s=0.002)
+    try:
+        writer.wait_confirmed(1000)
+        hanging = cluster.bookies[0]
+        hanging.role.pause()
+        owed = writer.wait_for(r".*bookie lacks confirmed entries.* first_entry=(\d+) .*")
+        writer.wait_confirmed(1000)
+    finally:
+        writer.kill()
+    assert f"bookie={hanging.bookie_id} " in owed[0]
+    hanging.role.resume()
+
+    async def judged() -> tuple[int, list[int]]:
+        async with client(cluster.metadata_url, QUORUMS) as other:
+            reader = await opened(other, writer.ledger_id)
+            last = reader.last_add_confirmed
+            assert last >= writer.confirmed - 1
+            assert await lost(reader, 1024) == {}
+            found = await copies(other.pool, reader.metadata, last + 1, 1024)
+            assert min(found) >= 2
+            return last, [entry_id for entry_id in range(last + 1) if found[entry_id] < 3]
+
+    last, short = asyncio.run(judged())
+    assert all(entry_id >= int(owed[1]) for entry_id in short)
+    counts(
+        f"{writer.confirmed} confirmed, {last + 1} recovered: lost 0; {len(short)} on two bookies "
+        f"only, the first of them {short[:1]}, owed from {owed[1]} on as the log says"
+    )

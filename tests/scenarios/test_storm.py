@@ -14,11 +14,10 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.ledger.reader import LedgerReader
-from magnetar.model.errors import LedgerRecoveryError, MagnetarError
+from magnetar.model.errors import MagnetarError
 from tests.scenarios.cluster import BookieMachine, Cluster
 from tests.scenarios.counts import Counts
-from tests.scenarios.ledgers import Client, Load, client, lost
+from tests.scenarios.ledgers import Load, client, lost, opened
 from tests.scenarios.replicas import copies
 
 pytestmark = pytest.mark.zookeeper
@@ -26,8 +25,6 @@ pytestmark = pytest.mark.zookeeper
 BOOKIES = 5
 FAULT_INTERVAL_S = 0.25
 REST_S = 0.005
-RETURN_S = 20.0
-"""Until a bookie that was paused past its session is registered again."""
 SHAPES = ((3, 3, 2), (3, 2, 2), (4, 3, 2), (5, 3, 2), (3, 2, 1))
 ROUNDS = int(os.environ.get("STORM_ROUNDS", "12"))
 SEED = int(os.environ.get("STORM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
@@ -80,17 +77,6 @@ async def write_in_the_storm(
                 await load.writer.close()
             await load.writer.abandon()
     return {load.writer.ledger_id: load.confirmed for load in loads}
-
-
-async def opened(reading: Client, ledger_id: int) -> LedgerReader:
-    """As a broker does it: again, while recovery says that too few bookies answer."""
-    async with asyncio.timeout(RETURN_S):
-        while True:
-            try:
-                return await reading.ledgers.open(ledger_id)
-            except LedgerRecoveryError as error:
-                print(error)
-                await asyncio.sleep(0.5)
 
 
 async def judge(url: str, shape: tuple[int, int, int], acknowledged: dict[int, int]) -> None:
