@@ -21,6 +21,8 @@ class LacWatch:
 
     def changed(self, ledger_id: int, fenced: bool = False) -> None:
         """The ledger's LAC may have moved, or it is fenced now: wake who waits for it."""
+        if not self._waiting:
+            return
         for waiter in self._waiting.pop(ledger_id, ()):
             if not waiter.done():
                 waiter.set_result(fenced)

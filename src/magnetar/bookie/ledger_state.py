@@ -95,6 +95,13 @@ def inspect_entries(
     Raises ``BadRequestError`` if a header does not name this ledger and entry, or an entry is
     too short or too long: replay finds an entry by its header alone.
     """
+    if len(entries) == len(entry_ids) == 1:  # a writer of many ledgers sends runs of one
+        (entry_id,), (data,) = entry_ids, entries
+        size = len(data)
+        if ENTRY_HEADER_BYTES <= size <= entry_bytes_max:
+            found_ledger, found_entry, lac = _entry_head(data)
+            if found_ledger == ledger_id and found_entry == entry_id >= 0:
+                return size, lac if lac > -1 else -1, entry_id
     size = 0
     lac = last = -1
     if len(entry_ids) != len(entries) or not entries:

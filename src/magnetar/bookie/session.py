@@ -21,6 +21,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import structlog
@@ -75,23 +76,6 @@ class SessionLimits:
 Queued: TypeAlias = (
     Read | BatchRead | WriteLac | ReadLac | ForceLedger | ListEntries | GetBookieInfo
 )
-
-
-class _PendingRun:
-    """A run of adds at the storage core; knows what is still to be answered, and how."""
-
-    __slots__ = ("answers", "left", "run", "session")
-
-    def __init__(self, session: BookieSession, answers: Answers, run: AddRun) -> None:
-        self.session = session
-        self.answers = answers
-        self.run = run
-        self.left = len(run.entry_ids)
-
-    def done(self, error: MagnetarError | None, entry_ids: Sequence[int]) -> None:
-        self.left -= len(entry_ids)
-        frames = self.answers.adds(self.run, entry_ids, error)
-        self.session.added(self.run, len(entry_ids), frames, self.left == 0)
 
 
 class BookieSession(FramedConnection):
@@ -198,22 +182,28 @@ class BookieSession(FramedConnection):
         self.write(self._answers.refused(request))
 
     def _add(self, run: AddRun) -> None:
-        self._adds += len(run.entry_ids)
+        entry_ids = run.entry_ids
+        run.unanswered = count = len(entry_ids)
+        self._adds += count
         self._add_bytes += run.byte_count
+        done = partial(self._added, self._answers, run)
         self._core.add_entries(
-            run.ledger_id,
-            run.master_key,
-            run.entry_ids,
-            run.entries,
-            run.flags,
-            _PendingRun(self, self._answers, run).done,
+            run.ledger_id, run.master_key, entry_ids, run.entries, run.flags, done
         )
 
-    def added(self, run: AddRun, count: int, frames: bytes, last: bool) -> None:
-        """``count`` adds of ``run`` are answered by ``frames``; ``last`` when none is left."""
-        self.write(frames)
+    def _added(
+        self,
+        answers: Answers,
+        run: AddRun,
+        error: MagnetarError | None,
+        entry_ids: Sequence[int],
+    ) -> None:
+        """These adds of ``run`` are to be answered, in the version they came in."""
+        self.write(answers.adds(run, entry_ids, error))
+        count = len(entry_ids)
         self._adds -= count
-        if last:
+        run.unanswered -= count
+        if not run.unanswered:
             self._add_bytes -= run.byte_count
         self._watch.changed(run.ledger_id)
         if not self._reading:

@@ -19,6 +19,7 @@ the event loop only.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -29,6 +30,8 @@ from magnetar.model.errors import MagnetarError, ProtocolError
 log = structlog.get_logger(__name__)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_unpack_size = struct.Struct(">I").unpack_from
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
 JOIN_BYTES_MAX = 64 * 1024
@@ -179,7 +182,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         bounds = []
         view, start, end = self._view, self._start, self._end
         while end - start >= 4:
-            size = int.from_bytes(view[start : start + 4], "big")
+            (size,) = _unpack_size(view, start)
             if size > self._frame_bytes_max:
                 raise ProtocolError(
                     f"frame of {size} bytes from {self.peer}; the largest allowed is "

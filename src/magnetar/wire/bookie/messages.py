@@ -30,7 +30,8 @@ class AddRun:
     """Adds of one ledger under one master key and one set of flags, in order of their ids.
 
     ``entries[i]`` is the whole entry ``entry_ids[i]`` (owned ``bytes``); ``byte_count`` is their
-    sum. ``txn_ids`` is parallel to them in version 3 and empty in version 2.
+    sum. ``txn_ids`` is parallel to them in version 3 and empty in version 2. ``unanswered`` is
+    for whoever serves the run.
     """
 
     __slots__ = (
@@ -41,6 +42,7 @@ class AddRun:
         "ledger_id",
         "master_key",
         "txn_ids",
+        "unanswered",
     )
 
     def __init__(self, ledger_id: int, master_key: bytes, flags: int) -> None:
@@ -51,6 +53,7 @@ class AddRun:
         self.entries: list[bytes] = []
         self.txn_ids: list[int] = []
         self.byte_count = 0
+        self.unanswered = 0
 
 
 class Read(NamedTuple):

@@ -152,10 +152,11 @@ def _run_for(
         error = BadRequestError(f"add of entry {ledger_id}:{entry_id}: ids are 0 or greater")
         requests.append(Refused(0, ADD, ledger_id, entry_id, error))
         return None
-    run = runs.get((header, ledger_id, key))
+    wanted = (header, ledger_id, key)
+    run = runs.get(wanted)
     if run is None or entry_id <= run.entry_ids[-1]:
-        run = AddRun(ledger_id, key, _add_flags(header))
-        runs[header, ledger_id, key] = run
+        run = AddRun(ledger_id, key, 0 if header == _ADD_HEADER else _add_flags(header))
+        runs[wanted] = run
         requests.append(run)
     return run
 
@@ -261,7 +262,10 @@ def encode_add_answers(
     ledger_id: int, entry_ids: Sequence[int], error: MagnetarError | None
 ) -> bytes:
     """The frames that answer the adds of ``entry_ids`` (one status for all), as one ``bytes``."""
-    prefix = _pack_answers(READ_ANSWER_BYTES, _header(ADD), v2_code(error), ledger_id)
+    code = OK if error is None else v2_code(error)
+    if len(entry_ids) == 1:
+        return _pack_answer(READ_ANSWER_BYTES, _ADD_HEADER, code, ledger_id, entry_ids[0])
+    prefix = _pack_answers(READ_ANSWER_BYTES, _ADD_HEADER, code, ledger_id)
     return prefix + prefix.join(map(_pack_long, entry_ids))
 
 
