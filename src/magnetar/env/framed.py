@@ -211,7 +211,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if need > len(self._buffer):
             self._replace_buffer(need + RECEIVE_BUFFER_BYTES, self._view[start:end])
         elif start > 0 and (start >= left or len(self._buffer) - end < RECEIVE_BUFFER_BYTES // 4):
-            self._view[:left] = bytes(self._view[start:end])
+            self._view[:left] = self._view[start:end]  # the two may overlap
             self._start, self._end = 0, left
 
     def _replace_buffer(self, size: int, keep: Buffer) -> None:
