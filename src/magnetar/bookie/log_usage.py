@@ -26,10 +26,11 @@ class LogUse(NamedTuple):
 class _Log:
     """Ledger ids, ascending, and the bytes of each; 0 once the ledger is deleted."""
 
-    __slots__ = ("byte_count", "bytes_of", "ledger_ids", "live_bytes")
+    __slots__ = ("byte_count", "bytes_of", "ledger_ids", "live_bytes", "settled")
 
-    def __init__(self, byte_count: int, rows: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, byte_count: int, rows: Sequence[tuple[int, int]], settled: bool) -> None:
         self.byte_count = byte_count
+        self.settled = settled
         self.ledger_ids = array("q", [ledger_id for ledger_id, _ in rows])
         self.bytes_of = array("Q", [size for _, size in rows])
         self.live_bytes = sum(self.bytes_of)
@@ -57,15 +58,16 @@ class LogUsage:
         byte_count: int,
         ledgers: Mapping[int, Sequence[int]],
         deleted: Callable[[int], bool],
+        settled: bool = False,
     ) -> None:
         """A log that takes no more. ``ledgers``: ledger id -> (entries, bytes); ``deleted`` says
-        of each whether it is already."""
+        of each whether it is already; ``settled``: all of it that is of use is in the index."""
         rows = [
             (ledger_id, counts[1] + counts[0] * self._record_bytes)
             for ledger_id, counts in sorted(ledgers.items())
             if not deleted(ledger_id)
         ]
-        self._logs[log_id] = _Log(byte_count, rows)
+        self._logs[log_id] = _Log(byte_count, rows, settled)
 
     def drop(self, log_ids: Iterable[int]) -> None:
         """Logs that are removed."""
@@ -79,9 +81,10 @@ class LogUsage:
                 each.forget(ledger_id)
 
     def uses(self, below: int) -> list[LogUse]:
-        """Of the logs with ids under ``below``, ascending."""
+        """Of the logs with ids under ``below``, and of those that were ``settled`` when they were
+        added, ascending."""
         return [
             LogUse(log_id, each.byte_count, each.live_bytes)
             for log_id, each in sorted(self._logs.items())
-            if log_id < below
+            if log_id < below or each.settled
         ]

@@ -122,7 +122,7 @@ class Reclaimer:
                 if each.log_id not in held:
                     self.unknown.append(each.log_id)
             elif each.log_id not in held:
-                size = each.footer.offset
+                size = each.footer.offset - HEADER_BYTES
                 self.usage.add(each.log_id, size, each.footer.ledgers, deleted)
         return max(ids, default=0)
 
@@ -130,16 +130,23 @@ class Reclaimer:
         record = self._index.ledger(ledger_id)
         return record is not None and record_deleted(record)
 
-    def add(self, log_id: int, byte_count: int, ledgers: Mapping[int, Sequence[int]]) -> None:
-        """A log takes no more."""
-        self.usage.add(log_id, byte_count, ledgers, self.deleted)
+    def add(
+        self,
+        log_id: int,
+        byte_count: int,
+        ledgers: Mapping[int, Sequence[int]],
+        settled: bool = False,
+    ) -> None:
+        """A log takes no more. ``byte_count``: up to the end of its records. Its header does not
+        count: a log that is all alive must not look as if compaction made it any smaller."""
+        self.usage.add(log_id, byte_count - HEADER_BYTES, ledgers, self.deleted, settled)
 
     def forget_ledgers(self, ledger_ids: Sequence[int]) -> None:
         """They were deleted, durably."""
         self.usage.forget_ledgers(ledger_ids)
 
     def remove_dead(self, below: int) -> list[int]:
-        """Remove the logs with ids under ``below`` that have deleted ledgers only; returns their
+        """Remove the settled logs (all with ids under ``below``) that have deleted ledgers only; returns their
         ids. Call when the deletions are durable."""
         return self.remove(dead(self.usage.uses(below)))
 
@@ -172,8 +179,9 @@ class Reclaimer:
         return len(rows)
 
     def replace(self, log_id: int, footer: Footer, sources: Sequence[int]) -> list[int]:
-        """All has been moved: make it durable, then remove the sources. Returns their ids."""
+        """All has been moved: make it durable, then remove the sources. Returns their ids. The
+        new log is settled, though its id is behind that of the one that flushes write to."""
         self._index.sync()
         gone = self.remove(sources)
-        self.add(log_id, footer.offset, footer.ledgers)
+        self.add(log_id, footer.offset, footer.ledgers, settled=True)
         return gone

@@ -18,7 +18,6 @@ at once, which needs no space, and the reserve is given up, which gives the inde
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -42,7 +41,8 @@ RESERVE_PAUSE_S = 0.01
 
 
 class Upkeep:
-    """``changed`` is called on the loop when what ``refusal`` says may have changed."""
+    """``changed`` is called on the loop when what ``refusal`` says may have changed; ``clock``
+    gives seconds and never goes back."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Upkeep:
         disk: Disk,
         metrics: Metrics,
         changed: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self.level = Level.WRITABLE
         self._storages = storages

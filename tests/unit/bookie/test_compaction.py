@@ -280,3 +280,40 @@ def test_an_error_on_the_way_leaves_everything_and_the_next_try_does_it(
         assert log_bytes(config) < 30_000
 
     asyncio.run(scenario())
+
+
+def test_a_small_log_that_is_all_alive_is_left_alone(tmp_path: Path) -> None:
+    """Its header is a good part of it, and of any log that would replace it."""
+
+    async def scenario() -> None:
+        async with running(idle(tmp_path)) as bookie:
+            await add(bookie, 1, [0])
+        config = quick(tmp_path, percent=100)
+        before = logs(config)
+        async with running(config) as bookie:
+            await asyncio.sleep(0.2)
+            assert logs(config) == before
+            assert await bookie.read_entry(1, 0) == entry(1, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_compacted_log_is_given_back_while_no_add_comes(tmp_path: Path) -> None:
+    """Its id is behind that of the log that flushes write to, which does not change: a bookie that
+    is read-only since its disk is full must get its space back all the same."""
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path, compaction_minor_interval_ms=300)
+        before = logs(config)
+        async with running(config) as bookie:
+            await add(bookie, 4, [0])
+            await eventually(lambda: len(logs(config)) > len(before))
+            written = max(logs(config))
+            await eventually(lambda: not set(logs(config)) & set(before))
+            assert max(logs(config)) > written
+            await bookie.delete_ledger(1)
+            await eventually(lambda: logs(config) == [written])
+            assert await bookie.read_entry(4, 0) == entry(4, 0)
+
+    asyncio.run(scenario())
