@@ -55,6 +55,9 @@ class MemoryMetadata:
             raise NotEmptyError(f"{path} has children")
         del self.nodes[path]
 
+    async def sync(self) -> None:
+        """There is one copy."""
+
     async def children(self, path: str) -> list[str]:
         await self.get(path)
         prefix = path.rstrip("/") + "/"

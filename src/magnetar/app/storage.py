@@ -30,7 +30,7 @@ from magnetar.ledger.pool import ConnectionPool
 from magnetar.ledger.registry import BookieRegistry
 from magnetar.ledger.topology import RACK_PROPERTY, ZONE_PROPERTY, Topology
 from magnetar.metrics import Metrics
-from magnetar.model.errors import BookieUnavailableError, MetadataError
+from magnetar.model.errors import BookieUnavailableError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 
@@ -67,17 +67,9 @@ class Cluster:
     manager: LedgerManager
     instance_id: str
 
-    async def living_ledgers(self) -> AsyncGenerator[int, None]:
-        """The ids of all ledgers, ascending. Raises ``MetadataError``, also when the store is no
-        longer the one that was opened: then nothing follows from what it does not know."""
-        found = await LedgerManager(self.metadata, self.manager.root).initialize(create=False)
-        if found != self.instance_id:
-            raise MetadataError(
-                f"the metadata store was replaced: its cluster is {found!r}, this process belongs "
-                f"to {self.instance_id!r}; restore the store, or restart what belongs to it"
-            )
-        async for ledger_id in self.manager.iterate():
-            yield ledger_id
+    def living_ledgers(self) -> AsyncGenerator[int, None]:
+        """``LedgerManager.living`` of this cluster."""
+        return self.manager.living(self.instance_id)
 
 
 async def open_cluster(metadata: MetadataStore) -> Cluster:

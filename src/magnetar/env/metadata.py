@@ -63,6 +63,11 @@ class MetadataStore(Protocol):
         """The names (not paths) of the node's children, sorted. Raises ``NoNodeError``."""
         ...
 
+    async def sync(self) -> None:
+        """What is read after this is no older than this call: a server of an ensemble may lag
+        behind others."""
+        ...
+
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         """Call ``changed(path)`` on the loop after each change of the node or of the list of
         its children (changes may be merged; there is at least one call after the last). The

@@ -183,6 +183,9 @@ class ZooKeeperMetadataStore:
         names: list[str] = await self._read(path, request)
         return sorted(names)
 
+    async def sync(self) -> None:
+        await self._read("/", partial(self._client.sync_async, self._full("/")))
+
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         check_path(path)
         if path not in self._watches:

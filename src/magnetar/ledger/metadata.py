@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
 
 from magnetar.env.metadata import MetadataStore
@@ -242,6 +242,21 @@ class LedgerManager:
     async def ledger_ids(self) -> list[int]:
         """The ids of all ledgers, ascending."""
         return [ledger_id async for ledger_id in self.iterate()]
+
+    async def living(self, instance_id: str) -> AsyncGenerator[int, None]:
+        """The ids of all ledgers, ascending: those that there were at the call, and still are, for
+        certain. What is not among them then was deleted, or is younger. Raises ``MetadataError``
+        if the store cannot be asked or is not the one of the cluster ``instance_id``: then
+        nothing follows from what it does not know."""
+        await self._store.sync()
+        found = await LedgerManager(self._store, self.root).initialize(create=False)
+        if found != instance_id:
+            raise MetadataError(
+                f"the metadata store was replaced: its cluster is {found!r}, this process belongs "
+                f"to {instance_id!r}; restore the store, or restart what belongs to it"
+            )
+        async for ledger_id in self.iterate():
+            yield ledger_id
 
     async def iterate(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending, one directory in memory at a time. Ledgers made or

@@ -47,6 +47,9 @@ class LossyStore:
     async def children(self, path: str) -> list[str]:
         return await self._pass("children", lambda: self._store.children(path))
 
+    async def sync(self) -> None:
+        await self._pass("sync", self._store.sync)
+
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self._store.watch(path, changed)
 

@@ -169,6 +169,10 @@ class MemoryMetadata:
 
         self._process.change(apply)
 
+    async def sync(self) -> None:
+        await asyncio.sleep(0)
+        self._process.require_alive()
+
     async def children(self, path: str) -> list[str]:
         await asyncio.sleep(0)
         self._process.require_alive()
