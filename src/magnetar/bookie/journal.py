@@ -34,9 +34,9 @@ from typing import TypeAlias
 import structlog
 
 from magnetar.bookie.disk_space import is_no_space
+from magnetar.bookie.journal_blocks import BLOCK_BYTES
 from magnetar.bookie.journal_files import JournalDirectory, JournalFile
 from magnetar.bookie.journal_format import (
-    BLOCK_BYTES,
     ENTRY,
     LEDGER,
     NOOP,
@@ -48,16 +48,13 @@ from magnetar.bookie.journal_format import (
     seed_of,
 )
 from magnetar.config import JournalConfig
-from magnetar.env.disk import Disk
+from magnetar.env.disk import Buffer, Disk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, MagnetarError, ReadOnlyBookieError
 
 log = structlog.get_logger(__name__)
 
 Done: TypeAlias = Callable[[MagnetarError | None, Sequence[int]], None]
-
-JOIN_BYTES_MAX = 16 << 10
-"""Commits whose parts are smaller on average are joined: a copy is cheaper than many iovecs."""
 
 CONTROL_BYTES = 64 << 10
 """At the end of a journal file, not for entries."""
@@ -132,7 +129,7 @@ class Journal:
         self._seed = 0
         self._offset = 0
         self._sequence = 0
-        self._torn = False  # a commit that the disk had no room for lies at the offset
+        self._attempts = 0  # at this offset: what the disk had no room for lies there
         self._owed: list[Request] = []  # to be written with the next commit
         self._not_prepared_after = 0
         self._files: list[int] = []  # the loop's: files that are not spent yet
@@ -356,24 +353,22 @@ class Journal:
         self._roll_if_full(commit_bytes(records, payload_bytes) + CONTROL_BYTES * entries)
         assert self._file is not None
         groups = [(request.kind, request.payloads) for request in requests]
-        parts, size = encode_commit(groups, self._sequence, self._seed)
+        block = self._offset // BLOCK_BYTES
+        commit = encode_commit(groups, self._sequence, self._seed, block, self._attempts)
         header = self._header
-        if header:
-            parts.insert(0, header)
-        if (size + len(header)) // len(parts) < JOIN_BYTES_MAX:
-            parts = [b"".join(parts)]
+        parts: list[Buffer] = [header, commit] if header else [commit]
         file, start = self._file.file, self._offset - len(header)
-        self._torn = True  # until it is whole
+        self._attempts += 1
         if self._config.sync:
             file.write_through(parts, start)
         else:
             file.pwritev(parts, start)
             if any(request.sync for request in requests):
                 file.datasync()
-        self._torn = False
+        self._attempts = 0
         self._header = b""
         self._sequence += 1
-        self._offset += size
+        self._offset += len(commit)
         self._prepare_next()
         return JournalPosition(self._file.file_id, self._offset)
 
@@ -396,7 +391,7 @@ class Journal:
         if following is None:
             following = self._directory.create_plain(file_id)
         file.file.close()
-        self._switch(following, file.file_id, 0 if self._torn else self._offset)
+        self._switch(following, file.file_id, 0 if self._attempts else self._offset)
 
     def _switch(self, file: JournalFile, previous_id: int, previous_end: int) -> None:
         self._file = file
@@ -404,7 +399,7 @@ class Journal:
         self._seed = seed_of(file.file_id)
         self._offset = BLOCK_BYTES
         self._sequence = 0
-        self._torn = False
+        self._attempts = 0
 
     def _prepare_next(self) -> None:
         assert self._file is not None

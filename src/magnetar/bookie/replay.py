@@ -15,23 +15,21 @@ from typing import NamedTuple
 
 import structlog
 
+from magnetar.bookie.journal_blocks import BLOCK_BYTES
 from magnetar.bookie.journal_files import JournalDirectory
 from magnetar.bookie.journal_format import (
-    BLOCK_BYTES,
     DELETE,
     ENTRY,
     LAC,
     LEDGER,
-    Damage,
     FileHeader,
-    FileScan,
     JournalPosition,
-    Record,
     decode_delete,
     decode_file_header,
     decode_lac,
     decode_ledger,
 )
+from magnetar.bookie.journal_scan import Damage, FileScan, Record
 from magnetar.bookie.ledger_state import LedgerState
 from magnetar.bookie.ledger_table import LedgerTable
 from magnetar.bookie.storage import LedgerStorage

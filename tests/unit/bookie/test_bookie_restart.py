@@ -76,8 +76,8 @@ def test_replay_after_a_kill_gives_everything_acknowledged(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("cut_bytes", [1, 700, 1500])
-@pytest.mark.parametrize("how", ["truncated", "zeroed", "garbage"])
+@pytest.mark.parametrize("cut_bytes", [512, 1024, 1536])
+@pytest.mark.parametrize("how", ["truncated", "one byte less", "zeroed", "garbage"])
 def test_a_torn_tail_costs_only_the_last_commit_and_is_no_damage(
     tmp_path: Path, cut_bytes: int, how: str
 ) -> None:
@@ -85,7 +85,12 @@ def test_a_torn_tail_costs_only_the_last_commit_and_is_no_damage(
         remains = await filled(settings(tmp_path), tmp_path)
         path = journal_files(remains)[-1]
         data = path.read_bytes()
-        tail = {"truncated": b"", "zeroed": bytes(cut_bytes), "garbage": b"\xa5" * cut_bytes}[how]
+        tail = {
+            "truncated": b"",
+            "one byte less": data[-cut_bytes:-1],
+            "zeroed": bytes(cut_bytes),
+            "garbage": b"\xa5" * cut_bytes,
+        }[how]
         path.write_bytes(data[:-cut_bytes] + tail)
         for _ in range(2):  # what was torn at one start is no damage at the next
             async with running(remains) as bookie:
@@ -124,7 +129,7 @@ def test_a_flipped_bit_in_the_middle_is_told_and_never_served(tmp_path: Path) ->
     async def scenario() -> None:
         remains = await filled(settings(tmp_path), tmp_path)
         path = journal_files(remains)[-1]
-        flip_bit(path, path.read_bytes().index(entry(1, 2, size=900)) + 500)
+        flip_bit(path, path.read_bytes().index(entry(1, 2, size=900)[:300]) + 200)
         async with running(remains) as bookie:
             assert bookie.report is not None
             assert len(bookie.report.damages) == 1

@@ -11,7 +11,8 @@ import pytest
 
 from magnetar.bookie.journal import Journal, Request
 from magnetar.bookie.journal_files import JournalDirectory
-from magnetar.bookie.journal_format import ENTRY, LEDGER, JournalPosition, Record
+from magnetar.bookie.journal_format import ENTRY, LEDGER, JournalPosition
+from magnetar.bookie.journal_scan import Record
 from magnetar.bookie.replay import replay_journal
 from magnetar.config import JournalConfig
 from magnetar.env.disk import Disk
