@@ -21,6 +21,8 @@ from tests.scenarios.ledgers import PAYLOAD_BYTES, payload
 WINDOW = 1000
 READ_BYTES = 1 << 20
 WINDOWS_AT_ONCE = 2
+ATTEMPTS = 4
+REST_S = 0.5
 
 
 async def copies(
@@ -52,6 +54,7 @@ class _Counter:
         self._pool = pool
         self._metadata = metadata
         self._size = size
+        self._gone: dict[BookieId, BookieUnavailableError] = {}
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
 
     async def work(self, windows: Iterator[tuple[Sequence[BookieId], range]]) -> None:
@@ -65,7 +68,6 @@ class _Counter:
 
     async def _held(self, bookie: BookieClient, slot: int, ids: range) -> dict[int, bytes]:
         """What the bookie in ``slot`` gives of those of ``ids`` that it is named for."""
-        ledger = self._metadata
         held: dict[int, bytes] = {}
         following = ids.start
         while following in ids:
@@ -73,9 +75,7 @@ class _Counter:
                 following += 1
                 continue
             try:
-                batch = await bookie.read_batch(
-                    ledger.ledger_id, following, ids.stop - following, READ_BYTES
-                )
+                batch = await self._read(bookie, range(following, ids.stop))
             except BookieUnavailableError:
                 break
             except BookieError:
@@ -83,6 +83,21 @@ class _Counter:
             held.update(zip(range(following, ids.stop), batch, strict=False))
             following += max(1, len(batch))
         return {entry_id: data for entry_id, data in held.items() if self._named(slot, entry_id)}
+
+    async def _read(self, bookie: BookieClient, ids: range) -> list[bytes]:
+        """As ``read_batch``; patient with a bookie that does not answer, once."""
+        for attempt in range(1, ATTEMPTS + 1):
+            if bookie.bookie_id in self._gone:
+                break
+            try:
+                return await bookie.read_batch(
+                    self._metadata.ledger_id, ids.start, len(ids), READ_BYTES
+                )
+            except BookieUnavailableError as error:
+                if attempt == ATTEMPTS:
+                    self._gone[bookie.bookie_id] = error
+                await asyncio.sleep(REST_S)
+        raise self._gone[bookie.bookie_id]
 
     def _named(self, slot: int, entry_id: int) -> bool:
         ledger = self._metadata

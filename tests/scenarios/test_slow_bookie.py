@@ -116,7 +116,7 @@ def hangs_and_comes_back(
 
 
 async def is_whole(cluster: Cluster, ledger_id: int, last: int, size: int) -> None:
-    async with client(cluster.metadata_url, QUORUMS) as reading:
+    async with client(cluster.metadata_url, QUORUMS, read_timeout_ms=10_000) as reading:
         reader = await reading.ledgers.open(ledger_id)
         assert reader.last_add_confirmed == last
         assert len(reader.metadata.fragments) == 1, "nobody could take its place"
