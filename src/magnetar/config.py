@@ -9,8 +9,10 @@ text and is warned about at start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+
+from magnetar.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,13 @@ class LedgerConfig:
             "least": 1024,
         },
     )
+    payload_bytes_max: int = field(
+        default=5 * (1 << 20) + (63 << 10),
+        metadata={
+            "meaning": "largest payload of an entry; 1 KiB less than the bookies' entry_bytes_max",
+            "least": 1024,
+        },
+    )
     explicit_lac_interval_ms: int = field(
         default=1000,
         metadata={
@@ -260,6 +269,34 @@ class LedgerConfig:
         default=32 << 20,
         metadata={"meaning": "entries read ahead for catch-up, all logs together", "least": 0},
     )
+
+
+def check_ledger(ledger: LedgerConfig) -> None:
+    """What a program that makes its own ``LedgerConfig`` may have got wrong. Raises
+    ``ConfigError``."""
+    for item in fields(ledger):
+        least, value = item.metadata.get("least"), getattr(ledger, item.name)
+        if least is not None and not (isinstance(value, int) and value >= least):
+            raise ConfigError(
+                f"ledger.{item.name} = {value!r} cannot be used; accepted: a whole number of at "
+                f"least {least}"
+            )
+    if not ledger.ensemble_size >= ledger.write_quorum >= ledger.ack_quorum:
+        raise ConfigError(
+            f"ledger.ensemble_size = {ledger.ensemble_size}, ledger.write_quorum = "
+            f"{ledger.write_quorum}, ledger.ack_quorum = {ledger.ack_quorum} cannot be used "
+            "together; accepted: ensemble_size >= write_quorum >= ack_quorum"
+        )
+    if ledger.placement_domain not in ("", "rack", "zone"):
+        raise ConfigError(
+            f"ledger.placement_domain = {ledger.placement_domain!r} cannot be used; accepted: "
+            "rack, zone, or empty"
+        )
+    if ledger.placement_enforced and not ledger.placement_domain:
+        raise ConfigError(
+            "ledger.placement_enforced is on and ledger.placement_domain is empty, so there is "
+            "nothing to enforce; accepted: a placement_domain of rack or zone with it"
+        )
 
 
 @dataclass(frozen=True, slots=True)

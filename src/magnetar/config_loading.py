@@ -16,7 +16,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar, get_type_hints
 
-from magnetar.config import Config
+from magnetar.config import Config, check_ledger
 from magnetar.model.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
@@ -241,18 +241,8 @@ def _build(section: type[T], above: SettingPath, values: Mapping[str, SettingVal
 
 def _check_together(config: Config) -> None:
     """The rules that bind several settings."""
-    ledger, bookie, journal = config.ledger, config.bookie, config.bookie.journal
-    if not ledger.ensemble_size >= ledger.write_quorum >= ledger.ack_quorum:
-        raise ConfigError(
-            f"ledger.ensemble_size = {ledger.ensemble_size}, ledger.write_quorum = "
-            f"{ledger.write_quorum}, ledger.ack_quorum = {ledger.ack_quorum} cannot be used "
-            "together; accepted: ensemble_size >= write_quorum >= ack_quorum"
-        )
-    if ledger.placement_domain not in ("", "rack", "zone"):
-        raise ConfigError(
-            f"ledger.placement_domain = {ledger.placement_domain!r} cannot be used; accepted: "
-            "rack, zone, or empty"
-        )
+    bookie, journal = config.bookie, config.bookie.journal
+    check_ledger(config.ledger)
     if config.broker.message_bytes_max + FRAME_SLACK_BYTES > bookie.entry_bytes_max:
         raise ConfigError(
             f"broker.message_bytes_max = {config.broker.message_bytes_max} does not fit into "

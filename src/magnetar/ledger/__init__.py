@@ -19,6 +19,8 @@ from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BadVersionError,
+    ConfigError,
+    EntryTooLargeError,
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
@@ -33,8 +35,10 @@ from magnetar.model.ledger import DigestType, LedgerMetadata, LedgerState
 
 __all__ = [
     "BadVersionError",
+    "ConfigError",
     "DigestType",
     "Entry",
+    "EntryTooLargeError",
     "LedgerClient",
     "LedgerClosedError",
     "LedgerConfig",

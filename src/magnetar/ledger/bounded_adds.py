@@ -49,7 +49,11 @@ class BoundedAdds:
                 await self._room.wait()
             self._bytes += size
             future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
-            self._append(payloads, partial(self._done, _Add(future, size, len(payloads))))
+            try:
+                self._append(payloads, partial(self._done, _Add(future, size, len(payloads))))
+            except BaseException:  # a payload that is none: nothing was appended
+                self._bytes -= size
+                raise
         return await future
 
     def _done(

@@ -138,6 +138,7 @@ class LedgerClient:
         Raises ``NoSuchLedgerError``, ``LedgerRecoveryError`` (too few bookies answer; try again
         when they do), ``MetadataError``.
         """
+        _check_id(ledger_id)
         metadata = await recover_ledger(self._context, ledger_id)
         return self._reader(metadata, metadata.last_entry_id)
 
@@ -153,7 +154,7 @@ class LedgerClient:
 
         Raises ``NoSuchLedgerError``, ``LedgerError`` (too few bookies answer), ``MetadataError``.
         """
-        metadata, _ = await self._manager.read(ledger_id)
+        metadata = await self.read_metadata(ledger_id)
         if metadata.closed:
             return self._tail(metadata, metadata.last_entry_id)
         timeout_s = self._config.read_timeout_ms / 1000
@@ -176,6 +177,7 @@ class LedgerClient:
         ``MetadataError``.
         """
         try:
+            _check_id(ledger_id)
             await self._manager.delete(ledger_id)
         except NoSuchLedgerError:
             if not missing_ok:
@@ -187,5 +189,11 @@ class LedgerClient:
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the store says of the ledger. Raises ``NoSuchLedgerError``."""
+        _check_id(ledger_id)
         metadata, _ = await self._manager.read(ledger_id)
         return metadata
+
+
+def _check_id(ledger_id: int) -> None:
+    if ledger_id < 0:
+        raise NoSuchLedgerError(f"there is no ledger {ledger_id}: ids begin at 0")

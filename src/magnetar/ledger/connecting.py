@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from magnetar.config import LedgerConfig
+from magnetar.config import LedgerConfig, check_ledger
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.lane import Address, ConnectionOptions
@@ -14,7 +15,7 @@ from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.pool import ConnectionPool
 from magnetar.ledger.registry import BookieRegistry
 from magnetar.ledger.topology import Topology
-from magnetar.model.errors import BookieUnavailableError, ConfigError
+from magnetar.model.errors import BookieUnavailableError, ConfigError, NoNodeError
 from magnetar.model.ids import BookieId
 
 SQLITE = "sqlite:"
@@ -33,6 +34,8 @@ async def connect(
 
     Raises ``ConfigError``, ``MetadataError``; ``NoNodeError`` when there is no cluster.
     """
+    config = config or LedgerConfig()
+    check_ledger(config)
     store = await _open_store(metadata_url, session_timeout_ms)
     registry: BookieRegistry | None = None
     pool: ConnectionPool | None = None
@@ -41,7 +44,6 @@ async def connect(
         manager = LedgerManager(store)
         await manager.initialize(create=False)
         registry = BookieRegistry(store, manager.root)
-        config = config or LedgerConfig()
         pool = _open_pool(registry, config)
         topology = Topology(config, pool, registry.properties)
         client = LedgerClient(manager, pool, config, topology=topology)
@@ -64,7 +66,12 @@ async def _open_store(url: str, session_timeout_ms: int) -> MetadataStore:
     if url.startswith(SQLITE):
         from magnetar.env.sqlite_metadata import SqliteMetadataStore
 
-        return await SqliteMetadataStore.open(Path(url.removeprefix(SQLITE)))
+        file = Path(url.removeprefix(SQLITE))
+        if not await asyncio.to_thread(file.exists):  # opening would make it
+            raise NoNodeError(
+                f"there is no cluster at {url}: no such file; correct the metadata URL"
+            )
+        return await SqliteMetadataStore.open(file)
     raise ConfigError(
         f"metadata URL {url!r} cannot be used; accepted: zk://HOST:PORT[,HOST:PORT]/ROOT, "
         "sqlite:PATH"

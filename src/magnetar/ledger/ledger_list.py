@@ -34,11 +34,12 @@ class LedgerIds(NamedTuple):
 
 
 class LedgerList:
-    """The list called ``name`` (no ``/``). Made by ``LedgerClient.ledger_list``."""
+    """The list called ``name``. Made by ``LedgerClient.ledger_list``. Raises ``ValueError`` for a
+    name with a ``/``, or none."""
 
     def __init__(self, store: MetadataStore, name: str) -> None:
-        assert name
-        assert "/" not in name
+        if not name or "/" in name or name in (".", ".."):
+            raise ValueError(f"a list of ledgers cannot be called {name!r}; use a name without /")
         self._store = store
         self.path = f"{ROOT}/{name}"
 

@@ -88,7 +88,8 @@ class LedgerReader:
         Raises ``NoEntryError`` when every replica says it has no such entry, ``LedgerError`` when
         no replica gave a sound copy; both name the bookies and what each said.
         """
-        assert first_entry_id >= 0
+        if first_entry_id < 0:
+            raise ValueError(f"ledger {self.ledger_id}: entry {first_entry_id}; ids begin at 0")
         last = min(first_entry_id + max_entries - 1, self.last_add_confirmed)
         entries: list[Entry] = []
         room = max_bytes

@@ -33,6 +33,7 @@ from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.entry import Entry
+from magnetar.model.errors import LedgerError
 from magnetar.model.ids import EntryId
 from magnetar.model.ledger import DigestType, LedgerMetadata
 
@@ -66,6 +67,9 @@ class _Loop:
         self._thread.start()
 
     def begin(self, call: Coroutine[object, object, T]) -> Future[T]:
+        if self._loop.is_closed():
+            call.close()
+            raise LedgerError("the ledger client is closed; connect again")
         return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def run(self, call: Coroutine[object, object, T]) -> T:

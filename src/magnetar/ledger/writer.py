@@ -47,6 +47,7 @@ from magnetar.model.errors import (
     BadRequestError,
     BookieUnavailableError,
     BookieVersionError,
+    EntryTooLargeError,
     FencedError,
     LedgerClosedError,
     LedgerError,
@@ -113,6 +114,7 @@ class LedgerWriter:
         self._flags = flags
         self._timeout_s = context.config.add_timeout_ms / 1000
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
+        self._payload_bytes_max = context.config.payload_bytes_max
         self._length = length
         self._confirmed_length = length
         self._pending: deque[_Batch] = deque()
@@ -196,10 +198,12 @@ class LedgerWriter:
         """Append in order, at least one payload; returns the id of the first (the others follow)
         once all are confirmed. Waits for room first; calls keep their order.
 
-        Raises what ends a writer: ``LedgerFencedError``, ``LedgerClosedError``,
-        ``NotEnoughBookiesError``, ``MetadataError``.
+        Raises ``EntryTooLargeError`` (nothing is appended, the writer goes on), and what ends a
+        writer: ``LedgerFencedError``, ``LedgerClosedError``, ``NotEnoughBookiesError``,
+        ``MetadataError``.
         """
         assert payloads
+        self._check_sizes(payloads)
         return await self._adds.add(payloads)
 
     async def force(self) -> None:
@@ -229,7 +233,8 @@ class LedgerWriter:
 
         ``payloads`` (views of bytes) are copied before this returns. Never blocks; ``done`` is
         never called from inside. Returns the whole entries as built, the very objects that the
-        bookies get (not to be changed; for caches); nothing when the writer has ended.
+        bookies get (not to be changed; for caches); nothing when the writer has ended. Raises
+        ``EntryTooLargeError``: nothing was appended.
         """
         assert payloads
         if self._ended is not None:
@@ -243,8 +248,10 @@ class LedgerWriter:
             length += len(payload)
             entries.append(build(entry_id, lac, length, payload))
             entry_id += 1
-        machine.pushed(len(entries))
         size = length - self._length
+        if size > self._payload_bytes_max:
+            self._check_sizes(payloads)
+        machine.pushed(len(entries))
         self._pending_bytes += size
         self._length = length
         self._pending.append(_Batch(first, entries, done))
@@ -257,6 +264,16 @@ class LedgerWriter:
         if self._unsent_bytes >= SEND_BYTES:
             self._send()
         return entries
+
+    def _check_sizes(self, payloads: Sequence[Buffer]) -> None:
+        """A bookie breaks the connection over a frame that is too long, and with it fails every
+        other ledger on it: such an entry must not be sent."""
+        largest = max(map(len, payloads))
+        if largest > self._payload_bytes_max and self._first_lac is None:
+            raise EntryTooLargeError(
+                f"ledger {self.ledger_id}: a payload has {largest} bytes; accepted: at most "
+                f"{self._payload_bytes_max} (ledger.payload_bytes_max). Split it"
+            )
 
     def _send(self) -> None:
         """Send what this turn of the loop has appended to every slot that is up, one call each:

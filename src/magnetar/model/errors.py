@@ -190,6 +190,10 @@ class NotEnoughBookiesError(LedgerError):
     """Fewer bookies can take a ledger than its ensemble needs; says which and why not."""
 
 
+class EntryTooLargeError(LedgerError):
+    """A payload is larger than bookies take. Nothing was appended, and the writer goes on."""
+
+
 class LedgerClosedError(LedgerError):
     """The ledger is closed (by us or by a recovery); it takes no more entries."""
 
