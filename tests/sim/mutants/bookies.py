@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.bookie import replay
+from magnetar.bookie import journal_scan, replay
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_format import LEDGER, commit_bytes, decode_ledger
@@ -115,6 +115,11 @@ def _no_limbo() -> AbstractContextManager[None]:
     )
 
 
+def _all_tails_are_torn() -> AbstractContextManager[None]:
+    """What is unreadable in a journal's last commit counts as never finished."""
+    return replaced((journal_scan, "written_blocks", lambda *_: 0))
+
+
 def _adds_after_the_fence() -> AbstractContextManager[None]:
     original = Bookie._check_writable
 
@@ -150,6 +155,7 @@ BOOKIES = (
         SEEDS_MAX,
     ),
     Mutant("adds are acknowledged before the sync", 2, "", _no_sync, SEEDS_MAX),
-    Mutant("a damaged journal, and no limbo", 2, "rule 13", _no_limbo, SEEDS_MAX),
+    Mutant("a damaged journal, and no limbo", 2, "rule 13", _no_limbo, 500),
+    Mutant("damage taken for a torn tail", 2, "seed 10447", _all_tails_are_torn, 500),
     Mutant("a fenced ledger takes adds", 2, "", _adds_after_the_fence, SEEDS_MAX),
 )

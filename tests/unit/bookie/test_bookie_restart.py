@@ -105,6 +105,28 @@ def test_a_torn_tail_costs_only_the_last_commit_and_is_no_damage(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("back", [2000, 1500, 900, 300, 20])
+def test_a_flipped_bit_in_the_last_commit_is_no_torn_tail(tmp_path: Path, back: int) -> None:
+    async def scenario() -> None:
+        remains = await filled(settings(tmp_path), tmp_path)
+        path = journal_files(remains)[-1]
+        flip_bit(path, path.stat().st_size - back)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.torn_tails == ()
+            found = await survivors(bookie, 1, 6)
+            assert set(found) >= set(range(4))
+            if back == 20:  # padding
+                assert found == list(range(6))
+                return
+            assert bookie.report.limbo
+            for entry_id in set(range(7)) - set(found):
+                with pytest.raises(UnknownLedgerStateError):
+                    await bookie.read_entry(1, entry_id)
+
+    asyncio.run(scenario())
+
+
 def test_a_torn_tail_seen_by_two_kills_in_a_row_stays_torn(tmp_path: Path) -> None:
     async def scenario() -> None:
         remains = await filled(settings(tmp_path), tmp_path)
