@@ -27,6 +27,9 @@ class LedgerTable:
     def storage_of(self, ledger_id: int) -> LedgerStorage:
         return self.storages[ledger_id % len(self.storages)]
 
+    def journal_of(self, ledger_id: int) -> Journal:
+        return self.journals[ledger_id % len(self.journals)]
+
     def find(self, ledger_id: int) -> LedgerState | None:
         """The ledger's state, from memory or the index; None: never heard of."""
         state = self._states.get(ledger_id)
@@ -48,8 +51,8 @@ class LedgerTable:
         return state
 
     def _new(self, ledger_id: int, master_key: bytes) -> LedgerState:
-        journal = self.journals[ledger_id % len(self.journals)]
-        return LedgerState(ledger_id, master_key, self.storage_of(ledger_id), journal)
+        storage, journal = self.storage_of(ledger_id), self.journal_of(ledger_id)
+        return LedgerState(ledger_id, master_key, storage, journal)
 
     def loaded(self) -> Iterator[LedgerState]:
         return iter(self._states.values())
