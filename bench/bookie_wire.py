@@ -22,7 +22,7 @@ from magnetar.bookie.core import AddDone
 from magnetar.bookie.server import BookieServer
 from magnetar.ledger.bookies import AddFlag
 from magnetar.ledger.connection import BookieConnection, fixed_address
-from magnetar.ledger.pending_adds import AddBatch, PendingAdds
+from magnetar.ledger.pending_adds import PendingAdds
 from magnetar.model.entry import LacReply
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import BookieId
@@ -116,11 +116,11 @@ def codecs(entry_bytes: int, batch: int) -> None:
     chunk = b"".join(parts)
     view, bounds = memoryview(bytearray(chunk)), bounds_of(chunk)
     answers = v2.encode_add_answers(7, ids, None)
-    answer_view, answer_bounds = memoryview(bytearray(answers)), bounds_of(answers)
+    answer_view = memoryview(bytearray(answers))
 
     def pending() -> None:
         adds = PendingAdds()
-        adds.add(AddBatch(7, ids, lambda error, entry_ids: None, 0.0))
+        adds.add(7, (ids, lambda error, entry_ids: None, 0.0))
         adds.answered(7, answered_ids)
 
     answered_ids = list(ids)
@@ -130,7 +130,7 @@ def codecs(entry_bytes: int, batch: int) -> None:
         "client: join for the socket": lambda: b"".join(parts),
         "server: decode ADDs": lambda: v2.decode_requests(view, bounds),
         "server: encode answers": lambda: v2.encode_add_answers(7, ids, None),
-        "client: decode answers": lambda: v2.decode_answers(answer_view, answer_bounds),
+        "client: decode answers": lambda: v2.decode_add_answers(answer_view, 0, len(answers)),
         "client: match answers": pending,
     }
     for name, work in steps.items():

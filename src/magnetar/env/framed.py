@@ -64,6 +64,12 @@ class FramedConnection(asyncio.BufferedProtocol):
         """
         raise NotImplementedError
 
+    def run_received(self, view: memoryview, start: int, end: int) -> int:
+        """Handle what can be handled of ``view[start:end]`` without the bounds of its frames;
+        returns where that ends. For protocols with long runs of small frames of one size: finding
+        bounds costs as much as decoding them. Raises as ``frames_received``."""
+        return start
+
     def connected(self) -> None:
         """The connection is up; ``transport`` and ``peer`` are set."""
 
@@ -95,6 +101,15 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         self._out.extend(parts)
         self._out_bytes += byte_count
+
+    def write_now(self, parts: Sequence[Buffer], byte_count: int) -> None:
+        """As ``write_parts``, for a caller that has collected a turn already: whatever is queued
+        leaves in one write, now."""
+        if self.closed:
+            return
+        self._out.extend(parts)
+        self._out_bytes += byte_count
+        self._flush()
 
     @property
     def partial_frame_bytes(self) -> int:
@@ -166,6 +181,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         try:
+            self._start = self.run_received(self._view, self._start, self._end)
             bounds = self._whole_frames()
             if bounds:
                 self.frames_received(self._view, bounds)

@@ -48,10 +48,12 @@ class BookieClient(Protocol):
         master_key: bytes,
         entry_ids: Sequence[int],
         entries: Sequence[bytes],
-        flags: AddFlag,
+        flags: int,
         done: AddDone,
     ) -> None:
-        """Store whole entries (header, digest, payload), ``entries[i]`` under ``entry_ids[i]``.
+        """Store whole entries (header, digest, payload), ``entries[i]`` under ``entry_ids[i]``;
+        neither sequence is changed afterwards. ``flags`` are ``AddFlag``, from a writer as a plain
+        int (an operator of an enum costs more than an add's other checks together).
         Never blocks and never raises for the world's faults: those go to ``done``."""
         ...
 

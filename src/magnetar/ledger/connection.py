@@ -14,6 +14,7 @@ import struct
 from collections.abc import Sequence
 
 from magnetar.env.tasks import TaskScope
+from magnetar.ledger.add_frames import AddFrames
 from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
 from magnetar.ledger.lane import Address, ConnectionOptions, Lane, Resolve
 from magnetar.ledger.lane_v2 import V2Lane
@@ -24,6 +25,7 @@ from magnetar.wire.bookie import availability, v3
 from magnetar.wire.bookie.messages import Read, WriteLac
 
 _long = struct.Struct(">q").unpack_from
+_BY_TXN = int(AddFlag.RECOVERY | AddFlag.DEFERRED_SYNC)
 _EXPLICIT_LAC_AT = 8
 _ENTRY_LAC_AT = 16
 V3_READS_AT_ONCE = 64
@@ -42,16 +44,21 @@ def fixed_address(host: str, port: int) -> Resolve:
 class BookieConnection:
     """``ledger.bookies.BookieClient`` over TCP.
 
-    ``resolve`` says where the bookie listens, before every attempt to connect.
+    ``resolve`` says where the bookie listens, before every attempt to connect; ``frames`` is
+    shared by the connections that a writer writes to.
     """
 
     def __init__(
-        self, bookie_id: BookieId, resolve: Resolve, options: ConnectionOptions | None = None
+        self,
+        bookie_id: BookieId,
+        resolve: Resolve,
+        options: ConnectionOptions | None = None,
+        frames: AddFrames | None = None,
     ) -> None:
         options = options or ConnectionOptions()
         self.bookie_id = bookie_id
         self._scope = TaskScope(f"bookie connection {bookie_id}")
-        self._v2 = V2Lane(bookie_id, resolve, options, self._scope)
+        self._v2 = V2Lane(bookie_id, resolve, options, self._scope, frames or AddFrames())
         self._v3 = V3Lane(bookie_id, resolve, options, self._scope)
         self._v3_only = options.v3_only
         self._read_timeout_s = options.read_timeout_s
@@ -62,11 +69,10 @@ class BookieConnection:
         master_key: bytes,
         entry_ids: Sequence[int],
         entries: Sequence[bytes],
-        flags: AddFlag,
+        flags: int,
         done: AddDone,
     ) -> None:
-        by_txn = self._v3_only or flags & (AddFlag.RECOVERY | AddFlag.DEFERRED_SYNC)
-        lane = self._v3 if by_txn else self._v2
+        lane = self._v3 if self._v3_only or flags & _BY_TXN else self._v2
         lane.add_entries(ledger_id, master_key, entry_ids, entries, flags, done)
 
     async def read_entry(

@@ -13,6 +13,7 @@ from magnetar.ledger.quarantine import Quarantine
 from magnetar.ledger.read_order import ReadPolicy
 from magnetar.ledger.reader import read_policy
 from magnetar.ledger.topology import Topology
+from magnetar.ledger.turn_end import TurnEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class LedgerContext:
     policy: ReadPolicy
     mender: Mender
     topology: Topology
+    turn_end: TurnEnd
 
     @classmethod
     def of(
@@ -40,4 +42,4 @@ class LedgerContext:
         policy = read_policy(config)
         mender = Mender(manager, pool, config, policy)
         topology = topology or Topology(config, pool)
-        return cls(manager, pool, config, random, Quarantine(), policy, mender, topology)
+        return cls(manager, pool, config, random, Quarantine(), policy, mender, topology, TurnEnd())

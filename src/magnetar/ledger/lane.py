@@ -59,8 +59,11 @@ class _Wire(FramedConnection):
         self._lane = lane
         self._failure: Exception | None = None
 
-    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+    def run_received(self, view: memoryview, start: int, end: int) -> int:
         self._lane.received_at_s = self._loop.time()
+        return self._lane.run_received(view, start, end)
+
+    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         self._lane.frames_received(view, bounds)
 
     def protocol_failed(self, error: ProtocolError) -> None:
@@ -96,6 +99,10 @@ class Lane:
 
     # -- for the versions ---------------------------------------------------------------------
 
+    def run_received(self, view: memoryview, start: int, end: int) -> int:
+        """As ``FramedConnection.run_received``."""
+        return start
+
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         raise NotImplementedError
 
@@ -115,21 +122,25 @@ class Lane:
 
     def refusal(self, byte_count: int) -> BookieUnavailableError | None:
         """Why ``byte_count`` bytes cannot be sent now; None if they can."""
-        wire = self._wire
-        unsent = wire.unsent_bytes if wire is not None else self._queued_bytes
+        wire, unsent = self._wire, self.unsent_bytes
         if self._closed:
             return self.unavailable("this client of it is closed")
         if unsent and unsent + byte_count > self.options.unsent_bytes_max:
-            return self.unavailable(f"{unsent} bytes wait to be sent already; it is too slow")
+            return self.too_slow(unsent)
         if wire is None and not self._connecting and self._loop.time() < self._retry_at_s:
             wait_ms = (self._retry_at_s - self._loop.time()) * 1000
             return self.unavailable(f"{self._failure}; next attempt in {wait_ms:.0f} ms")
         return None
 
-    def send(self, parts: Sequence[Buffer], byte_count: int) -> None:
-        """Send, or queue until the connection is up. Requires that ``refusal`` gave None."""
-        if self._wire is not None:
-            self._wire.write_parts(parts, byte_count)
+    def send(self, parts: Sequence[Buffer], byte_count: int, *, now: bool = False) -> None:
+        """Send at the end of this turn of the loop (``now``: this is its end), or queue until the
+        connection is up. Requires that ``refusal`` gave None."""
+        wire = self._wire
+        if wire is not None:
+            if now:
+                wire.write_now(parts, byte_count)
+            else:
+                wire.write_parts(parts, byte_count)
         else:
             self._queue.extend(parts)
             self._queued_bytes += byte_count
@@ -138,6 +149,14 @@ class Lane:
                 self._scope.spawn(self._connect(), f"connect to {self.bookie_id}")
         if self._sweep_timer is None:
             self._sweep_timer = self._loop.call_later(self._sweep_interval_s, self._sweep)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for the connection, or in it."""
+        return self._queued_bytes if self._wire is None else self._wire.unsent_bytes
+
+    def too_slow(self, unsent_bytes: int) -> BookieUnavailableError:
+        return self.unavailable(f"{unsent_bytes} bytes wait to be sent already; it is too slow")
 
     def unavailable(self, reason: str) -> BookieUnavailableError:
         return BookieUnavailableError(f"bookie {self.bookie_id}: {reason}")

@@ -10,11 +10,21 @@ from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
 from magnetar.ledger.lane import ConnectionOptions, Expired, Lane, Resolve
 from magnetar.ledger.lane_v2 import Call
-from magnetar.ledger.pending_adds import AddBatch
 from magnetar.model.errors import BookieUnavailableError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie import v3
 from magnetar.wire.bookie.status import v3_error
+
+
+class AddBatch:
+    """One call of ``add_entries``; it expires at ``deadline_s`` on the loop's clock."""
+
+    __slots__ = ("deadline_s", "done", "ledger_id")
+
+    def __init__(self, ledger_id: int, done: AddDone, deadline_s: float) -> None:
+        self.ledger_id = ledger_id
+        self.done = done
+        self.deadline_s = deadline_s
 
 
 class V3Lane(Lane):
@@ -53,7 +63,7 @@ class V3Lane(Lane):
             self._loop.call_soon(done, refusal, tuple(entry_ids))
             return
         deadline_s = self._loop.time() + self.options.add_timeout_s
-        batch = AddBatch(ledger_id, entry_ids, done, deadline_s)
+        batch = AddBatch(ledger_id, done, deadline_s)
         self._txn_id += len(entries)
         self._adds.update(zip(count(first_txn_id), zip(repeat(batch), entry_ids, strict=False)))
         self.send(parts, byte_count)

@@ -3,136 +3,114 @@ no transaction ids). Pure.
 
 Rules:
 
-* A batch's ``done`` hears of each of its entry ids exactly once, whatever happens.
+* An add's ``done`` hears of each of its entry ids exactly once, whatever happens.
 * The same entry may be under way more than once (a resend after an ensemble change); the oldest
   add is answered first.
-* Batches expire in the order they came, since all have the same time.
+* The adds of a ledger expire in the order they came, since all have the same time.
+
+Cost: bookies answer the adds of a ledger in order, so an answer is looked for in the oldest add
+first, and whole runs of ids are compared at once. Answers out of order are looked up id by id.
+With an add of one entry for each of many ledgers this costs a third of a dictionary of entries.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from magnetar.ledger.bookies import AddDone
 
+Add: TypeAlias = tuple[Sequence[int], AddDone, float]
+"""The ids that are not answered (never none), ``done``, and when it expires in the owner's
+clock. A plain tuple: one is made per bookie, ledger and turn of the loop."""
 
-class AddBatch:
-    """One call of ``add_entries``. ``deadline_s`` is when it expires, in the owner's clock;
-    ``left`` counts the entry ids not answered."""
-
-    __slots__ = ("deadline_s", "done", "entry_ids", "ledger_id", "left")
-
-    def __init__(
-        self, ledger_id: int, entry_ids: Sequence[int], done: AddDone, deadline_s: float
-    ) -> None:
-        self.ledger_id = ledger_id
-        self.entry_ids = entry_ids
-        self.done = done
-        self.deadline_s = deadline_s
-        self.left = len(entry_ids)
+Answered: TypeAlias = tuple[AddDone, Sequence[int]]
+"""Call ``done`` with these ids."""
 
 
 class PendingAdds:
     """See the module's text."""
 
     def __init__(self) -> None:
-        self._ledgers: dict[int, dict[int, AddBatch]] = {}
-        self._again: dict[tuple[int, int], deque[AddBatch]] = {}  # behind the one in _ledgers
-        self._batches: deque[AddBatch] = deque()
+        self._ledgers: dict[int, list[Add]] = {}  # oldest first; none is empty
 
     def __bool__(self) -> bool:
-        return bool(self._batches)
+        return bool(self._ledgers)
 
-    def add(self, batch: AddBatch) -> None:
-        ledger_id, entry_ids = batch.ledger_id, batch.entry_ids
-        pending = self._ledgers.get(ledger_id)
-        if pending is None:
-            pending = self._ledgers[ledger_id] = {}
-        if pending.keys().isdisjoint(entry_ids):
-            pending.update(dict.fromkeys(entry_ids, batch))
+    def add(self, ledger_id: int, add: Add) -> None:
+        adds = self._ledgers.get(ledger_id)
+        if adds is None:
+            self._ledgers[ledger_id] = [add]
         else:
-            for entry_id in entry_ids:
-                if entry_id in pending:
-                    self._again.setdefault((ledger_id, entry_id), deque()).append(batch)
-                else:
-                    pending[entry_id] = batch
-        self._batches.append(batch)
+            adds.append(add)
 
-    def answered(
-        self, ledger_id: int, entry_ids: Sequence[int]
-    ) -> list[tuple[AddBatch, list[int]]]:
-        """The batches that these answers belong to, each with its ids in the answers' order.
-        Ids that nobody waits for (late answers) are left out."""
-        pending = self._ledgers.get(ledger_id)
-        if pending is None:
-            return []
-        groups: list[tuple[AddBatch, list[int]]] = []
-        current: AddBatch | None = None
-        ids: list[int] = []
-        again = self._again
-        for entry_id in entry_ids:
-            batch = pending.pop(entry_id, None)
-            if batch is None:
-                continue
-            if again:
-                self._promote(pending, ledger_id, entry_id)
-            if batch is not current:
-                current, ids = batch, []
-                groups.append((batch, ids))
-            ids.append(entry_id)
-        if not pending:
+    def answered(self, ledger_id: int, entry_ids: list[int]) -> Sequence[Answered]:
+        """Whom these answers belong to, each with its ids in the answers' order. Ids that nobody
+        waits for (late answers) are left out."""
+        adds = self._ledgers.get(ledger_id)
+        if adds is None:
+            return ()
+        groups, at = _answered_in_order(adds, entry_ids)
+        for entry_id in entry_ids[at:]:
+            _answered_one(adds, entry_id, groups)
+        if not adds:
             del self._ledgers[ledger_id]
-        for batch, answered_ids in groups:
-            batch.left -= len(answered_ids)
-        batches = self._batches
-        while batches and not batches[0].left:
-            batches.popleft()
         return groups
 
-    def _promote(self, pending: dict[int, AddBatch], ledger_id: int, entry_id: int) -> None:
-        waiting = self._again.get((ledger_id, entry_id))
-        if waiting is None:
-            return
-        pending[entry_id] = waiting.popleft()
-        if not waiting:
-            del self._again[ledger_id, entry_id]
+    def expired(self, now_s: float) -> list[tuple[Answered, float]]:
+        """The adds whose time is over with their unanswered ids, and when they expired; they are
+        forgotten."""
+        found = []
+        for ledger_id, adds in list(self._ledgers.items()):
+            late = [add for add in adds if add[2] <= now_s]
+            found += [((done, entry_ids), deadline_s) for entry_ids, done, deadline_s in late]
+            del adds[: len(late)]
+            if not adds:
+                del self._ledgers[ledger_id]
+        return found
 
-    def expired(self, now_s: float) -> list[tuple[AddBatch, list[int]]]:
-        """The batches whose time is over, each with its unanswered ids; they are forgotten."""
-        groups = []
-        batches = self._batches
-        while batches and (not batches[0].left or batches[0].deadline_s <= now_s):
-            batch = batches.popleft()
-            if batch.left:
-                groups.append((batch, self._forget(batch)))
-        return groups
+    def drain(self) -> list[Answered]:
+        """All adds with their unanswered ids; nothing is pending afterwards."""
+        ledgers, self._ledgers = self._ledgers, {}
+        return [(done, entry_ids) for adds in ledgers.values() for entry_ids, done, _ in adds]
 
-    def drain(self) -> list[tuple[AddBatch, list[int]]]:
-        """All batches with their unanswered ids; nothing is pending afterwards."""
-        groups = [(batch, self._forget(batch)) for batch in self._batches if batch.left]
-        self._batches.clear()
-        assert not self._ledgers, "an add belongs to no batch"
-        assert not self._again, "an add belongs to no batch"
-        return groups
 
-    def _forget(self, batch: AddBatch) -> list[int]:
-        ledger_id = batch.ledger_id
-        pending = self._ledgers[ledger_id]
-        ids = []
-        for entry_id in batch.entry_ids:
-            waiting = self._again.get((ledger_id, entry_id)) if self._again else None
-            if waiting is not None and batch in waiting:
-                waiting.remove(batch)
-                if not waiting:
-                    del self._again[ledger_id, entry_id]
-            elif pending.get(entry_id) is batch:
-                del pending[entry_id]
-                self._promote(pending, ledger_id, entry_id)
+def _answered_in_order(adds: list[Add], entry_ids: list[int]) -> tuple[list[Answered], int]:
+    """Take the ids that come as they were sent, oldest add first; returns whom they belong to and
+    how many they are."""
+    groups: list[Answered] = []
+    at = whole = 0
+    left = len(entry_ids)
+    for owed, done, deadline_s in adds:
+        count = len(owed)
+        if not left or owed[0] != entry_ids[at]:
+            break
+        if count > left:
+            owed, rest = owed[:left], owed[left:]
+            count = left
+        else:
+            rest = ()
+        if count > 1 and list(owed) != entry_ids[at : at + count]:
+            break
+        groups.append((done, owed))
+        at += count
+        left -= count
+        if rest:
+            adds[whole] = (rest, done, deadline_s)
+            break
+        whole += 1
+    del adds[:whole]
+    return groups, at
+
+
+def _answered_one(adds: list[Add], entry_id: int, groups: list[Answered]) -> None:
+    """Take one id from the oldest add that has it, if any."""
+    for index, (owed, done, deadline_s) in enumerate(adds):
+        if entry_id in owed:
+            left = [each for each in owed if each != entry_id]
+            if left:
+                adds[index] = (left, done, deadline_s)
             else:
-                continue
-            ids.append(entry_id)
-        if not pending:
-            del self._ledgers[ledger_id]
-        batch.left = 0
-        return ids
+                del adds[index]
+            groups.append((done, (entry_id,)))
+            return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from magnetar.ledger.add_frames import AddFrames
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.connection import BookieConnection
 from magnetar.ledger.lane import ConnectionOptions, Resolve
@@ -28,6 +29,7 @@ class ConnectionPool:
         self._available = available
         self._clients: dict[BookieId, BookieClient] = dict(local or {})
         self._options = options or ConnectionOptions()
+        self._frames = AddFrames()
         self._closed = False
 
     def client(self, bookie_id: BookieId) -> BookieClient:
@@ -35,7 +37,7 @@ class ConnectionPool:
         assert not self._closed, "the pool is closed"
         client = self._clients.get(bookie_id)
         if client is None:
-            client = BookieConnection(bookie_id, self._resolve, self._options)
+            client = BookieConnection(bookie_id, self._resolve, self._options, self._frames)
             self._clients[bookie_id] = client
         return client
 

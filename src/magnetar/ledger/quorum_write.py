@@ -87,6 +87,7 @@ class QuorumWrite:
 
     __slots__ = (
         "_ack_quorum",
+        "_any_replaced",
         "_beyond",
         "_down",
         "_epochs",
@@ -114,6 +115,7 @@ class QuorumWrite:
         self._scattered = not self._uniform  # some slot has ids beyond its mark
         self._epochs = [0] * ensemble_size
         self._since = [0] * ensemble_size  # the epoch that the slot's bookie came with
+        self._any_replaced = False  # whether ``_since`` says anything
         self._down = [False] * ensemble_size
         self.last_add_confirmed = first_lac
         self.last_add_pushed = first_lac
@@ -129,22 +131,21 @@ class QuorumWrite:
 
     def acknowledged(self, slot: int, entry_ids: Sequence[int], epoch: int) -> int:
         """``slot`` holds ``entry_ids`` durably; returns the LAC, moved or not."""
-        if epoch < self._since[slot] or not entry_ids:
+        if not entry_ids or (self._any_replaced and epoch < self._since[slot]):
             return self.last_add_confirmed
         first, last = entry_ids[0], entry_ids[-1]
         assert last <= self.last_add_pushed
         marks = self._marks
         if (
-            self._uniform
+            not self._scattered
             and first == marks[slot] + 1
-            and not self._beyond[slot]
             and (first == last or _consecutive(entry_ids))
         ):
-            marks[slot] = last
-            if last <= self.last_add_confirmed:
-                return self.last_add_confirmed
-        else:
-            self._record(slot, entry_ids)
+            marks[slot] = last  # most answers by far come here: nothing else is touched
+            if last > self.last_add_confirmed and self.state is WriteState.STEADY:
+                self._advance_to_quorum()
+            return self.last_add_confirmed
+        self._record(slot, entry_ids)
         return self._advance()
 
     def failed(self, slot: int, epoch: int, kind: FailureKind) -> Verdict:
@@ -268,6 +269,7 @@ class QuorumWrite:
         self._down[slot] = False
         self._epochs[slot] += 1
         self._since[slot] = self._epochs[slot]
+        self._any_replaced = True
         unconfirmed = range(self.last_add_confirmed + 1, self.last_add_pushed + 1)
         return Resend(slot, self._epochs[slot], self.stripe(slot, unconfirmed))
 
@@ -277,10 +279,13 @@ class QuorumWrite:
             if self._scattered:
                 self._advance_by_entry()
             else:
-                full = sorted(self._marks)[-self._ack_quorum]
-                if full > self.last_add_confirmed:
-                    self.last_add_confirmed = full
+                self._advance_to_quorum()
         return self.last_add_confirmed
+
+    def _advance_to_quorum(self) -> None:
+        full = sorted(self._marks)[-self._ack_quorum]
+        if full > self.last_add_confirmed:
+            self.last_add_confirmed = full
 
     def _advance_by_entry(self) -> None:
         entry_id = self.last_add_confirmed + 1

@@ -71,6 +71,17 @@ def test_what_is_built_verifies(
     assert digest.verify_lac(digest.build_lac(lac)) == lac
 
 
+@ALL_TYPES
+def test_a_run_of_entries_is_those_entries_built_one_by_one(digest_type: DigestType) -> None:
+    digest = EntryDigest(digest_type, 7, b"pw")
+    payloads = [b"one", memoryview(b"three"), b"", bytearray(b"x" * 100)]
+    lengths = [53, 58, 58, 158]
+    entries, length = digest.build_run(10, 8, 50, payloads)
+    one_by_one = zip(range(10, 14), lengths, payloads, strict=True)
+    assert entries == [digest.build(i, 8, total, payload) for i, total, payload in one_by_one]
+    assert length == 158
+
+
 @given(st.sampled_from([t for t in DigestType if t is not DigestType.DUMMY]), st.data())
 def test_any_changed_bit_is_found(digest_type: DigestType, data: st.DataObject) -> None:
     digest = EntryDigest(digest_type, 7, b"pw")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 from collections.abc import Sequence
@@ -293,6 +294,27 @@ def test_add_answers_survive_the_wire(wanted: list[tuple[int, int, int]]) -> Non
     for stream in (data, data + read):  # all adds at once, and mixed
         found = [a for a in answers(stream) if isinstance(a, v2.AddAnswers)]
         assert [(a.ledger_id, a.code, i) for a in found for i in a.entry_ids] == wanted
+
+
+@given(
+    st.lists(st.tuples(IDS, st.sampled_from([0, 104]), IDS), max_size=30),
+    st.sampled_from([b"", v2.encode_read_answer(1, 2, 3) + b"abc", bytes(28), b"\0" * 27]),
+    st.integers(0, 5),
+)
+def test_a_run_of_add_answers_is_found_at_the_front_of_a_chunk(
+    wanted: list[tuple[int, int, int]], rest: bytes, before: int
+) -> None:
+    """What follows is left alone: an answer of another kind, another size, or a cut frame."""
+    data = bytes(before) + b"".join(
+        v2.encode_add_answers(ledger, [entry_id], FencedError("x") if code else None)
+        for ledger, code, entry_id in wanted
+    )
+    view = memoryview(bytearray(data + rest))
+    runs, end = v2.decode_add_answers(view, before, len(view))
+    assert [(ledger, code, i) for ledger, code, ids in runs for i in ids] == wanted
+    assert end == len(data)
+    places = [(ledger, code) for ledger, code, _ in runs]
+    assert all(a != b for a, b in itertools.pairwise(places)), "a run is in two"
 
 
 @given(st.lists(st.binary(max_size=80), min_size=1, max_size=6))
