@@ -8,7 +8,6 @@ through the index, which is written after ``sync``.
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +24,8 @@ from magnetar.bookie.entry_log_format import (
     encode_record_headers,
     log_ids,
     log_path,
-    record_at,
     record_length,
+    records_at_start,
     seed_of,
 )
 from magnetar.env.disk import Disk, DiskFile
@@ -39,8 +38,6 @@ ENTRY_BYTES_MAX = 1 << 28
 
 Finished: TypeAlias = Callable[[int, int, Mapping[int, Sequence[int]]], None]
 """``finished(log id, bytes of records, ledger id -> (entries, bytes))``: a log takes no more."""
-
-_entry_ids = struct.Struct(">qq").unpack_from
 
 
 class LogIds:
@@ -185,9 +182,9 @@ class EntryLogReader:
         entry_id: int,
         entries_max: int,
         bytes_max: int,
-    ) -> list[tuple[int, bytes]]:
+    ) -> list[bytes]:
         """The entry at ``offset`` and, as far as they lie behind it within ``bytes_max``, the
-        next ones of its ledger: (entry id, entry) pairs, the ids consecutive.
+        next ones of its ledger; their ids are consecutive.
 
         Raises ``BookieIOError``, naming file and offset, if the first is not whole or cannot be
         read, and ``FileNotFoundError`` if there is no such log.
@@ -200,21 +197,12 @@ class EntryLogReader:
                 f"entry {ledger_id}:{entry_id} cannot be read from {file.path} at offset "
                 f"{offset}: {error}; read it from another bookie, and look at the disk"
             ) from error
-        entry = record_at(data, 0, seed)
-        if entry is None or _entry_ids(entry) != (ledger_id, entry_id):
+        found = records_at_start(data, seed, ledger_id, entry_id, entries_max)
+        if not found:
             raise BookieIOError(
                 f"entry {ledger_id}:{entry_id} is damaged in {file.path} at offset {offset}; "
                 "read it from another bookie and let re-replication restore this copy"
             )
-        found = [(entry_id, entry)]
-        pos = RECORD_HEADER_BYTES + len(entry)
-        while len(found) < entries_max:
-            following = record_at(data, pos, seed)
-            entry_id += 1
-            if following is None or _entry_ids(following) != (ledger_id, entry_id):
-                break
-            found.append((entry_id, following))
-            pos += RECORD_HEADER_BYTES + len(following)
         return found
 
     def _file(self, log_id: int) -> tuple[DiskFile, int]:

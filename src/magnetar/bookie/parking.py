@@ -39,11 +39,9 @@ class Parking:
         self._bytes_max = bytes_max
         self._retry = retry
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Waiting] = deque()
+        self.waiting: deque[_Waiting] = deque()
+        """To be asked whether it is empty; every add does."""
         self._byte_count = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def park(self, add: Add, byte_count: int) -> None:
         """Raises ``TooManyRequestsError`` when too much waits already."""
@@ -52,14 +50,14 @@ class Parking:
                 f"add to ledger {add.ledger_id}: the write cache is full and {self._byte_count} "
                 "bytes wait for its flush; try again later"
             )
-        if not self._waiting:
+        if not self.waiting:
             self._loop.call_later(WAIT_MS_MAX / 1000, self._expire)
-        self._waiting.append(_Waiting(add, byte_count, self._loop.time() + WAIT_MS_MAX / 1000))
+        self.waiting.append(_Waiting(add, byte_count, self._loop.time() + WAIT_MS_MAX / 1000))
         self._byte_count += byte_count
 
     def drain(self, full: Callable[[], bool]) -> None:
         """Carry out what waits, in order, until the cache is ``full`` again."""
-        while self._waiting and not full():
+        while self.waiting and not full():
             add = self._take().add
             try:
                 self._retry(add)
@@ -67,23 +65,23 @@ class Parking:
                 self._loop.call_soon(add.done, error, add.entry_ids)
 
     def refuse_all(self, error: BookieError) -> None:
-        while self._waiting:
+        while self.waiting:
             add = self._take().add
             self._loop.call_soon(add.done, error, add.entry_ids)
 
     def _take(self) -> _Waiting:
-        waiting = self._waiting.popleft()
+        waiting = self.waiting.popleft()
         self._byte_count -= waiting.byte_count
         return waiting
 
     def _expire(self) -> None:
         now = self._loop.time()
-        while self._waiting and self._waiting[0].deadline_s <= now:
+        while self.waiting and self.waiting[0].deadline_s <= now:
             add = self._take().add
             error = TooManyRequestsError(
                 f"add to ledger {add.ledger_id}: the write cache has been full for {WAIT_MS_MAX} "
                 "ms, its flush is behind; try again later"
             )
             self._loop.call_soon(add.done, error, add.entry_ids)
-        if self._waiting:
-            self._loop.call_at(max(self._waiting[0].deadline_s, now + 0.001), self._expire)
+        if self.waiting:
+            self._loop.call_at(max(self.waiting[0].deadline_s, now + 0.001), self._expire)

@@ -1,24 +1,33 @@
 """Decides how long a catch-up reader rests, so that it does not crowd out the adds.
 
 A reader that goes forward through a ledger rests after each read from the disk ``REST_SHARE`` times
-as long as that took, while entries are being added. What starts anew (the first read of a ledger, a
-jump) never waits. See ``docs/adr/0018-reads-yield-to-adds.md``.
+as long as that took, while entries are being added. It may have asked for several runs at once: a
+read is one of a reader that goes forward when it begins where another one has ended, or was asked
+to end; their rests add up. What starts anew (the first read of a ledger, a jump) never waits. See
+``docs/adr/0018-reads-yield-to-adds.md``.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import deque
 
 REST_SHARE = 2.0
 REST_S_MAX = 0.05
+"""After one read."""
 ADDING_S = 0.1
 """So long after an add was seen, adds count as going on."""
 LEDGERS_MAX = 1024
+RUNS_AT_ONCE_MAX = 32
+"""Ends of reads that are remembered of a ledger."""
 
 
-class _Reader(NamedTuple):
-    next_entry_id: int
-    resting_until_s: float
+class _Reader:
+    __slots__ = ("ended_at_s", "ends", "resting_until_s")
+
+    def __init__(self) -> None:
+        self.ends: deque[int] = deque(maxlen=RUNS_AT_ONCE_MAX)
+        self.ended_at_s = 0.0
+        self.resting_until_s = 0.0
 
 
 class ReadPace:
@@ -35,16 +44,29 @@ class ReadPace:
         if appended_bytes != self._appended_bytes:
             self._appended_bytes, self._added_at_s = appended_bytes, now_s
         reader = self._readers.get(ledger_id)
-        if reader is None or reader.next_entry_id != entry_id:
+        if reader is None or entry_id not in reader.ends:
             return 0.0
         if now_s - self._added_at_s >= ADDING_S:
             return 0.0
         return max(0.0, reader.resting_until_s - now_s)
 
-    def read(self, ledger_id: int, next_entry_id: int, seconds: float, now_s: float) -> None:
-        """A read that took ``seconds`` ended before ``next_entry_id``."""
-        rest_s = min(REST_SHARE * seconds, REST_S_MAX)
-        self._readers.pop(ledger_id, None)
-        self._readers[ledger_id] = _Reader(next_entry_id, now_s + rest_s)
+    def begun(self, ledger_id: int, next_entry_id: int) -> None:
+        """A read is to end before ``next_entry_id``."""
+        reader = self._readers.pop(ledger_id, None) or _Reader()
+        self._readers[ledger_id] = reader
+        reader.ends.append(next_entry_id)
         if len(self._readers) > LEDGERS_MAX:
             del self._readers[next(iter(self._readers))]
+
+    def ended(self, ledger_id: int, next_entry_id: int, begun_s: float, now_s: float) -> None:
+        """A read that began at ``begun_s`` has ended before ``next_entry_id``. Where it waited
+        for another read of the ledger only the other one was at work."""
+        reader = self._readers.get(ledger_id)
+        if reader is None:
+            return
+        if next_entry_id not in reader.ends:
+            reader.ends.append(next_entry_id)
+        worked_s = now_s - max(begun_s, reader.ended_at_s)
+        reader.ended_at_s = now_s
+        rest_s = min(REST_SHARE * worked_s, REST_S_MAX)
+        reader.resting_until_s = max(reader.resting_until_s, now_s) + rest_s

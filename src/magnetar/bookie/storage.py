@@ -55,9 +55,10 @@ SYNC_BYTES = 4 << 20
 """Written between syncs of an entry log: one large sync would hold up the journal's on the same
 device."""
 RANDOM_READ_BYTES = 64 << 10
-"""Read when the ledger's reader is not known to move forward."""
+"""Read ahead for a reader that is not known to move forward, or while it is not known how large
+the ledger's entries are."""
 READERS_KEPT_MAX = 256
-"""Ledgers whose next expected read a lane remembers."""
+"""Expected next reads, and sizes of a ledger's entries, that a lane remembers."""
 
 
 class Encodable(Protocol):
@@ -107,7 +108,8 @@ class LedgerStorage:
         self._work: FlushWork | None = None
         self._read_lanes = [disk.lane(f"read-{index}-{n}") for n in range(READ_LANES)]
         self._readers = [EntryLogReader(disk, path) for _ in range(READ_LANES)]
-        self._following: list[dict[int, int]] = [{} for _ in range(READ_LANES)]
+        self._following: list[dict[tuple[int, int], None]] = [{} for _ in range(READ_LANES)]
+        self._entry_bytes: list[dict[int, int]] = [{} for _ in range(READ_LANES)]
 
     def open(self, count: int, journals: int) -> None:
         """Blocking. ``count``: ledger directories; ``journals``: journal directories."""
@@ -327,43 +329,68 @@ class LedgerStorage:
     # -- reading ------------------------------------------------------------------------------
 
     def read(
-        self, ledger_id: int, entry_id: int, entries_max: int, bytes_max: int
-    ) -> asyncio.Future[list[tuple[int, bytes]]]:
-        """The entry and some that follow it, from the entry log; empty: not in the index.
-        Fails with ``BookieIOError``."""
+        self, ledger_id: int, entry_id: int, entries_max: int, bytes_max: int, ahead: bool = False
+    ) -> asyncio.Future[list[bytes]]:
+        """The entry and some that follow it without a gap, from the entry log; empty: not in the
+        index. ``ahead``: only the first was asked for, so if the reader is not known to move
+        forward less is read. Fails with ``BookieIOError``."""
         lane = ledger_id % READ_LANES
         return self._read_lanes[lane].run(
-            lambda: self._read(lane, ledger_id, entry_id, entries_max, bytes_max)
+            lambda: self._read(lane, ledger_id, entry_id, entries_max, bytes_max, ahead)
         )
 
     def _read(
-        self, lane: int, ledger_id: int, entry_id: int, entries_max: int, bytes_max: int
-    ) -> list[tuple[int, bytes]]:
+        self,
+        lane: int,
+        ledger_id: int,
+        entry_id: int,
+        entries_max: int,
+        bytes_max: int,
+        ahead: bool,
+    ) -> list[bytes]:
         location = self.location_index.location(ledger_id, entry_id)
         if location is None:
             return []
-        following = self._following[lane]
-        if following.pop(ledger_id, 0) != entry_id:
+        following, sizes = self._following[lane], self._entry_bytes[lane]
+        known_bytes = sizes.pop(ledger_id, 0)
+        forward = following.pop((ledger_id, entry_id), False) is None
+        if not known_bytes or (ahead and not forward):
             bytes_max = min(bytes_max, RANDOM_READ_BYTES)
+        if known_bytes:  # whole records only: what is cut off would be read again
+            whole = max(1, min(entries_max, bytes_max // known_bytes))
+            bytes_max = whole * (RECORD_HEADER_BYTES + known_bytes)
+        found = self._read_at(location, lane, ledger_id, entry_id, entries_max, bytes_max)
+        sizes[ledger_id] = max(len(found[0]), len(found[-1]))
+        following[ledger_id, entry_id + len(found)] = None
+        for remembered in (following, sizes):
+            if len(remembered) > READERS_KEPT_MAX:
+                del remembered[next(iter(remembered))]  # type: ignore[arg-type]
+        return found
+
+    def _read_at(
+        self,
+        location: tuple[int, int],
+        lane: int,
+        ledger_id: int,
+        entry_id: int,
+        entries_max: int,
+        bytes_max: int,
+    ) -> list[bytes]:
+        """At ``location``, or where compaction has put it since the index was asked."""
         reader = self._readers[lane]
         while True:
             try:
-                found = reader.read(*location, ledger_id, entry_id, entries_max, bytes_max)
-                break
+                return reader.read(*location, ledger_id, entry_id, entries_max, bytes_max)
             except OSError as error:
                 moved = self.location_index.location(ledger_id, entry_id)
                 if isinstance(error, FileNotFoundError) and moved not in (None, location):
-                    location = moved  # compaction replaced the log since the index was asked
+                    location = moved
                     continue
                 path = log_path(self.path, location[0])
                 raise BookieIOError(
                     f"entry {ledger_id}:{entry_id} should lie in {path} at offset {location[1]}: "
                     f"{error}; read it from another bookie"
                 ) from error
-        following[ledger_id] = found[-1][0] + 1
-        if len(following) > READERS_KEPT_MAX:
-            del following[next(iter(following))]
-        return found
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
         """Every entry of the ledger in this directory, ascending."""

@@ -34,8 +34,11 @@ class WriteHalf:
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self.ledgers[ledger_id] = {}
-        ledger.update(zip(entry_ids, entries, strict=True))
         count = len(entries)
+        if count == 1:  # a writer of many ledgers adds one at a time: 0.1 instead of 0.6 us
+            ledger[entry_ids[0]] = entries[0]
+        else:
+            ledger.update(zip(entry_ids, entries, strict=True))
         self.byte_count += size + count * ENTRY_OVERHEAD_BYTES
         self.entry_count += count
 
@@ -92,6 +95,25 @@ class WriteCache:
             if ledger is not None:
                 return ledger.get(entry_id)
         return None
+
+    def run(self, ledger_id: int, entry_id: int, count: int) -> list[bytes]:
+        """The entry and those that follow it without a gap, at most ``count``."""
+        active = self.active.ledgers.get(ledger_id, {})
+        flushing = self.flushing.ledgers.get(ledger_id, {}) if self.flushing is not None else {}
+        found: list[bytes] = []
+        for each in range(entry_id, entry_id + count):
+            entry = active.get(each) or flushing.get(each)
+            if entry is None:
+                break
+            found.append(entry)
+        return found
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        """Whether any entry of the ledger is here."""
+        flushing = self.flushing
+        return ledger_id in self.active.ledgers or (
+            flushing is not None and ledger_id in flushing.ledgers
+        )
 
     @property
     def full(self) -> bool:

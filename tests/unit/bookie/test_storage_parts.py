@@ -112,10 +112,11 @@ def test_entries_are_read_with_those_that_follow(tmp_path: Path) -> None:
     places = {(ledger_id, i): (log_id, offset) for ledger_id, i, log_id, offset in rows}
     reader = EntryLogReader(RealDisk(), tmp_path)
     found = reader.read(*places[1, 2], 1, 2, 100, 1 << 20)
-    assert found == [(i, entry(1, i, size=100)) for i in (2, 3, 4)]  # then ledger 2 begins
-    assert [i for i, _ in reader.read(*places[1, 5], 1, 5, 2, 1 << 20)] == [5, 6]
-    assert [i for i, _ in reader.read(*places[2, 0], 2, 0, 100, 300)] == [0, 1]
-    assert [i for i, _ in reader.read(*places[2, 0], 2, 0, 100, 1)] == [0]
+    assert found == [entry(1, i, size=100) for i in (2, 3, 4)]  # then ledger 2 begins
+    assert reader.read(*places[1, 5], 1, 5, 2, 1 << 20) == [entry(1, i, size=100) for i in (5, 6)]
+    two, one = [entry(2, i, size=100) for i in (0, 1)], [entry(2, 0, size=100)]
+    assert reader.read(*places[2, 0], 2, 0, 100, 300) == two
+    assert reader.read(*places[2, 0], 2, 0, 100, 1) == one
     with pytest.raises(BookieIOError, match="damaged"):
         reader.read(*places[1, 2], 1, 3, 100, 1 << 20)  # another entry lies there
     reader.close()
@@ -133,7 +134,7 @@ def test_logs_roll_and_a_closed_one_tells_its_ledgers(tmp_path: Path) -> None:
     assert len(log_ids(disk.list(tmp_path))) > 2
     reader = EntryLogReader(disk, tmp_path)
     for ledger_id, entry_id, log_id, offset in rows:
-        data = reader.read(log_id, offset, ledger_id, entry_id, 1, 4096)[0][1]
+        (data,) = reader.read(log_id, offset, ledger_id, entry_id, 1, 4096)
         assert data == entry(7, entry_id, size=100)
     total = 0
     for log_id in log_ids(disk.list(tmp_path)):
@@ -221,7 +222,7 @@ def test_both_halves_of_the_write_cache_are_read(tmp_path: Path) -> None:
 def test_the_read_cache_keeps_its_bound_and_its_count(puts: list[tuple[int, int, int]]) -> None:
     cache = ReadCache(3000)
     for ledger_id, entry_id, size in puts:
-        cache.put(ledger_id, [(entry_id, bytes(size))])
+        cache.put(ledger_id, entry_id, [bytes(size)] * (size % 5))
         assert cache.byte_count <= 3000
     for ledger_id in range(4):
         cache.drop_ledger(ledger_id)
@@ -229,12 +230,26 @@ def test_the_read_cache_keeps_its_bound_and_its_count(puts: list[tuple[int, int,
 
 
 def test_the_read_cache_forgets_the_oldest_first() -> None:
-    cache = ReadCache(1000)
-    cache.put(1, [(i, bytes(100)) for i in range(4)])
+    cache = ReadCache(3000)
+    for first in (0, 2, 10, 20):
+        cache.put(1, first, [b"%d" % (first + i) + bytes(100) for i in range(2)])
     assert cache.get(1, 0) is None
-    assert cache.get(1, 3) == bytes(100)
-    cache.drop_entries(1, [3, 77])
-    assert cache.get(1, 3) is None
+    assert [cache.get(1, i) for i in (3, 4, 9, 11)] == [
+        b"3" + bytes(100), None, None, b"11" + bytes(100)
+    ]  # fmt: skip
+    assert cache.run(1, 10, 9) == [b"10" + bytes(100), b"11" + bytes(100)]
+    assert cache.run(1, 11, 9) == [b"11" + bytes(100)]
+    assert cache.run(2, 10, 1) == ()
+
+
+def test_the_read_cache_forgets_runs_of_entries_that_were_added_again() -> None:
+    cache = ReadCache(1 << 20)
+    for first in (0, 5, 10, 15):
+        cache.put(1, first, [b"old"] * 5)
+    cache.put(2, 5, [b"old"] * 5)
+    cache.drop_entries(1, [9, 10, 77])
+    assert [cache.get(1, i) for i in (4, 5, 9, 10, 14, 15)] == [b"old", *[None] * 5]
+    assert cache.get(2, 9) == b"old"
 
 
 # -- ledger records ---------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+"""Reads from entry logs: what one read brings, what is kept of it, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.env.disk import DiskFile, RealDisk
+from tests.unit.bookie.storage_kit import add, entry, running, settings
+
+RECOVERY = 1
+
+
+class CountingFile:
+    """Counts what is read of the entry logs."""
+
+    def __init__(self, file: DiskFile, disk: CountingDisk) -> None:
+        self._file, self._disk = file, disk
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def pread(self, byte_count: int, offset: int) -> bytes:
+        self._disk.read_bytes.append(byte_count)
+        return self._file.pread(byte_count, offset)
+
+
+class CountingDisk(RealDisk):
+    def __init__(self) -> None:
+        self.read_bytes: list[int] = []
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        file = super().open(path, create=create)
+        if path.suffix != ".log":
+            return file
+        return CountingFile(file, self)  # type: ignore[return-value]
+
+
+async def flushed(bookie: Bookie, ledger_id: int, count: int, size: int) -> list[bytes]:
+    entries = [entry(ledger_id, i, size=size) for i in range(count)]
+    await add(bookie, ledger_id, range(count), entries=entries)
+    await bookie._flusher.flush_all()
+    return entries
+
+
+def test_a_batch_read_reads_what_it_gives(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = CountingDisk()
+        async with running(settings(tmp_path, read_cache_bytes=0), disk) as bookie:
+            entries = await flushed(bookie, 1, 1000, 1000)
+            record_bytes = 8 + len(entries[0])
+            assert await bookie.read_batch(1, 0, 10, 1 << 20) == entries[:10]
+            disk.read_bytes.clear()
+            assert await bookie.read_batch(1, 10, 300, 1 << 20) == entries[10:310]
+            assert await bookie.read_batch(1, 700, 900, 50 * len(entries[0])) == entries[700:750]
+            assert sum(disk.read_bytes) <= 350 * record_bytes
+            assert len(disk.read_bytes) <= 3
+
+    asyncio.run(scenario())
+
+
+def test_readers_one_after_the_other_share_what_was_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = CountingDisk()
+        async with running(settings(tmp_path), disk) as bookie:
+            entries = await flushed(bookie, 1, 300, 1000)
+            for _ in range(2):
+                assert await bookie.read_batch(1, 0, 300, 1 << 20) == entries
+            for entry_id in (0, 150, 299):
+                assert bookie.read_cached(1, entry_id) == entries[entry_id]
+            assert sum(disk.read_bytes) <= 300 * 1100 + 64
+
+    asyncio.run(scenario())
+
+
+def test_what_was_read_before_an_entry_was_added_again_is_not_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            old = await flushed(bookie, 1, 20, 100)
+            newer = [entry(1, i, lac=0, size=100) for i in range(20)]
+            reading = asyncio.ensure_future(bookie.read_batch(1, 0, 20, 1 << 20))
+            await asyncio.sleep(0)  # the read is under way
+            await add(bookie, 1, [7], flags=RECOVERY, entries=[newer[7]])
+            await reading
+            assert await bookie.read_batch(1, 0, 20, 1 << 20) == [*old[:7], newer[7], *old[8:]]
+            await add(
+                bookie, 1, [9], flags=RECOVERY, entries=[newer[9]]
+            )  # what was kept has it as it was
+            await bookie._flusher.flush_all()
+            assert await bookie.read_entry(1, 7) == newer[7]
+            assert await bookie.read_entry(1, 9) == newer[9]
+
+    asyncio.run(scenario())
+
+
+def test_a_read_from_before_a_newer_entry_was_flushed_keeps_only_what_comes_before_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            old = await flushed(bookie, 1, 20, 100)
+            newer = entry(1, 7, lac=0, size=100)
+            await add(bookie, 1, [7], flags=RECOVERY, entries=[newer])
+            assert await bookie.read_entry(1, 5) == old[5]  # reads the old entry 7 ahead
+            await bookie._flusher.flush_all()
+            assert await bookie.read_entry(1, 7) == newer
+
+    asyncio.run(scenario())
