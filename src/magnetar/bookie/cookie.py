@@ -13,6 +13,7 @@ and its settings must say the same, or it does not start:
 | there | one without cookie          | refuse: a disk was wiped, replaced or not mounted |
 | there | one differs                 | refuse, and say how                              |
 | there | one holds its cookie only   | refuse: its entries were removed                 |
+| there | two journals have changed places | refuse                                      |
 
 Runs before anything else touches the directories. Source: BookKeeper's
 ``LegacyCookieValidation``; docs/adr/0034-cookies.md says where we differ.
@@ -31,6 +32,7 @@ from magnetar.env.disk import Disk, RealDisk
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BookieIOError,
+    ConfigError,
     CookieError,
     MetadataFormatError,
     NodeExistsError,
@@ -43,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 CURRENT = "current"
 VERSION = "VERSION"
+PLACE = "PLACE"
+"""Of a journal directory: which of how many it is."""
 _NO_DATA = (CURRENT, MARK_NAME, f"{MARK_NAME}.new", "lost+found")
 
 _ADVICE = {
@@ -70,8 +74,11 @@ async def check_cookie(
     ``directories``: the ledger directories; ``journal_directories``: the others (none: the same).
     ``host_port`` only tells the reader of an error which bookie it is. ``relative_to``: note
     directories below it by their path from there, so that a data directory that holds everything
-    may be moved as a whole. Raises ``BookieIOError`` if a directory cannot be read or written.
+    may be moved as a whole. Raises ``BookieIOError`` if a directory cannot be read or written,
+    ``ConfigError`` if one is named twice.
     """
+    _require_distinct("bookie.journal.directories", journal_directories)
+    _require_distinct("bookie.ledger_directories", directories)
     check = _Check(
         disk or RealDisk(),
         journal_directories,
@@ -99,6 +106,17 @@ async def check_cookie(
         ) from error
     finally:
         await lane.close()
+
+
+def _require_distinct(setting: str, directories: Sequence[Path]) -> None:
+    seen: set[Path] = set()
+    for directory in directories:
+        if directory.absolute() in seen:
+            raise ConfigError(
+                f"{setting} names {directory} twice; accepted: directories that differ, best on "
+                "disks of their own"
+            )
+        seen.add(directory.absolute())
 
 
 async def _stored_cookie(store: MetadataStore, node: str) -> Cookie | None:
@@ -170,7 +188,25 @@ class _Check:
         for directory in self.ledgers:
             if self._is_empty(directory) and not self._marked(directory):
                 raise self._emptied(directory)
+        for index, directory in enumerate(self.journals):
+            self._check_place(index, directory)
         return True
+
+    def _check_place(self, index: int, directory: Path) -> None:
+        """Is this journal directory the one that had this number? A mark of one journal would
+        skip what another holds. (Ledger directories have theirs in ``lastmark``.)"""
+        wanted = b"%d of %d\n" % (index + 1, len(self.journals))
+        path = directory / CURRENT / PLACE
+        found = self._content(path)
+        if found is None:  # of a bookie from before this was kept
+            self._replace(path, wanted)
+        elif found != wanted:
+            raise CookieError(
+                f"{self.who} does not start: {path} says that the directory is journal "
+                f"{found.decode('utf-8', 'replace').strip()!r}, its settings say "
+                f"{wanted.decode().strip()!r}: were disks mounted in each other's place? To start "
+                f"it, {_ADVICE['journal directories']}"
+            )
 
     def stamp(self) -> None:
         """Write the first mark into every ledger directory and the cookie into every directory,
@@ -180,31 +216,42 @@ class _Check:
             self.disk.make_dir(directory)
             MarkFile(self.disk, directory).store(Marks(index, len(self.ledgers), beginnings))
         data = encode_cookie(self.cookie)
+        for index, directory in enumerate(self.journals):
+            place = b"%d of %d\n" % (index + 1, len(self.journals))
+            self._replace(directory / CURRENT / PLACE, place)
         for directory in self.directories:
-            target = _version_file(directory)
-            temporary = target.with_suffix(".new")
-            self.disk.make_dir(target.parent)
-            if temporary.name in self.disk.list(target.parent):
-                self.disk.remove(temporary)  # a stamp that a crash cut short
-            file = self.disk.open(temporary, create=True)
-            try:
-                file.pwritev([data], 0)
-                file.datasync()
-            finally:
-                file.close()
-            self.disk.rename(temporary, target)
-            self.disk.sync_dir(target.parent)
+            self._replace(_version_file(directory), data)
 
-    def _read(self, directory: Path) -> Cookie | None:
-        path = _version_file(directory)
+    def _replace(self, target: Path, data: bytes) -> None:
+        """Atomically and durably."""
+        temporary = target.with_suffix(".new")
+        self.disk.make_dir(target.parent)
+        if temporary.name in self.disk.list(target.parent):
+            self.disk.remove(temporary)  # a stamp that a crash cut short
+        file = self.disk.open(temporary, create=True)
+        try:
+            file.pwritev([data], 0)
+            file.datasync()
+        finally:
+            file.close()
+        self.disk.rename(temporary, target)
+        self.disk.sync_dir(target.parent)
+
+    def _content(self, path: Path) -> bytes | None:
         try:
             file = self.disk.open(path)
         except FileNotFoundError:
             return None
         try:
-            data = file.pread(self.disk.size(path), 0)
+            return file.pread(self.disk.size(path), 0)
         finally:
             file.close()
+
+    def _read(self, directory: Path) -> Cookie | None:
+        path = _version_file(directory)
+        data = self._content(path)
+        if data is None:
+            return None
         try:
             return decode_cookie(data, str(path))
         except MetadataFormatError as error:
@@ -269,7 +316,7 @@ class _Check:
         if any(name not in _NO_DATA for name in names):
             return False
         current = self.disk.list(directory / CURRENT) if CURRENT in names else []
-        return all(name.partition(".")[0] == VERSION for name in current)
+        return all(name.partition(".")[0] in (VERSION, PLACE) for name in current)
 
 
 def difference(found: Cookie, expected: Cookie) -> tuple[str, str, str] | None:

@@ -121,15 +121,19 @@ class LedgerClient:
         )
 
     async def _choose_ensemble(self) -> tuple[BookieId, ...]:
-        """Bookies that did not fail lately if there are enough of them, else any."""
+        """Bookies that did not fail lately; without enough of them also those whose failure is
+        longest ago, as few as are needed."""
         available = await self._pool.available()
         placement = await self._context.topology.placement(available)
         size, quorum = self._config.ensemble_size, self._config.write_quorum
-        failed_lately = self._context.quarantine.reasons(asyncio.get_running_loop().time())
-        try:
-            return choose_ensemble(available, size, failed_lately, self._random, placement, quorum)
-        except NotEnoughBookiesError:
-            return choose_ensemble(available, size, {}, self._random, placement, quorum)
+        failed = self._context.quarantine.reasons(asyncio.get_running_loop().time())
+        avoided = {bookie: failed[bookie] for bookie in failed if bookie in available}
+        while avoided:
+            try:
+                return choose_ensemble(available, size, avoided, self._random, placement, quorum)
+            except NotEnoughBookiesError:
+                del avoided[next(iter(avoided))]
+        return choose_ensemble(available, size, {}, self._random, placement, quorum)
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """A reader of the whole ledger. If it is not closed, its writer is fenced off and the

@@ -18,10 +18,11 @@ class Quarantine:
         self._until_s: dict[BookieId, tuple[float, str]] = {}
 
     def failed(self, bookie_id: BookieId, reason: str, now_s: float) -> None:
+        self._until_s.pop(bookie_id, None)
         self._until_s[bookie_id] = (now_s + QUARANTINE_S, reason)
 
     def reasons(self, now_s: float) -> dict[BookieId, str]:
-        """The bookies to avoid at ``now_s`` and why."""
+        """The bookies to avoid at ``now_s`` and why; whose failure is longest ago comes first."""
         over = [bookie for bookie, (until_s, _) in self._until_s.items() if until_s <= now_s]
         for bookie in over:
             del self._until_s[bookie]

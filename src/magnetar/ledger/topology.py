@@ -27,6 +27,8 @@ from magnetar.model.errors import ConfigError
 from magnetar.model.ids import BookieId
 
 SPACE_S = 60.0
+SPACE_ANSWER_S = 0.5
+"""A bookie that needs longer to tell is one that does not: ledgers are not kept waiting for it."""
 RACK_PROPERTY = "rack"
 ZONE_PROPERTY = "zone"
 
@@ -113,5 +115,5 @@ class Topology:
 
     async def _ask(self, bookie_id: BookieId) -> int | None:
         space = self._pool.client(bookie_id).disk_space()
-        told = await reply(bookie_id, space, self._config.read_timeout_ms / 1000)
+        told = await reply(bookie_id, space, SPACE_ANSWER_S)
         return None if isinstance(told, Refusal) else told[1]

@@ -13,7 +13,7 @@ import pytest
 from magnetar.bookie.cookie import check_cookie
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
-from magnetar.model.errors import BookieIOError, CookieError
+from magnetar.model.errors import BookieIOError, ConfigError, CookieError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_cookie import decode_cookie, encode_cookie
 from tests.unit.env.lossy_metadata import LossyStore
@@ -267,3 +267,46 @@ def test_a_broken_cookie_in_the_store(site: Site) -> None:
     site.with_store(damage)
     with pytest.raises(CookieError, match=f"{NODE} in the metadata store is no bookie's cookie"):
         site.check()
+
+
+def test_a_ledger_directory_that_was_emptied_but_for_its_cookie_is_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.start()
+    for name in ("data.log", "lastmark"):
+        (tmp_path / "ledgers1" / name).unlink()
+    with pytest.raises(CookieError, match=r"ledgers1 holds its current/VERSION and nothing else"):
+        site.check()
+
+
+def test_a_first_start_that_has_not_come_to_write_anything_goes_on(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.check()
+    site.check()
+
+
+def test_journals_that_have_changed_places_are_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path, journals=("journal0", "journal1"))
+    site.start()
+    site.check()
+    (tmp_path / "journal0").rename(tmp_path / "other")
+    (tmp_path / "journal1").rename(tmp_path / "journal0")
+    (tmp_path / "other").rename(tmp_path / "journal1")
+    with pytest.raises(CookieError, match="is journal '2 of 2', its settings say '1 of 2'"):
+        site.check()
+
+
+def test_a_bookie_from_before_places_were_kept_gets_them(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.start()
+    place = tmp_path / "journal0" / "current" / "PLACE"
+    place.unlink()
+    site.check()
+    assert place.read_bytes() == b"1 of 1\n"
+
+
+def test_a_directory_named_twice_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    site = Site(tmp_path, ledgers=("ledgers0", "ledgers0"))
+    with pytest.raises(ConfigError, match=r"ledger_directories names .*ledgers0 twice"):
+        site.check()
+    assert not (tmp_path / "ledgers0").exists()
+    Site(tmp_path).start()

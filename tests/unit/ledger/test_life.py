@@ -14,6 +14,7 @@ from magnetar.model.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
+from magnetar.model.ids import BookieId
 from magnetar.model.ledger import DigestType, LedgerState
 from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads
@@ -198,5 +199,19 @@ def test_an_entry_that_nobody_has_is_told_by_bookie() -> None:
         assert [entry.entry_id for entry in await reader.read(0, 1, 100)] == [0]
         with pytest.raises(NoEntryError, match=r"b1.*b2.*b3|b2.*b3.*b1|b3.*b1.*b2"):
             await reader.read(1, 5, 1000)
+
+    run_virtual(run())
+
+
+def test_of_bookies_that_failed_lately_only_as_many_are_taken_as_are_needed() -> None:
+    async def run() -> None:
+        cluster = Cluster(5, (3, 3, 2))
+        client = cluster.new_client()
+        now_s = asyncio.get_running_loop().time()
+        for name in ("b4", "b1", "b5", "b4"):
+            client._context.quarantine.failed(BookieId(name), "silent", now_s)
+        for _ in range(20):
+            writer = await client.create()
+            assert set(writer.metadata.fragments[0].bookies) == {"b1", "b2", "b3"}
 
     run_virtual(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -120,5 +121,21 @@ def test_without_rules_nobody_is_asked() -> None:
         topology = Topology(cluster.config, cluster.pool)
         assert await topology.placement(await cluster.pool.available()) is ANYWHERE
         assert all(bookie.reads == 0 for bookie in cluster.pool.bookies.values())
+
+    run_virtual(run())
+
+
+def test_a_bookie_that_does_not_tell_its_space_does_not_hold_ledgers_up() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (2, 2, 2))
+        cluster.bookie("b2").silent = True
+        client = client_of(cluster, {}, placement_weighted=True, read_timeout_ms=5000)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await client.create()
+        assert loop.time() - began_s < 1
+        began_s = loop.time()
+        await client.create()
+        assert loop.time() == began_s
 
     run_virtual(run())
