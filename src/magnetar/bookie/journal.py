@@ -116,6 +116,7 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._lane = disk.lane(f"journal-{index}")
         self._housekeeping = disk.lane(f"journal-{index}-files")
+        self._queued: list[Request] = []  # in this turn of the loop
         # shared with the thread, under the lock
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
@@ -175,17 +176,23 @@ class Journal:
             return
         self.pending_bytes += request.byte_count
         self.appended_bytes += request.byte_count
+        if not self._queued:
+            self._loop.call_soon(self._hand_over)
+        self._queued.append(request)
+
+    def _hand_over(self) -> None:
+        """At the end of the loop's turn, so that one commit takes the adds of every connection
+        that was read in it, and the lock is taken once for all of them."""
+        queued, self._queued = self._queued, []
+        if self.broken is not None:
+            self._answer(iter(queued), self.broken)
+            return
         with self._lock:
-            self._waiting.append(request)
+            self._waiting.extend(queued)
             wake = not self._active
             self._active = True
         if wake:
-            self._loop.call_soon(self._wake)
-
-    def _wake(self) -> None:
-        """At the end of the loop's turn, so that one commit takes the adds of every connection
-        that was read in it."""
-        self._lane.submit(self._commit_waiting)
+            self._lane.submit(self._commit_waiting)
 
     async def write(self, kind: int, payload: bytes) -> None:
         """Append one record and wait until it is durable. Raises ``BookieIOError``."""

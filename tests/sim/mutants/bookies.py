@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from magnetar.bookie import journal_scan, replay
-from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.admission import Admission
+from magnetar.bookie.fences import Fences
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_format import LEDGER, commit_bytes, decode_ledger
 from magnetar.bookie.ledger_state import LedgerState
@@ -74,8 +75,8 @@ def _fence_not_awaited() -> AbstractContextManager[None]:
         with replaced((Journal, "barrier", barrier)):
             return await fence_and_wait(self, ledger_id, master_key)
 
-    fence_and_wait = Bookie._fence
-    return replaced((Bookie, "_fence", fence))
+    fence_and_wait = Fences.fence
+    return replaced((Fences, "fence", fence))
 
 
 def _roll_without_sync() -> AbstractContextManager[None]:
@@ -121,14 +122,14 @@ def _all_tails_are_torn() -> AbstractContextManager[None]:
 
 
 def _adds_after_the_fence() -> AbstractContextManager[None]:
-    original = Bookie._check_writable
+    original = Admission.check_add
 
     def check(self: Any, ledger_id: int, ledger: Any, master_key: bytes, flags: int) -> None:
         if ledger is not None and ledger.fenced and not ledger.deleted:
             flags |= 1
         original(self, ledger_id, ledger, master_key, flags)
 
-    return replaced((Bookie, "_check_writable", check))
+    return replaced((Admission, "check_add", check))
 
 
 BOOKIES = (
