@@ -8,10 +8,11 @@ and so survives a SIGKILL:
 
     ledger ID
     confirmed FIRST COUNT
+    mended COUNT        so many entries were copied to bookies that lacked them, until now
     paused LAST         it was not scheduled for a while; LAST is the id appended before
     failed NAME TEXT
     closed LAST         it was told to end, and has closed the ledger
-    whole COUNT         no bookie is known to lack an entry of it; COUNT were copied to such
+    whole               no bookie is known to lack an entry of it
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import sys
 import time
 from pathlib import Path
 
+from magnetar.ledger.mending import Mender
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
 from tests.roles import END_S
@@ -42,15 +44,20 @@ def say(*words: object) -> None:
 class SayingLoad(Load):
     """Says what is confirmed, and notices when the process was paused."""
 
-    def __init__(self, writer: LedgerWriter, size: int, rest_s: float) -> None:
+    def __init__(self, writer: LedgerWriter, size: int, rest_s: float, mender: Mender) -> None:
         super().__init__(writer, size, PENDING_BYTES_MAX, rest_s)
         self._awake_at_s = time.monotonic()
+        self._mender = mender
+        self._mended = 0
 
     def append(self, count: int) -> None:
         now_s = time.monotonic()
         if now_s - self._awake_at_s > PAUSE_S:
             say("paused", self.writer.last_add_pushed)
         self._awake_at_s = now_s
+        if self._mended != self._mender.mended_entries:
+            self._mended = self._mender.mended_entries
+            say("mended", self._mended)
         super().append(count)
 
     def _done(self, error: MagnetarError | None, ledger: int, first: int, count: int) -> None:
@@ -67,7 +74,7 @@ async def write(metadata_url: str, quorums: tuple[int, int, int], size: int, res
     async with client(metadata_url, quorums) as one:
         writer = await one.ledgers.create()
         say("ledger", writer.ledger_id)
-        load = SayingLoad(writer, size, rest_s)
+        load = SayingLoad(writer, size, rest_s, one.ledgers.mender)
         ends = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(load.wait_failed())]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         asyncio.get_running_loop().remove_reader(0)
@@ -78,7 +85,8 @@ async def write(metadata_url: str, quorums: tuple[int, int, int], size: int, res
             say("closed", (await writer.close()).last_entry_id)
             while one.ledgers.mender.owing:  # noqa: ASYNC110 - nobody tells when it is done
                 await asyncio.sleep(0.1)
-            say("whole", one.ledgers.mender.mended_entries)
+            say("mended", one.ledgers.mender.mended_entries)
+            say("whole")
         await writer.abandon()
 
 
@@ -89,6 +97,7 @@ class _Said:
         self._output = output
         self._offset = 0
         self._confirmed = 0
+        self._mended = 0
         self._lines: list[str] = []
 
     @property
@@ -98,8 +107,14 @@ class _Said:
         return self._confirmed
 
     @property
+    def mended(self) -> int:
+        """Entries copied to bookies that lacked them, until now."""
+        self._listen()
+        return self._mended
+
+    @property
     def lines(self) -> list[str]:
-        """The whole lines until now that confirm nothing."""
+        """All other whole lines until now."""
         self._listen()
         return self._lines
 
@@ -113,12 +128,14 @@ class _Said:
                 self._heard(line.decode().rstrip("\n"))
 
     def _heard(self, line: str) -> None:
-        if not line.startswith("confirmed "):
+        if line.startswith("confirmed "):
+            first, count = map(int, line.split()[1:])
+            assert first == self._confirmed, "confirmed out of order"
+            self._confirmed += count
+        elif line.startswith("mended "):
+            self._mended = int(line.split()[1])
+        else:
             self._lines.append(line)
-            return
-        first, count = map(int, line.split()[1:])
-        assert first == self._confirmed, "confirmed out of order"
-        self._confirmed += count
 
 
 class WriterProcess:
@@ -170,6 +187,11 @@ class WriterProcess:
     def confirmed(self) -> int:
         """So many entries are confirmed: these are the ids below."""
         return self._said.confirmed
+
+    @property
+    def mended(self) -> int:
+        """So many entries were copied to bookies that lacked them."""
+        return self._said.mended
 
     def wait_confirmed(self, more: int) -> None:
         goal = self.confirmed + more
