@@ -45,7 +45,8 @@ from magnetar.bookie.entry_log_format import (
     seed_of,
 )
 from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
-from magnetar.bookie.reclaim import ClosedLog, Reclaimer, count_ledgers, inspect_log
+from magnetar.bookie.log_counts import LogCounts
+from magnetar.bookie.reclaim import ClosedLog, Reclaimer, inspect_log
 from magnetar.env.disk import Disk, DiskFile, Lane
 from magnetar.model.errors import BookieIOError
 
@@ -65,6 +66,8 @@ class Storage(Protocol):
     log_ids: LogIds
     settled_id: int
 
+    def end_log(self, share: float) -> None: ...
+
 
 class Pace(NamedTuple):
     """``bytes_per_s``: read and written together; ``pressing`` says that space matters more;
@@ -78,12 +81,16 @@ class Pace(NamedTuple):
 class _Source:
     """One log being copied. In the compaction lane."""
 
-    def __init__(self, disk: Disk, directory: Path, log_id: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, log_id: int, end: int | None) -> None:
+        """``end``: where the records end, if the log itself does not say."""
         self.log_id = log_id
         self.seed = seed_of(log_id)
         found = inspect_log(disk, directory, log_id)
         self.file: DiskFile = disk.open(log_path(directory, log_id))
-        end = found.footer.offset if found.footer is not None else found.byte_count
+        if found.footer is not None:
+            end = found.footer.offset
+        elif end is None:
+            end = found.byte_count
         self.walk = RecordWalk(self.file, end)
 
     def damaged(self, offset: int) -> _DamagedLogError:
@@ -106,6 +113,7 @@ class Compactor:
         self._log_bytes_max = log_bytes_max
         self._pace = pace
         self._damaged: set[int] = set()
+        self._counts = LogCounts(storage, disk, lane, self._rest)
         self.copied_bytes = 0
 
     # -- after a start ------------------------------------------------------------------------
@@ -118,8 +126,9 @@ class Compactor:
             await self._guarded(self._take_up(reclaimer.unfinished[0]))
             del reclaimer.unfinished[0]
         while reclaimer.unknown:
-            await self._count(reclaimer.unknown[0])
+            await self._counts.count(reclaimer.unknown[0])
             del reclaimer.unknown[0]
+        self._damaged.update(await self._counts.settle())
         await self._storage.flush_lane.run(lambda: reclaimer.remove_dead(self._storage.settled_id))
 
     async def _take_up(self, unfinished: ClosedLog) -> int:
@@ -138,7 +147,7 @@ class Compactor:
             log.info("compaction was cut short; it will be done anew", log=log_id)
             await self._storage.flush_lane.run(lambda: self._storage.reclaimer.remove([log_id]))
         for source in sources:
-            await self._count(source)
+            await self._counts.count(source)
         return 0
 
     def _referenced(self, unfinished: ClosedLog) -> bool:
@@ -154,33 +163,14 @@ class Compactor:
             file.close()
         return False
 
-    async def _count(self, log_id: int) -> None:
-        """Learn what a log holds, from its footer or else by going over it."""
-        storage = self._storage
-
-        def count() -> tuple[int, object]:
-            found = inspect_log(self._disk, storage.path, log_id)
-            if found.footer is not None:
-                return found.footer.offset, found.footer.ledgers
-            return found.byte_count, count_ledgers(self._disk, storage.path, log_id)
-
-        try:
-            size, ledgers = await self._lane.run(count)
-        except FileNotFoundError:
-            return  # a source that was removed before the crash
-        if isinstance(ledgers, dict):
-            await storage.flush_lane.run(lambda: storage.reclaimer.add(log_id, size, ledgers))
-        else:
-            log.warning(
-                "entry log without footer is not whole; it is kept for good",
-                path=str(log_path(storage.path, log_id)),
-            )
-
     # -- passes -------------------------------------------------------------------------------
 
     async def compact(self, share: float, room_bytes: Callable[[], int]) -> int:
         """Compact every log with a live share under ``share``, as far as there is room. Returns
         how many logs were removed. Raises ``BookieIOError``, ``OSError``."""
+        storage = self._storage
+        if self._pace.pressing():
+            await storage.flush_lane.run(lambda: storage.end_log(share))
         await self.settle()
         removed = 0
         while (work := await self._next(share, room_bytes())) is not None:
@@ -241,8 +231,8 @@ class Compactor:
     # -- copying ------------------------------------------------------------------------------
 
     async def _copy(self, log_id: int, writer: EntryLogWriter) -> None:
-        directory = self._storage.path
-        source = await self._lane.run(lambda: _Source(self._disk, directory, log_id))
+        directory, end = self._storage.path, self._counts.ends.get(log_id)
+        source = await self._lane.run(lambda: _Source(self._disk, directory, log_id, end))
         unsynced_bytes = 0
         try:
             while not source.walk.whole:

@@ -10,7 +10,7 @@ Rules:
   it.
 * The index is moved from a log to the one that replaces it by ``move``: an entry that was added
   again or deleted meanwhile is not where the old log had it, and is left alone.
-* A log whose records cannot be told (no footer, and not whole) is never removed.
+* A log without footer is never removed before its ledgers are counted (``log_counts.py``).
 * A compacted log with sources that still exist is ``unfinished``: a crash came between its
   completion and theirs. ``compactor.py`` takes such work up again at a start.
 """
@@ -29,7 +29,6 @@ from magnetar.bookie.entry_log_format import (
     RECORD_HEADER_BYTES,
     Footer,
     RecordPlace,
-    RecordWalk,
     decode_header,
     log_ids,
     log_path,
@@ -60,24 +59,6 @@ def inspect_log(disk: Disk, directory: Path, log_id: int) -> ClosedLog:
     try:
         sources = decode_header(file.pread(HEADER_BYTES, 0), log_id) or ()
         return ClosedLog(log_id, size, sources, read_footer(file, log_id, size))
-    finally:
-        file.close()
-
-
-def count_ledgers(disk: Disk, directory: Path, log_id: int) -> dict[int, list[int]] | None:
-    """Ledger id -> [entries, bytes] of a log without a footer; None unless its records end exactly
-    where the log does: a length that is damaged hides what follows."""
-    path = log_path(directory, log_id)
-    size = disk.size(path)
-    file = disk.open(path)
-    try:
-        walk = RecordWalk(file, size)
-        counts: dict[int, list[int]] = {}
-        for place in walk:
-            row = counts.setdefault(place.ledger_id, [0, 0])
-            row[0] += 1
-            row[1] += place.length
-        return counts if walk.whole else None
     finally:
         file.close()
 
@@ -141,13 +122,21 @@ class Reclaimer:
         count: a log that is all alive must not look as if compaction made it any smaller."""
         self.usage.add(log_id, byte_count - HEADER_BYTES, ledgers, self.deleted, settled)
 
+    def live_bytes(self, ledgers: Mapping[int, Sequence[int]]) -> int:
+        """Of records, ledger id -> (entries, bytes), those of ledgers that are not deleted."""
+        return sum(
+            counts[1] + counts[0] * RECORD_HEADER_BYTES
+            for ledger_id, counts in ledgers.items()
+            if not self.deleted(ledger_id)
+        )
+
     def forget_ledgers(self, ledger_ids: Sequence[int]) -> None:
         """They were deleted, durably."""
         self.usage.forget_ledgers(ledger_ids)
 
     def remove_dead(self, below: int) -> list[int]:
-        """Remove the settled logs (all with ids under ``below``) that have deleted ledgers only; returns their
-        ids. Call when the deletions are durable."""
+        """Remove the settled logs (all with ids under ``below``) that have deleted ledgers only;
+        returns their ids. Call when the deletions are durable."""
         return self.remove(dead(self.usage.uses(below)))
 
     def remove(self, ids: Sequence[int]) -> list[int]:
