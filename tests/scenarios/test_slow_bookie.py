@@ -53,8 +53,7 @@ class Phase(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.confirmed} entries and {self.mended} copied in {self.seconds:.1f} s, at most "
-            f"{self.writer_bytes >> 20} MiB in the writer and {self.bookies_bytes >> 20} in the two "
-            "bookies"
+            f"{self.writer_bytes >> 20} MiB in the writer, {self.bookies_bytes >> 20} in the others"
         )
 
 
