@@ -5,9 +5,9 @@ Rules:
 * Only entries up to ``last_add_confirmed`` are read.
 * Every entry's digest is verified; a corrupt copy counts as a refusal of its bookie, and the next
   replica is asked.
-* Of an ensemble that holds every entry everywhere (E = Qw) one bookie serves a whole batch; which
-  one is spread by ledger id and stays the same, for its read-ahead. With striping (E > Qw) each
-  run of ``Qw`` ids goes to the one bookie that holds all of it, several runs at once.
+* Of an ensemble that holds every entry everywhere (E = Qw) one bookie serves a reader, a few batch
+  reads ahead of it; which one is spread by ledger id and stays the same. With striping (E > Qw)
+  each run of ``Qw`` ids goes to the one bookie that holds all of it, several runs at once.
 * Bookies that failed or were slow lately are asked last (``ledger.read_order``); a replica that
   lets a read wait past a bound does not stop it: the next is asked as well (``ledger.hedging``).
 """
@@ -15,10 +15,13 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from magnetar.config import LedgerConfig
+from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.hedged_read import first_answer
 from magnetar.ledger.read_order import ReadPolicy
@@ -29,8 +32,12 @@ from magnetar.model.ids import BookieId, EntryId, LedgerId
 from magnetar.model.ledger import Fragment, LedgerMetadata
 from magnetar.wire.bookie.digest import EntryDigest
 
-PARALLEL_RUNS = 16
+STRIPED_RUNS = 16
 """Runs of a striped ledger read at once."""
+PIPELINED_RUNS = 3
+"""Runs read at once from one bookie: while one is verified the next is on its way and the one
+after it comes from the disk."""
+RUN_BYTES = 256 << 10
 
 
 class _Sound(NamedTuple):
@@ -137,47 +144,85 @@ class LedgerReader:
     async def _read_fragment(
         self, fragment: Fragment, first: EntryId, last: EntryId, max_bytes: int
     ) -> list[Entry]:
-        write_quorum = self.metadata.write_quorum
-        if len(fragment.bookies) == write_quorum:
-            return await self._read_run(fragment, first, last, max_bytes)
-        starts = range(first, last + 1, write_quorum)[: self._runs_at_once(max_bytes)]
-        ends = [min(start + write_quorum - 1, last) for start in starts]
-        async with asyncio.TaskGroup() as group:
-            runs = [
-                group.create_task(self._run_or_error(fragment, start, end, max_bytes))
-                for start, end in zip(starts, ends, strict=True)
-            ]
-        return _joined(starts, [run.result() for run in runs])
+        """Run by run, some of them under way at once; up to the first hole."""
+        runs = self._runs(fragment, first, last, max_bytes)
+        if len(runs) == 1:
+            return await self._read_run(fragment, runs[0], max_bytes)
+        at_once = PIPELINED_RUNS if self._everywhere(fragment) else STRIPED_RUNS
+        scope = TaskScope(f"read-of-{self.ledger_id}")
+        try:
+            return await self._joined(fragment, runs, at_once, max_bytes, scope)
+        finally:
+            await scope.close()
 
-    def _runs_at_once(self, max_bytes: int) -> int:
-        """As many as ``max_bytes`` hold by the size of the entries read last; one at first."""
-        if not self._entry_bytes:
-            return 1
-        runs = max_bytes // (self._entry_bytes * self.metadata.write_quorum)
-        return min(max(runs, 1), PARALLEL_RUNS)
+    def _everywhere(self, fragment: Fragment) -> bool:
+        """Whether each bookie of the fragment holds every entry of it."""
+        return len(fragment.bookies) == self.metadata.write_quorum
+
+    def _runs(
+        self, fragment: Fragment, first: EntryId, last: EntryId, max_bytes: int
+    ) -> list[range]:
+        """What to ask bookies for, one run each: of about ``RUN_BYTES``, or with striping as long
+        as one bookie holds all of it; together no more than ``max_bytes``, by the size of the
+        entries read last. One run while that is not known."""
+        known_bytes = self._entry_bytes
+        everywhere = self._everywhere(fragment)
+        count = max(1, RUN_BYTES // known_bytes) if known_bytes else last - first + 1
+        if not everywhere:
+            count = self.metadata.write_quorum
+        whole = max(1, max_bytes // known_bytes) if known_bytes else count
+        last = min(last, first + max(whole, 1 if everywhere else count) - 1)
+        return [range(at, min(at + count, last + 1)) for at in range(first, last + 1, count)]
+
+    async def _joined(
+        self,
+        fragment: Fragment,
+        runs: Sequence[range],
+        at_once: int,
+        max_bytes: int,
+        scope: TaskScope,
+    ) -> list[Entry]:
+        """The entries of the runs, up to the first hole. Raises the error of the first run."""
+        left = iter(runs)
+        waiting: deque[tuple[range, asyncio.Task[list[Entry] | LedgerError | NoEntryError]]]
+        waiting = deque()
+        entries: list[Entry] = []
+        while True:
+            for run in islice(left, at_once - len(waiting)):
+                reading = self._run_or_error(fragment, run, max_bytes)
+                waiting.append((run, scope.spawn(reading, f"from-{run.start}")))
+            if not waiting:
+                return entries
+            run, task = waiting.popleft()
+            found = await task
+            if isinstance(found, LedgerError | NoEntryError):
+                if entries:
+                    return entries
+                raise found
+            entries += found
+            if len(found) < len(run):
+                return entries
 
     async def _run_or_error(
-        self, fragment: Fragment, first: EntryId, last: EntryId, max_bytes: int
+        self, fragment: Fragment, run: range, max_bytes: int
     ) -> list[Entry] | LedgerError | NoEntryError:
         try:
-            return await self._read_run(fragment, first, last, max_bytes)
+            return await self._read_run(fragment, run, max_bytes)
         except (LedgerError, NoEntryError) as error:
             return error
 
-    async def _read_run(
-        self, fragment: Fragment, first: EntryId, last: EntryId, max_bytes: int
-    ) -> list[Entry]:
-        """At least one entry from ``first`` on, of the first replica that gives a sound one."""
+    async def _read_run(self, fragment: Fragment, run: range, max_bytes: int) -> list[Entry]:
+        """At least one entry from the first on, of the first replica that gives a sound one."""
         found = await first_answer(
-            self._replicas(fragment, first, last),
-            lambda bookie_id: self._ask(bookie_id, first, last - first + 1, max_bytes),
+            self._replicas(fragment, run.start),
+            lambda bookie_id: self._ask(bookie_id, run.start, len(run), max_bytes),
             self._policy,
         )
         if isinstance(found, _Sound):
             return found.entries
-        raise self._unreadable(first, found)
+        raise self._unreadable(run.start, found)
 
-    def _replicas(self, fragment: Fragment, first: EntryId, last: EntryId) -> list[BookieId]:
+    def _replicas(self, fragment: Fragment, first: EntryId) -> list[BookieId]:
         """Who holds ``first``, best first: those that hold the longest run from it on, spread by
         ledger, bookies that refused lately last."""
         bookies, quorum = fragment.bookies, self.metadata.write_quorum
@@ -205,17 +250,17 @@ class LedgerReader:
         self, bookie_id: BookieId, first: EntryId, data: Sequence[bytes]
     ) -> _Sound | Refusal:
         """The entries before the first corrupt one; a refusal if that is the first."""
-        entries: list[Entry] = []
-        offset = self._digest.payload_offset
-        for entry_id, entry in enumerate(data, first):
-            try:
-                self._digest.verify(entry, entry_id)
-            except DigestError as error:
-                return _Sound(entries) if entries else Refusal(bookie_id, error)
-            entries.append(Entry(self.ledger_id, entry_id, entry, offset))
-        if not entries:
+        sound = self._digest.sound_count(data, first)
+        if sound:
+            ledger_id, offset = self.ledger_id, self._digest.payload_offset
+            return _Sound([Entry(ledger_id, first + i, data[i], offset) for i in range(sound)])
+        if not data:
             return Refusal(bookie_id, NoEntryError("an empty answer"))
-        return _Sound(entries)
+        try:
+            self._digest.verify(data[0], first)
+        except DigestError as error:
+            return Refusal(bookie_id, error)
+        raise AssertionError("an entry is sound for one and not for the other")
 
     def _unreadable(
         self, entry_id: EntryId, refusals: Sequence[Refusal]
@@ -226,17 +271,3 @@ class LedgerReader:
         return LedgerError(
             f"no replica gave entry {self.ledger_id}:{entry_id} ({told}); bring one of them back"
         )
-
-
-def _joined(starts: range, runs: Sequence[list[Entry] | LedgerError | NoEntryError]) -> list[Entry]:
-    """The runs as one list, up to the first hole. Raises the error of the first run."""
-    entries: list[Entry] = []
-    for start, run in zip(starts, runs, strict=True):
-        if isinstance(run, LedgerError | NoEntryError):
-            if entries:
-                break
-            raise run
-        if start != starts[0] + len(entries):
-            break
-        entries += run
-    return entries

@@ -42,6 +42,44 @@ def test_bounds_and_the_end(quorums: tuple[int, int, int]) -> None:
     run_virtual(run())
 
 
+@pytest.mark.parametrize("fault", ["", "corrupt", "hole"])
+def test_a_long_read_goes_in_runs_with_some_ahead(fault: str) -> None:
+    """A corrupt copy costs a read of another replica; at a hole what came before it is given."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2))
+        large = [payload.ljust(100_000) for payload in payloads(0, 40)]
+        writer = await cluster.client.create()
+        outcomes = Outcomes()
+        writer.append(large, outcomes)
+        await outcomes.wait(40)
+        await asyncio.sleep(0)
+        await writer.close()
+        reader = await cluster.client.open(writer.ledger_id)
+        await reader.read(0, 1, 1)  # now it knows how large they are
+        bookies = cluster.ensemble(writer.ledger_id)
+        for bookie in bookies:
+            bookie.read_delay_s = 0.001
+            if fault == "hole":
+                del bookie.entries[writer.ledger_id][17]
+        if fault == "corrupt":
+            bookies[0].corrupt |= set(range(0, 40, 7))
+        before_s = asyncio.get_running_loop().time()
+        entries = await reader.read(0, 40, 8 << 20)
+        took_s = asyncio.get_running_loop().time() - before_s
+        if fault == "hole":
+            assert [e.entry_id for e in entries] == list(range(17))
+            with pytest.raises(NoEntryError):
+                await reader.read(17, 23, 8 << 20)
+        elif fault == "corrupt":
+            assert [bytes(e.payload) for e in await reader.read_range(0, 39)] == large
+        else:
+            assert [bytes(e.payload) for e in entries] == large
+            assert took_s < 0.001 * 20 / 2  # 20 runs of two, not one after the other
+
+    run_virtual(run())
+
+
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (3, 2, 2)], ids=str)
 @pytest.mark.parametrize("fault", ["down", "silent", "corrupt", "empty", "io"])
 def test_one_bad_replica_is_passed_over(fault: str, quorums: tuple[int, int, int]) -> None:

@@ -50,6 +50,7 @@ LAC_HEADER_BYTES = 16
 _HEADER = struct.Struct(">qqqq")
 _LAC_HEADER = struct.Struct(">qq")
 _pack_header = _HEADER.pack
+_unpack_ids = struct.Struct(">qq").unpack_from
 _pack_int = struct.Struct(">I").pack
 _pack_long = struct.Struct(">Q").pack
 
@@ -172,6 +173,18 @@ class EntryDigest:
                 f"{ledger_id}:{stored_entry_id}; the bookie's index is damaged"
             )
         return lac, length
+
+    def sound_count(self, entries: Sequence[bytes], first_entry_id: int) -> int:
+        """How many of ``entries``, which should be consecutive from ``first_entry_id`` on, are
+        sound before the first that is not: ``verify`` tells what is wrong with that one."""
+        offset, digest, ledger_id = self.payload_offset, self._digest, self._ledger_id
+        for place, data in enumerate(entries):
+            if len(data) < offset or _unpack_ids(data) != (ledger_id, first_entry_id + place):
+                return place
+            header = data[:ENTRY_HEADER_BYTES]
+            if data[ENTRY_HEADER_BYTES:offset] != digest(header, memoryview(data)[offset:]):
+                return place
+        return len(entries)
 
     def build_lac(self, lac: int) -> bytes:
         """The body of an explicit last add confirmed."""
