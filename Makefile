@@ -6,7 +6,8 @@
 #   make check              format, lint, types, house rules
 #   make sim [RING=2] [SEED=n] [SEEDS=n]   the simulator: 1 machines, 2 whole roles; SEED repeats
 #                           one run
-#   make sim-mutants        plants known bugs one by one, each must be found; writes the table
+#   make sim-mutants [MUTANT="name" [RING=2] [SEED=n]]   plants known bugs one by one, each must
+#                           be found; writes the table
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
 #   make chaos              kill -9 at random while clients and Spark work, then count
 #   make bench              the measurements, into bench/
@@ -54,7 +55,8 @@ sim: $(VENV)/.dev
 	$(BIN)/python -m magnetar.sim --ring $(RING) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 sim-mutants: $(VENV)/.dev
-	$(BIN)/python -m tests.sim.mutants
+	$(BIN)/python -m tests.sim.mutants $(if $(MUTANT),--only "$(MUTANT)" --ring $(RING)) \
+		$(if $(SEED),--seed $(SEED))
 
 scenarios: $(VENV)/.dev java
 	$(if $(STALL_S),STALL_S=$(STALL_S) )$(BIN)/python -m pytest --durations=0 tests/scenarios

@@ -13,12 +13,18 @@ from click.testing import CliRunner
 from magnetar.metrics import Metrics
 from magnetar.sim import __main__ as command
 from magnetar.sim.cluster_run import ClusterOutcome, run_cluster
+from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
 from tests.sim.mutants.mutant import Mutant, search
+from tests.sim.mutants.recoveries import RECOVERIES
 
 SEEDS = 20
 
-FOUND_SOON = [mutant for mutant in CLIENTS if mutant.known in ("#1591", "#1886", "#3783")]
+FOUND_SOON = [
+    mutant
+    for mutant in (*CLIENTS, *RECOVERIES, *BOOKIES)
+    if mutant.known.split(",")[0] in ("#1591", "#1886", "#3783", "seed 10447")
+]
 
 
 def test_every_invariant_holds() -> None:

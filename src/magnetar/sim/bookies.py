@@ -102,10 +102,19 @@ class Link:
         self._delay_max = weather.link_delay_max()
         self._last_arrival = 0
         self._last_answer = 0
+        self.misses = 0
+        """So many of the next requests fail at once: the bookie cannot be connected to."""
+
+    def set_delay_max(self, ticks: int) -> None:
+        self._delay_max = ticks
 
     def request(self, act: Callable[[SimBookie], Reply], answered: Callable[[Reply], None]) -> None:
         """Have the bookie ``act``; ``answered`` gets its reply, or UNAVAILABLE, or, when the
         answer is late, first the one and then the other."""
+        if self.misses:
+            self.misses -= 1
+            self._scheduler.after(1, lambda: answered(Answer.UNAVAILABLE))
+            return
         if self._weather.loses(self._weather.loss):
             self._scheduler.after(TIMEOUT, lambda: answered(Answer.UNAVAILABLE))
             return

@@ -89,7 +89,7 @@ class Appender:
             metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, first_lac
         )
         self.owed = cluster.parts.owed_entries()
-        self._links = cluster.links()
+        self.links = cluster.links()
         self._told = first_lac
         self._healing = False
         self._failed: set[BookieId] = set()
@@ -119,7 +119,7 @@ class Appender:
             return
         entries = [self.pending[entry_id] for entry_id in entry_ids]
         name, recovery = self.bookies[slot], self.recovery
-        self._links[name].request(
+        self.links[name].request(
             lambda bookie: bookie.add(entry_ids, entries, recovery),
             partial(self._answered, slot, epoch, name, entry_ids),
         )
@@ -299,7 +299,7 @@ class SimRecovery:
         self._cluster = cluster
         self._name = name
         self._ended = ended
-        self._links = cluster.links()
+        self.links = cluster.links()
         self._round = 0
         self._rewriter: Rewriter | None = None
         self.alive = True
@@ -354,7 +354,7 @@ class SimRecovery:
         )
         self._fenced = False
         for slot, name in enumerate(metadata.fragments[-1].bookies):
-            self._links[name].request(
+            self.links[name].request(
                 lambda bookie: bookie.read_lac(), self._live(partial(self._lac_told, slot))
             )
 
@@ -389,7 +389,7 @@ class SimRecovery:
             )
             fence = self._cluster.parts.fencing_reads
             for name in self._metadata.write_set(entry_id):
-                self._links[name].request(
+                self.links[name].request(
                     partial(SimBookie.read, entry_id=entry_id, fence=fence),
                     self._live(partial(self._told, entry_id, vote, set(), name)),
                 )

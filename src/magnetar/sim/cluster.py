@@ -125,9 +125,7 @@ class Cluster:
     def heal(self) -> None:
         """Every fault ends; processes that are down are started."""
         self.network.heal()
-        metadata = self.metadata
-        metadata.up, metadata.lost_answers = True, 0.0
-        metadata.cut_off.clear()
+        self.metadata.heal()
         for client in self.clients:
             client.process.resume()
         for bookie in self.bookies:

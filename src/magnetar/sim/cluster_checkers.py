@@ -10,7 +10,8 @@ While writers, readers and recoveries work:
 3. *Metadata.* With every write of it: a closed ledger never changes, the state only goes forward,
    fragments start at 0 and are in strictly increasing order, an ensemble names E different bookies.
 4. *Readers.* What any client reads of a ledger, at any time, is what its writer gave under that id,
-   and nobody is told an entry past the end that the ledger is closed with.
+   and nobody is told an entry past the end that the ledger is closed with, nor of less than
+   what is before the last fragment.
 
 After all faults have healed, in bounded time:
 
@@ -19,9 +20,9 @@ After all faults have healed, in bounded time:
 6. *No acknowledged entry is lost*, so no old writer was acknowledged after the close, and no two
    writers were confirmed under one id: all that was ever confirmed is in the closed ledger, with
    the bytes of its writer.
-7. *Copies that can be read.* Each entry that was acknowledged can be read from no fewer than Qa of
-   the bookies that the closed metadata names for it. Bookies whose disks the run destroyed (fewer
-   than Qa) are excused.
+7. *Copies that can be read.* Each entry of the closed ledger can be read from no fewer than Qa of
+   the bookies that the metadata names for it, those included that no writer heard of. Bookies
+   whose disks the run destroyed (fewer than Qa) are excused.
 8. *One end.* Every client that opened the ledger saw the same metadata.
 """
 
@@ -56,20 +57,47 @@ class LedgerHistory:
         self.told_last = -1
         self.ends: list[tuple[str, LedgerMetadata]] = []
         self.problem: str | None = None
+        self.note: Callable[[str], None] = lambda what: None
+        """For the transcript."""
+        self.deferred = False
+        """Confirmed is what was forced; before that, what was answered may be lost."""
+        self._taken = 0
+        self.deleting = False
+        """Somebody has begun to delete it."""
         self.copies_problem: Callable[[range], str | None] = lambda entry_ids: None
 
     def done(self, error: MagnetarError | None, _ledger: int, first: int, count: int) -> None:
         """Invariants 1 and 2; called by the writer."""
         self.answered += count
         if error is not None:
+            if self.failed is None:
+                self.note(f"is told that entries from {self._taken} on failed: {error}")
             self.failed = self.failed or error
         elif self.failed is not None:
             self._broken(f"entries from {first} were confirmed after a failure: {self.failed}")
-        elif first != self.confirmed:
-            self._broken(f"entry {first} was confirmed when {self.confirmed} was next")
+        elif first != self._taken:
+            self._broken(f"entry {first} was confirmed when {self._taken} was next")
         else:
-            self.confirmed += count
-            self.problem = self.problem or self.copies_problem(range(first, first + count))
+            self._taken += count
+            what = "taken" if self.deferred else "confirmed"
+            self.note(f"is told that entries {first}..{first + count - 1} are {what}")
+            if not self.deferred:
+                self._confirm(self._taken)
+
+    def forced(self, last: int) -> None:
+        """The writer made durable what it was told of up to ``last``."""
+        if last >= self._taken:
+            self._broken(f"entry {last} was forced, and {self._taken - 1} was the last answered")
+        self.note(f"has forced the entries up to {last}")
+        self._confirm(last + 1)
+
+    def _confirm(self, count: int) -> None:
+        fresh = range(self.confirmed, count)
+        self.confirmed = max(self.confirmed, count)
+        if self.problem is None:
+            self.problem = self.copies_problem(fresh)
+            if self.problem is not None:
+                self.note(f"WRONG: {self.problem}")
 
     @property
     def settled(self) -> bool:
@@ -83,9 +111,15 @@ class LedgerHistory:
             elif entry_id >= len(self.payloads) or entry.payload != self.payloads[entry_id]:
                 self._broken(f"{who} read entry {entry_id} with bytes that nobody wrote")
 
-    def told(self, last: int) -> None:
-        """A reader was told that the entries up to ``last`` are confirmed."""
+    def told(self, last: int, metadata: LedgerMetadata) -> None:
+        """Invariant 4: a reader was told that the entries up to ``last`` are confirmed."""
         self.told_last = max(self.told_last, last)
+        fragment = metadata.fragments[-1]
+        if last < fragment.first_entry_id - 1:
+            self._broken(
+                f"a reader was told of entry {last} as the last one, and a fragment begins at "
+                f"{fragment.first_entry_id}"
+            )
 
     def ended(self, who: str, metadata: LedgerMetadata) -> None:
         """Invariant 8."""
@@ -95,6 +129,7 @@ class LedgerHistory:
             self._broken(f"{first_who} and {who} saw different ends: {first} and {metadata}")
 
     def _broken(self, what: str) -> None:
+        self.note(f"WRONG: {what}")
         self.problem = self.problem or f"ledger {self.ledger_id}: {what}"
 
     def check(self) -> None:
@@ -206,13 +241,13 @@ async def check_copies(cluster: Cluster, history: LedgerHistory, metadata: Ledge
             found = await run_in(machine.process_now, asking, "copies")
             if found is not None:
                 held[name] = found
-    for entry_id in range(history.confirmed):
+    for entry_id in range(metadata.last_entry_id + 1):
         named = metadata.write_set(entry_id)
         copies = [name for name in named if entry_id in held.get(name, ())]
         excused = sum(cluster.bookie(name).lost is not None for name in named)
         if len(copies) + excused < metadata.ack_quorum:
             raise SimulationError(
-                f"entry {history.ledger_id}:{entry_id} was acknowledged and only "
+                f"entry {history.ledger_id}:{entry_id} is part of the closed ledger and only "
                 f"{', '.join(copies) or 'nobody'} of {', '.join(named)}, whom the metadata names, "
                 f"can give it (Qa is {metadata.ack_quorum})"
             )
@@ -224,10 +259,10 @@ async def _held(
     metadata: LedgerMetadata,
     digest: EntryDigest,
 ) -> set[int]:
-    """The acknowledged entries that this bookie gives as they were written."""
+    """The ledger's entries that this bookie gives as they were written."""
     assert machine.bookie is not None
     found: set[int] = set()
-    for entry_id in range(history.confirmed):
+    for entry_id in range(metadata.last_entry_id + 1):
         if machine.name not in metadata.write_set(entry_id):
             continue
         try:

@@ -19,7 +19,7 @@ from magnetar.sim.cluster_checkers import MetadataChecker, check_copies, check_e
 from magnetar.sim.faults import Faults
 from magnetar.sim.ledger_workload import LedgerJob, recover, tail, write_afresh
 from magnetar.sim.log_workload import LogJob
-from magnetar.sim.loop import SimLoop, run_in, until
+from magnetar.sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar.sim.scheduler import SimulationError
 from magnetar.sim.trace import ProductLog, Trace
 
@@ -27,6 +27,11 @@ QUORUMS = (
     (1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 3),
     (3, 2, 2), (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 3, 2),
 )  # fmt: skip
+HALF_FENCED_SHARE = 0.12
+"""Of the runs: a part of a ledger's bookies is out of reach of who takes it. It matters most where
+every copy of a write set counts."""
+HANGING_SHARE = 0.1
+"""Of the runs: a bookie hangs after everything else has healed, and nothing may wait for it."""
 FAULTS_FROM_S = 0.5
 HEAL_S = 8.0
 PROGRESS_S = 120.0
@@ -60,6 +65,7 @@ def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False
             loop.run_until_complete(run.main())
         except (SimulationError, AssertionError) as error:
             failure = f"{type(error).__name__}: {error}"
+            trace.note("run", f"BROKEN: {error}")
         finally:
             loop.finish()
     if collecting:
@@ -77,9 +83,10 @@ def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False
     )
 
 
-def plan_ledgers(rng: random.Random) -> LedgerConfig:
+def plan_ledgers(rng: random.Random, half_fenced: bool = False) -> LedgerConfig:
     """The client's settings."""
-    size, write_quorum, ack_quorum = rng.choice(QUORUMS)
+    quorums = [each for each in QUORUMS if each[0] > 1 and each[1] == each[2]]
+    size, write_quorum, ack_quorum = rng.choice(quorums if half_fenced else QUORUMS)
     return LedgerConfig(
         ensemble_size=size,
         write_quorum=write_quorum,
@@ -98,7 +105,8 @@ class _Run:
         self.jobs: list[LedgerJob] = []
         self.log_job: LogJob | None = None
         self.random = rng = random.Random(seed)
-        ledger = plan_ledgers(rng)
+        self._half_fenced = rng.random() < HALF_FENCED_SHARE
+        ledger = plan_ledgers(rng, self._half_fenced)
         self._lose_disks = 0
         if ledger.ack_quorum > 1 and rng.random() < 0.3:
             self._lose_disks = rng.randint(1, ledger.ack_quorum - 1)
@@ -160,7 +168,9 @@ class _Run:
                 self._start_tail(follower, job)
         faults = Faults(cluster, rng, clients, self._lose_disks)
         for job in self.jobs:
-            if rng.random() < 0.8:
+            if self._half_fenced:
+                self._plan_half_fenced(cluster, job, clients, faults)
+            elif rng.random() < 0.8:
                 self._plan_takeover(cluster, job, clients, faults)
         faults.plan(rng.choice((2, 6, 12)), FAULTS_FROM_S, HEAL_S - 1)
         if rng.random() < 0.6:
@@ -202,9 +212,19 @@ class _Run:
         for i in range(rng.choice((1, 1, 2, 3))):
             client = self._client(cluster, f"r{job.name[1:]}{'abc'[i]}", clients)
             recoveries.append(client)
-            delay_s = rng.choice((0.0, 0.1, 2.0)) * rng.random()
+            delay_s = rng.choice((0.0, 0.1, 2.0)) * rng.random() if i else 0.0
             self._start_recovery(client, job, takeover_s + delay_s)
         faults.plan_takeover(takeover_s, [job.client, *recoveries])
+
+    def _plan_half_fenced(
+        self, cluster: Cluster, job: LedgerJob, clients: list[Client], faults: Faults
+    ) -> None:
+        """Another client opens the ledger, and comes through to a part of its bookies at first."""
+        working_s = FAULTS_FROM_S + job.hesitates_s
+        takeover_s = self.random.uniform(working_s, working_s + 0.5 * job.spread_s)
+        client = self._client(cluster, f"r{job.name[1:]}a", clients)
+        self._start_recovery(client, job, takeover_s)
+        faults.plan_half_fenced(takeover_s, job.client, client, job.ensemble)
 
     def _start_recovery(self, client: Client, job: LedgerJob, when_s: float) -> None:
         async def recovery() -> None:
@@ -219,13 +239,31 @@ class _Run:
 
     # -- after healing ------------------------------------------------------------------------
 
+    def _hang_one(self, cluster: Cluster) -> SimProcess | None:
+        """A bookie that hangs for good, where the quorums can do without."""
+        ledger, rng = self._plan.ledger, random.Random(f"{self._seed}/hanging")
+        spare = 1 < ledger.ack_quorum < ledger.write_quorum and not self._lose_disks
+        if not spare or rng.random() > HANGING_SHARE:
+            return None
+        process = rng.choice(cluster.bookies).process_now
+        process.pause()
+        self.trace.note("run", f"{process.name} hangs")
+        return process
+
     async def _last_look(self, cluster: Cluster) -> None:
+        hanging = self._hang_one(cluster)
         last = cluster.client("last")
         await self._wait_answers()
         await run_in(last.process, write_afresh(last), "write afresh")
         if self.log_job is not None:
             self.log_job.over = True
             await run_in(last.process, self.log_job.last_look(last), "log")
+        if hanging is not None:
+            for job in self.jobs:
+                if job.history is not None:
+                    await run_in(last.process, recover(last, job.history), "without one bookie")
+            self.trace.note("run", f"{hanging.name} goes on")
+            hanging.resume()
         for job in self.jobs:
             history = job.history
             if history is None:

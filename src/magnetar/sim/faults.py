@@ -13,6 +13,7 @@ from functools import partial
 
 from magnetar.sim.cluster import DATA, JOURNALS, LEDGERS, BookieMachine, Client, Cluster
 from magnetar.sim.disk import SimDisk
+from magnetar.sim.loop import SimProcess
 
 SHORT_S, LONG_S = 0.3, 8.0
 
@@ -40,8 +41,9 @@ class Faults:
             self._kill_bookie, self._kill_bookie, self._cut_power, self._cut_power,
             self._pause_bookie, self._slow_disk, self._full_disk, self._broken_disk,
             self._break_connections, self._block, self._block_one_way, self._isolate_bookie,
-            self._slow_link, self._metadata_down, self._metadata_cut_off, self._lost_answers,
-            self._expire_session, self._touch_ledger, self._pause_client,
+            self._slow_link, self._refuse, self._metadata_down, self._metadata_cut_off,
+            self._lost_answers, self._expire_session, self._touch_ledger, self._pause_client,
+            self._lagging_metadata,
         ]  # fmt: skip
         favourites = rng.sample(kinds, rng.choice((2, 4, len(kinds))))
         for _ in range(count):
@@ -70,9 +72,53 @@ class Faults:
                 self._at(when_s - rng.random() * link_s, partial(self._bad_links, clients))
         if rng.random() < 0.3:
             self._at(when_s - rng.random(), self._kill_bookie)
+        if rng.random() < 0.2:
+            lagging = rng.choice(clients).name
+            self._at(when_s - rng.random(), partial(self._lag, lagging, 1.0, 2.0))
         if rng.random() < 0.4:
             act = rng.choice((self._cut_power, self._cut_power_everywhere, self._kill_bookie))
             self._at(when_s + rng.choice((0.03, 0.3, 3.0)) * rng.random(), act)
+
+    def plan_half_fenced(
+        self,
+        when_s: float,
+        writer: Client,
+        recovery: Client,
+        ensemble: Callable[[], Sequence[str]],
+    ) -> None:
+        """``recovery`` opens ``writer``'s ledger at ``when_s``. One bookie of the ensemble is out
+        of its reach when it fences, and quicker than all others when it reads; what the writer
+        has sent to that bookie comes there later still."""
+        rng, network = self._random, self._cluster.network
+        away_s = when_s - 0.05 - 0.2 * rng.random()
+
+        def begin() -> None:
+            bookies = ensemble()
+            if not bookies:
+                return
+            late = rng.choice(bookies)
+            others = [name for name in bookies if name != late]
+            network.slow(writer.name, late, 1.0)
+            self._note(f"what {writer.name} sends to {late} takes long")
+            self._at(away_s, partial(away, others))
+            self._at(when_s - 0.001, partial(takeover, late, others))
+
+        def away(others: Sequence[str]) -> None:
+            if rng.random() < 0.3:
+                self._pause(writer.process, rng.choice((0.7, 2.0)))
+            else:
+                self._block_links([(writer.name, other) for other in others], 2.0)
+
+        def takeover(late: str, others: Sequence[str]) -> None:
+            self._refuse_connections(recovery.name, late, 0.05)
+            for pair in ((late, recovery.name), (recovery.name, late)):
+                network.slow(*pair, 0)
+            for other in others:
+                network.slow(recovery.name, other, 0)
+                network.slow(other, recovery.name, rng.choice((0.1, 0.3)))
+            self._note(f"{recovery.name} gets answers slowly, but for those of {late}")
+
+        self._at(away_s - 0.2, begin)
 
     def plan_crash_of_all(self, when_s: float, then: Callable[[], None]) -> None:
         """Every bookie is killed or loses power soon after ``when_s``, or when a ledger has just
@@ -134,10 +180,12 @@ class Faults:
 
     def _after(self, act: Callable[[], None]) -> float:
         """``act`` ends a fault, after a time that is returned."""
-        loop = self._cluster.loop
-        lasts_s = self._random.choice((SHORT_S, 2.0, LONG_S)) * self._random.uniform(0.5, 1.5)
-        self._at(loop.time() + lasts_s, act)
+        lasts_s = self._lasts_s()
+        self._at(self._cluster.loop.time() + lasts_s, act)
         return lasts_s
+
+    def _lasts_s(self) -> float:
+        return self._random.choice((SHORT_S, 2.0, LONG_S)) * self._random.uniform(0.5, 1.5)
 
     def _note(self, what: str) -> None:
         self._cluster.trace.note("fault", what)
@@ -172,16 +220,16 @@ class Faults:
 
     def _pause_bookie(self) -> None:
         process = self._bookie().process
-        if process is not None and process.alive:
-            process.pause()
-            lasts_s = self._after(process.resume)
-            self._note(f"{process.name} is paused for {lasts_s:.1f} s")
+        if process is not None:
+            self._pause(process, self._lasts_s())
 
     def _pause_client(self) -> None:
-        process = self._client().process
+        self._pause(self._client().process, self._lasts_s())
+
+    def _pause(self, process: SimProcess, lasts_s: float) -> None:
         if process.alive:
             process.pause()
-            lasts_s = self._after(process.resume)
+            self._at(self._cluster.loop.time() + lasts_s, process.resume)
             self._note(f"{process.name} is paused for {lasts_s:.1f} s")
 
     # -- disks --------------------------------------------------------------------------------
@@ -241,8 +289,9 @@ class Faults:
         others = [client.name for client in self._clients]
         self._block_links([p for other in others for p in ((name, other), (other, name))])
 
-    def _block_links(self, links: Sequence[tuple[str, str]]) -> None:
+    def _block_links(self, links: Sequence[tuple[str, str]], lasts_s: float | None = None) -> None:
         network = self._cluster.network
+        lasts_s = self._lasts_s() if lasts_s is None else lasts_s
         for link in links:
             network.block(*link)
 
@@ -250,9 +299,21 @@ class Faults:
             for link in links:
                 network.unblock(*link)
 
-        lasts_s = self._after(unblock)
+        self._at(self._cluster.loop.time() + lasts_s, unblock)
         told = ", ".join(f"{source} -> {target}" for source, target in links)
         self._note(f"blocked for {lasts_s:.1f} s: {told}")
+
+    def _refuse(self) -> None:
+        self._refuse_connections(self._client().name, self._bookie().name, self._lasts_s())
+
+    def _refuse_connections(self, client: str, bookie: str, lasts_s: float) -> None:
+        """Those that exist break; new ones are refused for a while."""
+        network = self._cluster.network
+        network.weather.refused[client, bookie] = None
+        network.break_between(client, bookie)
+        accept = partial(network.weather.refused.pop, (client, bookie), None)
+        self._at(self._cluster.loop.time() + lasts_s, accept)
+        self._note(f"{bookie} refuses connections of {client} for {lasts_s:.1f} s")
 
     def _slow_link(self) -> None:
         network, one, other = self._cluster.network, self._client().name, self._bookie().name
@@ -284,6 +345,24 @@ class Faults:
 
         lasts_s = self._after(connect)
         self._note(f"{host} is cut off from the metadata store for {lasts_s:.1f} s")
+
+    def _lagging_metadata(self) -> None:
+        self._lag(self._host(), self._random.choice((0.05, 0.5, 3.0)), self._lasts_s())
+
+    def _lag(self, host: str, behind_s: float, lasts_s: float) -> None:
+        """The metadata server of ``host`` is up to ``behind_s`` behind, time and again."""
+        loop, metadata = self._cluster.loop, self._cluster.metadata
+        end_s = loop.time() + lasts_s
+
+        def fall_behind() -> None:
+            if loop.time() >= end_s:
+                metadata.catch_up(host)
+                return
+            metadata.lag(host)
+            self._at(loop.time() + behind_s * self._random.uniform(0.5, 1.0), fall_behind)
+
+        fall_behind()
+        self._note(f"{host} reads metadata that is up to {behind_s} s old, for {lasts_s:.1f} s")
 
     def _lost_answers(self) -> None:
         metadata = self._cluster.metadata

@@ -7,12 +7,13 @@ crash. Times are in ticks; an answer takes about ten.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from functools import partial
 
 from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
-from magnetar.sim.bookies import SimBookie
+from magnetar.sim.bookies import QUICK, TIMEOUT, SimBookie
 from magnetar.sim.checkers import Checker
 from magnetar.sim.clients import Cluster, Parts, SimRecovery, SimWriter
 from magnetar.sim.scheduler import Scheduler, SimulationError
@@ -21,6 +22,10 @@ QUORUMS = (
     (1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 1), (3, 3, 3),
     (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 3, 2), (5, 5, 3),
 )  # fmt: skip
+HALF_FENCED_SHARE = 0.08
+"""Of the runs: a part of a ledger's bookies is out of reach of who takes it. It matters most where
+every copy of a write set counts."""
+LATE_TICKS, ANSWER_TICKS = 350, 60
 FAULTS_UNTIL = 2000
 HEALED_AT = 3000
 LAST_LOOK_AT = 20_000
@@ -64,7 +69,12 @@ class _LedgerRun:
     def __init__(self, scheduler: Scheduler, parts: Parts) -> None:
         self.scheduler = scheduler
         rng = scheduler.random
+        self._plans = random.Random(f"half fenced {scheduler.seed}")
+        self._half_fenced = self._plans.random() < HALF_FENCED_SHARE
         size, write_quorum, ack_quorum = rng.choice(QUORUMS)
+        if self._half_fenced:
+            all_count = [each for each in QUORUMS if each[0] > 1 and each[1] == each[2]]
+            size, write_quorum, ack_quorum = self._plans.choice(all_count)
         names = [BookieId(f"b{i + 1}") for i in range(size + rng.randint(0, 3))]
         metadata = LedgerMetadata(
             LedgerId(1), size, write_quorum, ack_quorum, DigestType.CRC32C, b"",
@@ -78,6 +88,9 @@ class _LedgerRun:
             f"payloads={self.total} in_order={self.cluster.weather.in_order}"
         )  # fmt: skip
         self.writer = SimWriter(self.cluster, self.checker.entries_confirmed, self.total)
+        self._late = self._plans.choice(self.writer.bookies)
+        if self._half_fenced:
+            self.writer.links[self._late].set_delay_max(LATE_TICKS)
         self.undisturbed = scheduler.chance(0.3)
         self._faults_until = self._plan_appends()
         self._plan_faults()
@@ -130,8 +143,22 @@ class _LedgerRun:
     def _recover(self, name: str, may_crash: bool = False) -> None:
         self.scheduler.note(name, "opens the ledger")
         recovery = SimRecovery(self.cluster, name, self.checker.recovered)
+        if may_crash and self._half_fenced:
+            self._fence_half(recovery)
         if may_crash and self.scheduler.chance(0.3):
             self.scheduler.after(self.scheduler.random.randint(10, 400), recovery.crash)
+
+    def _fence_half(self, recovery: SimRecovery) -> None:
+        """One bookie cannot be connected to when the recovery fences, and is quicker than all
+        others when it reads; what the writer has sent to it comes there later still."""
+        late = self._late
+        self.scheduler.note("run", f"half fenced: {late} is out of reach, and then is not")
+        recovery.links[late].misses = 1
+        recovery.links[late].set_delay_max(QUICK)
+        for other in self.writer.bookies:
+            if other != late:
+                self.writer.links[other].set_delay_max(2 * TIMEOUT)
+                recovery.links[other].set_delay_max(ANSWER_TICKS)
 
     def _heal(self) -> None:
         self.scheduler.note("run", "all faults heal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from functools import partial
 
 from magnetar.ledger.reader import LedgerReader
@@ -36,11 +37,17 @@ class LedgerJob:
         self._random = rng
         self.spread_s = spread_s
         self.total = rng.choice((20, 60, 120))
+        self.deferred = rng.random() < 0.1
+        """With deferred sync: what it forces is confirmed."""
         self.task = self.client.process.spawn(self._write(), "writer")
 
     @property
     def name(self) -> str:
         return self.client.name
+
+    def ensemble(self) -> Sequence[str]:
+        """The bookies it writes to; none before it has made the ledger."""
+        return () if self.writer is None else self.writer.metadata.fragments[-1].bookies
 
     @property
     def settled(self) -> bool:
@@ -55,6 +62,8 @@ class LedgerJob:
         writer = await self._create()
         history = self.history = LedgerHistory(writer.ledger_id, self.name)
         history.copies_problem = partial(copies_problem, self.cluster, writer.ledger_id)
+        history.deferred = self.deferred
+        history.note = partial(self.cluster.trace.note, self.name)
         self.writer = writer
         self.cluster.trace.note(self.name, f"writes ledger {writer.ledger_id}")
         await asyncio.sleep(self.hesitates_s)
@@ -67,16 +76,26 @@ class LedgerJob:
             writer.append(payloads, history.done)
             await asyncio.sleep(pause_s * count * 2 * rng.random())
             await until(lambda: writer.pending_bytes <= PENDING_BYTES_MAX, 0.05)
+            if self.deferred and rng.random() < 0.3:
+                await self._force(writer, history)
         if self.closing or writer.error is not None:
             await self._close(writer, history)
 
     async def _create(self) -> LedgerWriter:
         while True:
             try:
-                return await self.client.ledgers.create()
+                return await self.client.ledgers.create(deferred_sync_unsafe=self.deferred)
             except MagnetarError as error:
                 self.cluster.trace.note(self.name, f"cannot create a ledger yet: {error}")
                 await asyncio.sleep(RETRY_S)
+
+    async def _force(self, writer: LedgerWriter, history: LedgerHistory) -> None:
+        try:
+            await writer.force()
+        except MagnetarError as error:
+            self.cluster.trace.note(self.name, f"cannot force: {error}")
+        else:
+            history.forced(writer.last_add_confirmed)
 
     def _payload(self, index: int, size_max: int) -> bytes:
         head = f"{self.name}/{index}/".encode()
@@ -132,7 +151,7 @@ async def tail(client: Client, history: LedgerHistory, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
         try:
             reader = await client.ledgers.open_no_recovery(history.ledger_id)
-            history.told(reader.last_add_confirmed)
+            history.told(reader.last_add_confirmed, reader.metadata)
             while entry_id <= reader.last_add_confirmed:
                 entries = await reader.read(entry_id, READ_ENTRIES, READ_BYTES)
                 history.read(client.name, entries, entry_id)

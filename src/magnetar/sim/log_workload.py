@@ -121,12 +121,14 @@ class LogJob:
             count = rng.choice((1, 1, 3, 10))
             payloads = [b"%d/%d" % (number, index + i) for i in range(count)]
             index += count
-            self._append(log, payloads, mine)
+            self._append(self.owners[number].name, log, payloads, mine)
             await asyncio.sleep(0.1 * rng.random())
             if mine and rng.random() < 0.5:
                 await self._acknowledge(cursor, mine)
 
-    def _append(self, log: ManagedLog, payloads: list[bytes], mine: list[Position]) -> None:
+    def _append(
+        self, who: str, log: ManagedLog, payloads: list[bytes], mine: list[Position]
+    ) -> None:
         left = list(payloads)
 
         def done(error: MagnetarError | None, ledger_id: int, first: int, count: int) -> None:
@@ -136,6 +138,8 @@ class LogJob:
                 position = Position(ledger_id, entry_id)
                 self.history.confirmed[position] = left.pop(0)
                 mine.append(position)
+            last = first + count - 1
+            self.cluster.trace.note(who, f"is told that {ledger_id}:{first}..{last} are confirmed")
 
         log.append(payloads, done)
 

@@ -2,7 +2,11 @@
 
 Rules:
 
-* The tree is linearizable; the requests of one session are carried out in the order they came.
+* Writes are linearizable; the requests of one session are carried out in the order they came.
+* Reads come from the server that a session is connected to. It may lag: its clients then read, and
+  hear of, a state of the whole tree that was true a while ago, while others have seen newer ones.
+  A session never goes back: its own writes, also those that were refused, bring its server up to
+  date. (A new session may begin behind the one before it.)
 * A session lives while its process gets through. Without contact for the session timeout (killed,
   paused, cut off) it expires: its ephemeral nodes go. The process hears of it when it is in
   contact again, and then has a new session.
@@ -17,7 +21,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
 from magnetar.env.metadata_paths import (
@@ -59,6 +63,14 @@ class _Node:
         self.children: dict[str, None] = {}
 
 
+class _Lagging(NamedTuple):
+    """What a server that lags gives to read: each node's value and children as they were."""
+
+    nodes: dict[str, tuple[Versioned, list[str]]]
+    told: dict[SimMetadataStore, dict[str, None]]
+    """Changes that the clients will hear of when their server catches up."""
+
+
 class _Session:
     def __init__(self, session_id: int, store: SimMetadataStore, now_s: float) -> None:
         self.session_id = session_id
@@ -77,6 +89,7 @@ class MetadataServer:
         self.up = True
         self.cut_off: dict[str, None] = {}
         self.lost_answers = 0.0
+        self._lagging: dict[str, _Lagging] = {}  # host -> what its server knows
         self.written: Callable[[str, bytes | None, bytes | None], None] = lambda *_: None
         self._nodes: dict[str, _Node] = {"/": _Node(b"", None)}
         self._sessions: dict[int, _Session] = {}
@@ -125,11 +138,49 @@ class MetadataServer:
             if session.store.process.name == host:
                 self.end_session(session.session_id)
 
+    # -- servers that lag -------------------------------------------------------------------
+
+    def lag(self, host: str) -> None:
+        """The server of ``host`` hears of nothing from now on, until it catches up."""
+        self.catch_up(host)
+        nodes = {
+            path: (Versioned(node.value, node.version), sorted(node.children))
+            for path, node in self._nodes.items()
+        }
+        self._lagging[host] = _Lagging(nodes, {})
+
+    def catch_up(self, host: str) -> None:
+        """Its server is up to date; its clients hear of what they missed."""
+        lagging = self._lagging.pop(host, None)
+        if lagging is not None:
+            for store, paths in lagging.told.items():
+                store.told([*paths])
+
+    def heal(self) -> None:
+        """Everybody gets through, and reads what is true."""
+        self.up, self.lost_answers = True, 0.0
+        self.cut_off.clear()
+        for host in [*self._lagging]:
+            self.catch_up(host)
+
+    def read(self, host: str, path: str) -> tuple[Versioned, list[str]]:
+        """A node's value and its children, as far as the server of ``host`` knows."""
+        lagging = self._lagging.get(host)
+        if lagging is None:
+            return self.get(path), self.children(path)
+        found = lagging.nodes.get(path)
+        if found is None:
+            raise NoNodeError(f"{path} does not exist")
+        return found
+
     # -- the tree -----------------------------------------------------------------------------
 
     def get(self, path: str) -> Versioned:
         node = self._node(path)
         return Versioned(node.value, node.version)
+
+    def has(self, path: str) -> bool:
+        return path in self._nodes
 
     def paths(self) -> list[str]:
         return list(self._nodes)
@@ -202,8 +253,13 @@ class MetadataServer:
         self, path: str, before: bytes | None, after: bytes | None, parent: str | None = None
     ) -> None:
         self.written(path, before, after)
+        paths = [path] if parent is None else [path, parent]
         for session in self._sessions.values():
-            session.store.told([path] if parent is None else [path, parent])
+            lagging = self._lagging.get(session.store.process.name)
+            if lagging is None:
+                session.store.told(paths)
+            else:
+                lagging.told.setdefault(session.store, {}).update(dict.fromkeys(paths))
 
 
 class SimMetadataStore:
@@ -226,29 +282,36 @@ class SimMetadataStore:
 
     async def get(self, path: str) -> Versioned:
         check_path(path)
-        return await self._ask(lambda: self._server.get(path), f"read of {path}")
+        return (await self._ask(lambda: self._read(path), f"read of {path}"))[0]
 
     async def create(
         self, path: str, value: bytes, mode: CreateMode = CreateMode.PERSISTENT
     ) -> str:
         check_new_path(path, mode in _SEQUENTIAL)
         check_value(path, value)
-        return await self._ask(
-            lambda: self._server.create(path, value, mode, self._session_id), f"create of {path}"
-        )
+
+        def create() -> str:
+            return self._up_to_date().create(path, value, mode, self._session_id)
+
+        return await self._ask(create, f"create of {path}")
 
     async def put(self, path: str, value: bytes, version: int) -> int:
         check_path(path)
         check_value(path, value)
-        return await self._ask(lambda: self._server.put(path, value, version), f"put of {path}")
+        return await self._ask(
+            lambda: self._up_to_date().put(path, value, version), f"put of {path}"
+        )
 
     async def delete(self, path: str, version: int = -1) -> None:
         check_path(path)
-        await self._ask(lambda: self._server.delete(path, version), f"delete of {path}")
+        await self._ask(lambda: self._up_to_date().delete(path, version), f"delete of {path}")
 
     async def children(self, path: str) -> list[str]:
         check_path(path)
-        return await self._ask(lambda: self._server.children(path), f"list of {path}")
+        return (await self._ask(lambda: self._read(path), f"list of {path}"))[1]
+
+    async def sync(self) -> None:
+        await self._ask(self._up_to_date, "sync")
 
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self._watches.add(check_path(path), changed)
@@ -262,6 +325,14 @@ class SimMetadataStore:
             self._server.end_session(self._session_id)
 
     # -- requests -----------------------------------------------------------------------------
+
+    def _read(self, path: str) -> tuple[Versioned, list[str]]:
+        return self._server.read(self.process.name, path)
+
+    def _up_to_date(self) -> MetadataServer:
+        """A write's answer comes in the order of all writes."""
+        self._server.catch_up(self.process.name)
+        return self._server
 
     async def _ask(self, run: Callable[[], R], what: str) -> R:
         """Have the server ``run``, and give its answer; FIFO both ways."""

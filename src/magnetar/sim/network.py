@@ -35,6 +35,7 @@ class Weather:
     def __init__(self) -> None:
         self.blocked: dict[tuple[Host, Host], None] = {}
         self.slow: dict[tuple[Host, Host], float] = {}
+        self.refused: dict[tuple[Host, Host], None] = {}
 
 
 def _reset() -> ConnectionResetError:
@@ -75,7 +76,8 @@ class SimNetwork:
         again_s = 0.5 + self.random.random()  # when the SYN is sent again
         await until(lambda: not any(link in weather.blocked for link in links), again_s)
         server = self._listeners.get((host, port))
-        if server is None or not server.process.alive:
+        refused = (here, host) in weather.refused
+        if server is None or not server.process.alive or refused:
             raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
         ours = SimTransport(self, process, server.process)
         theirs = SimTransport(self, server.process, process)
@@ -136,6 +138,7 @@ class SimNetwork:
 
     def heal(self) -> None:
         self.weather.slow.clear()
+        self.weather.refused.clear()
         for source, target in list(self.weather.blocked):
             self.unblock(source, target)
 

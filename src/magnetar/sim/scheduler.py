@@ -24,6 +24,7 @@ class Scheduler:
     """The clock, the events to come, the randomness and the trace of one run."""
 
     def __init__(self, seed: int, tracing: bool = False) -> None:
+        self.seed = seed
         self.random = random.Random(seed)
         self.now = 0
         self.tracing = tracing

@@ -1,40 +1,73 @@
 """``python -m tests.sim.mutants``: plant every known bug, one at a time; each must be found.
 
-Prints the table and writes it into docs/simulation.md between its marks. Ends with 1 when a bug
-was not found.
+Prints each row of the table as it is done, with the command that repeats what was found, and
+writes the table into docs/simulation.md between its marks. Ends with 1 when a bug was not found.
+Rows begin at seed 0 and end with the first seed that finds the bug, so that a run can be repeated.
+
+``--only NAME`` (a part of it) takes some rows and leaves the page as it is; with ``--seed`` it
+prints the transcript of that seed with the bug in it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
+import click
+
+from tests.sim.mutants.bookie_rules import BOOKIE_RULES
 from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
 from tests.sim.mutants.logs import LOGS
 from tests.sim.mutants.machines import MACHINES
-from tests.sim.mutants.mutant import Found, Mutant, search
+from tests.sim.mutants.mutant import Found, Mutant, search, transcript
+from tests.sim.mutants.recoveries import RECOVERIES
 
-PROCESSES = 2
 PAGE = Path(__file__).parents[3] / "docs" / "simulation.md"
 BEGIN, END = "<!-- mutants -->", "<!-- /mutants -->"
+FAILURE_WIDTH = 140
 
-MUTANTS: Sequence[Mutant] = (*MACHINES, *CLIENTS, *BOOKIES, *LOGS)
+MUTANTS: Sequence[Mutant] = (
+    *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS,
+)  # fmt: skip
 
 
-def find(index: int) -> tuple[int | None, str]:
+def find(index: int) -> tuple[int, int | None, str]:
     """In a process of its own; mutants are named by their place, since closures do not travel."""
     found = search(MUTANTS[index])
-    return found.seeds, found.failure
+    return index, found.seeds, found.failure
 
 
-def table(found: Sequence[Found]) -> str:
+def find_all(indices: Iterable[int], processes: int) -> Iterator[Found]:
+    """In the order in which they are done; ring 2 takes longer and begins."""
+    first = sorted(indices, key=lambda index: -MUTANTS[index].ring)
+    with ProcessPoolExecutor(processes) as pool:
+        for done in as_completed([pool.submit(find, index) for index in first]):
+            index, seeds, failure = done.result()
+            yield Found(MUTANTS[index], seeds, failure)
+
+
+def told(found: Found) -> str:
+    mutant = found.mutant
+    head = f"ring {mutant.ring}  {mutant.name}"
+    if found.seeds is None:
+        return f"{head}: NOT FOUND in {mutant.seeds_max} seeds"
+    return (
+        f"{head}: found after {found.seeds} seeds: {found.failure[:FAILURE_WIDTH]}\n"
+        f'        make sim-mutants MUTANT="{mutant.name}" RING={mutant.ring} '
+        f"SEED={found.seeds - 1}"
+    )
+
+
+def table(found: Mapping[Mutant, Found]) -> str:
     rows = ["| bug | known as | ring | seeds until found |", "|---|---|---|---|"]
-    for each in found:
-        mutant = each.mutant
-        seeds = f"not in {mutant.seeds_max}" if each.seeds is None else str(each.seeds)
+    for mutant in MUTANTS:
+        count = found[mutant].seeds
+        seeds = f"not in {mutant.seeds_max}" if count is None else str(count)
         rows.append(f"| {mutant.name} | {mutant.known or '-'} | {mutant.ring} | {seeds} |")
     return "\n".join(rows)
 
@@ -45,18 +78,44 @@ def write_page(text: str) -> None:
     PAGE.write_text(f"{page[:before]}\n{text}\n{page[after:]}")
 
 
-def main() -> int:
-    found = []
-    with ProcessPoolExecutor(PROCESSES) as pool:
-        for mutant, (seeds, failure) in zip(
-            MUTANTS, pool.map(find, range(len(MUTANTS))), strict=True
-        ):
-            found.append(Found(mutant, seeds, failure))
-            told = "NOT FOUND" if seeds is None else f"found after {seeds} seeds: {failure[:120]}"
-            print(f"ring {mutant.ring}  {mutant.name}: {told}", flush=True)
-    write_page(table(found))
-    return 1 if any(each.seeds is None for each in found) else 0
+@click.command()
+@click.option("--only", default="", help="Rows whose name has this in it.")
+@click.option("--ring", type=click.IntRange(1, 2), default=None, help="Rows of this ring.")
+@click.option("--seed", type=int, default=None, help="One seed, with its transcript.")
+@click.option("--processes", default=os.cpu_count() or 2, help="Processes that share the rows.")
+def main(only: str, ring: int | None, seed: int | None, processes: int) -> None:
+    """Plant known bugs one at a time; each must be found."""
+    indices = [
+        index
+        for index, mutant in enumerate(MUTANTS)
+        if only in mutant.name and ring in (None, mutant.ring)
+    ]
+    if not indices:
+        raise click.UsageError(f"no bug has {only!r} in its name")
+    if seed is not None:
+        sys.exit(_tell(MUTANTS[indices[0]], seed))
+    began = time.perf_counter()
+    found = {}
+    for each in find_all(indices, processes):
+        found[each.mutant] = each
+        click.echo(told(each))
+    missing = [mutant.name for mutant, each in found.items() if each.seeds is None]
+    click.echo(
+        f"{len(found) - len(missing)} of {len(found)} bugs found in "
+        f"{time.perf_counter() - began:.0f} s with {processes} processes"
+    )
+    if len(found) == len(MUTANTS):
+        write_page(table(found))
+    sys.exit(1 if missing else 0)
+
+
+def _tell(mutant: Mutant, seed: int) -> int:
+    lines, failure = transcript(mutant, seed)
+    for line in lines:
+        click.echo(line)
+    click.echo(f"ring {mutant.ring}, seed {seed}, planted: {mutant.name}: {failure or 'it held'}")
+    return 0 if failure else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

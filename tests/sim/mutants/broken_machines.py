@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from magnetar.ledger.owed import OwedEntries
-from magnetar.ledger.quorum_write import QuorumWrite, Resend, WriteState
+from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict, WriteState
 from magnetar.ledger.recovery_plan import Decision, EntryVote, LacCoverage
 from magnetar.model.ids import BookieId
 from magnetar.sim.bookies import Stored
@@ -52,6 +52,17 @@ class OneCopyIsEnough(QuorumWrite):
         super().__init__(size, write_quorum, 1, first_lac)
 
 
+class DoesNotRotate(QuorumWrite):
+    """Every entry goes to the first bookies of an ensemble."""
+
+    def stripe(self, slot: int, entry_ids: range) -> Sequence[int]:
+        return entry_ids if slot < self._write_quorum else ()
+
+    def _copies(self, entry_id: int) -> int:
+        slots = range(self._write_quorum)
+        return sum(entry_id <= self._marks[s] or entry_id in self._beyond[s] for s in slots)
+
+
 class DoesNotSendAgain(QuorumWrite):
     def _replaced(self, slot: int) -> Resend:
         return super()._replaced(slot)._replace(entry_ids=())
@@ -76,6 +87,13 @@ class StartsInAnEarlierFragment(LacCoverage):
 
     def start_after(self, last_fragment_first_entry_id: int) -> int:
         return self.last_add_confirmed
+
+
+class GoesOnFenced(QuorumWrite):
+    """A bookie that is fenced is taken for one that is gone."""
+
+    def failed(self, slot: int, epoch: int, kind: FailureKind) -> Verdict:
+        return super().failed(slot, epoch, FailureKind.UNAVAILABLE)
 
 
 class ForgetsDebts(QuorumWrite):

@@ -1,4 +1,4 @@
-"""Ring 2: ledger clients with one rule broken each."""
+"""Ring 2: writers of ledgers with one rule broken each."""
 
 from __future__ import annotations
 
@@ -6,34 +6,17 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.ledger import recovery, recovery_reads
-from magnetar.ledger.bookies import AddFlag, ReadFlag
+from magnetar.ledger.deferred_sync import DeferredSync
 from magnetar.ledger.ensemble_change import EnsembleChange
-from magnetar.ledger.last_confirmed import read_last_confirmed
+from magnetar.ledger.placement import replaced_fragments
 from magnetar.ledger.quorum_write import QuorumWrite
-from magnetar.ledger.recovery_plan import LacCoverage
-from magnetar.ledger.stored_ledger import StoredLedger, replaced_fragments
+from magnetar.ledger.stored_ledger import StoredLedger
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.model.errors import LedgerError, MetadataError
+from magnetar.model.errors import LedgerClosedError, LedgerError, MetadataError
 from magnetar.model.ids import BookieId
 from tests.sim.mutants.mutant import Mutant, replaced
 
-SEEDS_MAX = 1500
-
-
-async def _fence_lac_only(metadata: Any, pool: Any, timeout_s: float, flags: ReadFlag) -> Any:
-    return await read_last_confirmed(metadata, pool, timeout_s, flags | ReadFlag.FENCE)
-
-
-def _lac_only_fencing() -> AbstractContextManager[None]:
-    return replaced(
-        (recovery, "FENCING", ReadFlag.HIGH_PRIORITY),
-        (recovery, "read_last_confirmed", _fence_lac_only),
-    )
-
-
-def _earlier_fragment() -> AbstractContextManager[None]:
-    return replaced((LacCoverage, "start_after", lambda self, first: self.last_add_confirmed))
+SEEDS_MAX = 600
 
 
 async def _change_at_once(self: Any, replacements: dict[int, BookieId]) -> None:
@@ -67,28 +50,6 @@ def _keeps_acknowledgements() -> AbstractContextManager[None]:
     return replaced((QuorumWrite, "_replaced", keeps))
 
 
-def _truncates_on_unknown() -> AbstractContextManager[None]:
-    def count(vote: Any, refusals: list[Any], told: Any) -> None:
-        if isinstance(told, recovery_reads.Copy):
-            vote.found(told)
-        else:
-            refusals.append(told)
-            vote.negative()
-
-    return replaced((recovery_reads, "_count", count))
-
-
-def _recovery_flag_lost() -> AbstractContextManager[None]:
-    original = LedgerWriter.__init__
-
-    def init(self: Any, *args: Any, **options: Any) -> None:
-        if options.get("flags"):
-            options["flags"] = options["flags"] & ~AddFlag.RECOVERY
-        original(self, *args, **options)
-
-    return replaced((LedgerWriter, "__init__", init))
-
-
 def _conflict_taken_for_success() -> AbstractContextManager[None]:
     """A compare-and-set that lost is taken for one that won: two failures and a conflict."""
     original = StoredLedger._write
@@ -101,26 +62,57 @@ def _conflict_taken_for_success() -> AbstractContextManager[None]:
     return replaced((StoredLedger, "_write", write))
 
 
+def _close_taken_for_ours() -> AbstractContextManager[None]:
+    """A writer whose ledger somebody closed at another place believes that it was itself."""
+    original = StoredLedger.close
+
+    async def close(self: Any, last_entry_id: int, length: int) -> Any:
+        try:
+            return await original(self, last_entry_id, length)
+        except LedgerClosedError:
+            return self._closed_at(self.metadata, last_entry_id, length)
+
+    return replaced((StoredLedger, "close", close))
+
+
+def _change_in_any_state() -> AbstractContextManager[None]:
+    """A writer changes the ensemble whatever state the ledger is in."""
+
+    async def replace_bookies(self: Any, first_entry_id: int, replacements: Any) -> None:
+        wanted = self._with_replacements(self.metadata, first_entry_id, replacements)
+        while not await self._write(wanted):
+            self.metadata, self.version = await self._read()
+            wanted = self._with_replacements(self.metadata, first_entry_id, replacements)
+
+    return replaced((StoredLedger, "replace_bookies", replace_bookies))
+
+
+def _tells_what_is_not_confirmed() -> AbstractContextManager[None]:
+    """Entries carry the last one sent for the last one confirmed."""
+    return replaced((LedgerWriter, "_lac_to_tell", lambda self: self._machine.last_add_pushed))
+
+
+def _taken_counts_as_durable() -> AbstractContextManager[None]:
+    """With deferred sync, what bookies have taken counts as forced."""
+
+    async def force(self: Any, length: int) -> None:
+        self.last_add_confirmed, self.length = self._taken.last_add_confirmed, length
+
+    return replaced((DeferredSync, "force", force))
+
+
+def _mutant(name: str, known: str, plant: Any) -> Mutant:
+    return Mutant(name, 2, known, plant, SEEDS_MAX)
+
+
 CLIENTS = (
-    Mutant("only LAC reads fence", 2, "#2614", _lac_only_fencing, SEEDS_MAX),
-    Mutant("recovery starts in an earlier fragment", 2, "#2615", _earlier_fragment, SEEDS_MAX),
-    Mutant(
-        "the ensemble is switched before the compare-and-set",
-        2,
-        "#1591",
-        _ensemble_before_the_store,
-        SEEDS_MAX,
+    _mutant(
+        "the ensemble is switched before the compare-and-set", "#1591", _ensemble_before_the_store
     ),
-    Mutant(
-        "a replaced slot keeps its acknowledgements",
-        2,
-        "#4097, #4651",
-        _keeps_acknowledgements,
-        SEEDS_MAX,
-    ),
-    Mutant("recovery truncates on unknown", 2, "", _truncates_on_unknown, SEEDS_MAX),
-    Mutant("rewrites lose the recovery flag", 2, "#3783", _recovery_flag_lost, SEEDS_MAX),
-    Mutant(
-        "a lost compare-and-set counts as won", 2, "#1886", _conflict_taken_for_success, SEEDS_MAX
-    ),
+    _mutant("a replaced slot keeps its acknowledgements", "#4097, #4651", _keeps_acknowledgements),
+    _mutant("a lost compare-and-set counts as won", "#1886, rule 4", _conflict_taken_for_success),
+    _mutant("an ensemble changes in any state", "rule 4", _change_in_any_state),
+    _mutant("another's close counts as one's own", "rule 5", _close_taken_for_ours),
+    _mutant("entries tell what is not confirmed", "rule 2", _tells_what_is_not_confirmed),
+    _mutant("what is taken counts as durable", "deferred sync", _taken_counts_as_durable),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +44,16 @@ def search(mutant: Mutant, first: int = 0) -> Found:
             if failure is not None:
                 return Found(mutant, count, failure)
     return Found(mutant, None, "")
+
+
+def transcript(mutant: Mutant, seed: int) -> tuple[Sequence[str], str | None]:
+    """What happens in the run of one seed with the bug in it, and what breaks."""
+    with mutant.plant():
+        if mutant.ring == 1:
+            outcome = run(seed, tracing=True)
+            return outcome.trace, outcome.failure
+        whole = run_cluster(seed, tracing=True)
+        return whole.trace, whole.failure
 
 
 def _failure(ring: int, seed: int, metrics: Metrics) -> str | None:
