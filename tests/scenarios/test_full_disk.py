@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 DISK_BYTES = 160 << 20
 ENTRY_BYTES = 16 << 10
 LEDGERS = 6
+SOME = 50
+"""Entries of each ledger before the disks are filled; all ledgers together fill them with 5000."""
 ALONE_BYTES = 32 << 20
 ROOM_S = 120.0
 RESERVED_BYTES = 24 << 20
@@ -82,7 +84,7 @@ async def load_until_refused(owner: Client, disturb: Callable[[], None]) -> dict
     loads = [
         Load(await owner.ledgers.create(), ENTRY_BYTES, ENTRY_BYTES * 16) for _ in range(LEDGERS)
     ]
-    await asyncio.gather(*(load.wait_confirmed(300) for load in loads))
+    await asyncio.gather(*(load.wait_confirmed(SOME) for load in loads))
     await asyncio.to_thread(disturb)
     for load in loads:
         error = await load.wait_failed()
