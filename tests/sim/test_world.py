@@ -145,6 +145,23 @@ def test_bytes_arrive_whole_and_in_order_and_late_through_a_blocked_link() -> No
     on_loop(main)
 
 
+def test_refused_connections_leave_those_that_exist() -> None:
+    async def main(loop: SimLoop) -> None:
+        network, client, server, _ = await connected(loop)
+        network.weather.refused["a", "b"] = None
+        client.write(frame(b"still here"))
+
+        async def again() -> None:
+            await loop.create_connection(Peer, "b", 1)
+
+        refused = loop.new_process("a").spawn(again(), "again")
+        await until(refused.done, 0.1)
+        assert server.frames == [b"still here"]
+        assert isinstance(refused.exception(), ConnectionRefusedError)
+
+    on_loop(main)
+
+
 def test_a_writer_is_paused_while_nobody_reads() -> None:
     async def main(loop: SimLoop) -> None:
         _, client, server, _ = await connected(loop)
@@ -350,5 +367,66 @@ def test_a_lost_answer_leaves_the_change() -> None:
         await until(task.done, 0.1)
         task.result()
         assert server.get("/a/b").value == b"v"
+
+    on_loop(main)
+
+
+def test_a_server_that_lags_shows_its_clients_the_past_until_they_write() -> None:
+    async def main(loop: SimLoop) -> None:
+        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        late, prompt = loop.new_process("late"), loop.new_process("prompt")
+        heard: list[str] = []
+
+        async def writes(store: SimMetadataStore, value: bytes) -> None:
+            version = (await store.get("/node")).version
+            await store.put("/node", value, version)
+
+        async def begins() -> None:
+            store = SimMetadataStore(server, prompt)
+            await store.create("/node", b"old")
+            server.lag("late")
+            await writes(store, b"new")
+            await store.create("/other", b"")
+            assert (await store.get("/node")).value == b"new"
+
+        async def reads() -> None:
+            store = SimMetadataStore(server, late)
+            store.watch("/node", heard.append)
+            assert await store.get("/node") == (b"old", 0)
+            assert await store.children("/") == ["node"]
+            with pytest.raises(NoNodeError):
+                await store.get("/other")
+            assert not heard
+            with pytest.raises(BadVersionError):  # refused by what is true, and then it is known
+                await store.put("/node", b"mine", 0)
+            assert await store.get("/node") == (b"new", 1)
+            server.lag("late")
+            await store.sync()
+            assert await store.children("/") == ["node", "other"]
+
+        for process, work in ((prompt, begins), (late, reads)):
+            task = process.spawn(work(), "work")
+            await until(task.done, 0.1)
+            task.result()
+
+    on_loop(main)
+
+
+def test_clients_of_a_server_that_lagged_hear_of_what_they_missed() -> None:
+    async def main(loop: SimLoop) -> None:
+        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        process, heard = loop.new_process("late"), list[str]()
+
+        async def watches() -> None:
+            SimMetadataStore(server, process).watch("/node", heard.append)
+
+        await until(process.spawn(watches(), "work").done, 0.1)
+        server.lag("late")
+        server.create("/node", b"", CreateMode.PERSISTENT, None)
+        await asyncio.sleep(1)
+        assert not heard
+        server.heal()
+        await asyncio.sleep(1)
+        assert heard == ["/node"]
 
     on_loop(main)

@@ -76,8 +76,9 @@ class SimNetwork:
         again_s = 0.5 + self.random.random()  # when the SYN is sent again
         await until(lambda: not any(link in weather.blocked for link in links), again_s)
         server = self._listeners.get((host, port))
-        refused = (here, host) in weather.refused
-        if server is None or not server.process.alive or refused:
+        if (here, host) in weather.refused:
+            raise ConnectionRefusedError(111, f"{host}:{port} refuses {here}")
+        if server is None or not server.process.alive:
             raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
         ours = SimTransport(self, process, server.process)
         theirs = SimTransport(self, server.process, process)
