@@ -66,6 +66,8 @@ class Storage(Protocol):
     log_ids: LogIds
     settled_id: int
 
+    def end_log(self, share: float) -> None: ...
+
 
 class Pace(NamedTuple):
     """``bytes_per_s``: read and written together; ``pressing`` says that space matters more;
@@ -166,6 +168,9 @@ class Compactor:
     async def compact(self, share: float, room_bytes: Callable[[], int]) -> int:
         """Compact every log with a live share under ``share``, as far as there is room. Returns
         how many logs were removed. Raises ``BookieIOError``, ``OSError``."""
+        storage = self._storage
+        if self._pace.pressing():
+            await storage.flush_lane.run(lambda: storage.end_log(share))
         await self.settle()
         removed = 0
         while (work := await self._next(share, room_bytes())) is not None:

@@ -96,6 +96,12 @@ class EntryLogWriter:
         """No log below this id is written by this writer any more."""
         return self._log_id if self._file is not None else self._ids.next_id
 
+    @property
+    def held(self) -> tuple[int, Mapping[int, Sequence[int]]]:
+        """(bytes of records, ledger id -> (entries, bytes)) of the log that is open; (0, nothing)
+        if none is."""
+        return (self._offset - HEADER_BYTES, self._ledgers) if self._file is not None else (0, {})
+
     def append(self, entries: Sequence[tuple[int, int, bytes]]) -> list[tuple[int, int, int, int]]:
         """Write (ledger id, entry id, entry) rows, a few hundred at a time; returns (ledger id,
         entry id, log id, offset) rows. Not durable before ``sync``.

@@ -35,15 +35,13 @@ class Reserve:
     def fill(self) -> Iterator[None]:
         """Write what is missing, a chunk for each step. A disk that is full meanwhile gets all of
         it back."""
-        start = self.held_bytes
-        while start < self.byte_count:
+        while (start := self.held_bytes) < self.byte_count:  # given up meanwhile, it begins anew
             size = min(CHUNK_BYTES, self.byte_count - start)
             try:
                 self._write(start, size)
             except OSError:
                 self.give_up()
                 raise
-            start += size
             yield
         self.full = True
 

@@ -280,6 +280,21 @@ class LedgerStorage:
         self.reclaimer.forget_ledgers(ids)
         self.reclaimer.remove_dead(self.settled_id)
 
+    def end_log(self, share: float) -> None:
+        """In the flush lane. If less than ``share`` of the log that flushes write to is of use, it
+        takes no more, so that its space can be given back: on a disk that is nearly full no add
+        comes that would fill it. (What a flush that failed has left in it is of no use: the flush
+        is repeated, with the same half.)"""
+        byte_count, ledgers = self._log.held
+        if self.reclaimer.live_bytes(ledgers) >= share * byte_count:
+            return
+        try:
+            self._log.finish()
+        except OSError as error:  # no room for the footer, which only saves reading the log through
+            log.warning("entry log without footer", path=str(self.path), error=str(error))
+            self._log.abandon()
+        self.settled_id = self._log.settled_id
+
     def _close_removed(self, log_ids: Sequence[int]) -> None:
         """In the flush lane: readers let go of logs that were removed."""
         for lane, reader in zip(self._read_lanes, self._readers, strict=True):

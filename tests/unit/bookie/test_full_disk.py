@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
-from magnetar.env.disk import Buffer, DiskFile, DiskSpace
+from magnetar.bookie.reserve import Reserve
+from magnetar.env.disk import Buffer, DiskFile, DiskSpace, RealDisk
 from magnetar.model.errors import (
     BookieIOError,
     FencedError,
@@ -347,6 +348,43 @@ def test_the_reserve_is_kept_given_up_and_kept_again(tmp_path: Path) -> None:
             await eventually(lambda: path.exists() and path.stat().st_size == 3 << 20)
 
     asyncio.run(scenario())
+
+
+def test_the_log_that_is_open_gives_its_space_back_as_well(tmp_path: Path) -> None:
+    """While the disk is nearly full no add comes that would fill the log and close it."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=20, disk_check_interval_ms=20)
+        directory, disk = config.ledger_directories[0], Disk()
+        async with running(config, disk) as bookie:
+            await add(bookie, 1, range(20))
+            await add(bookie, 2, [0])
+            await eventually(lambda: any(directory.glob("*.log")))
+            (before,) = directory.glob("*.log")
+            await bookie.delete_ledger(1)
+            await asyncio.sleep(0.2)
+            assert before.exists()
+            disk.free_bytes = 1 << 20
+            await eventually(lambda: not before.exists())
+            assert bookie.read_only
+            assert await bookie.read_entry(2, 0) == entry(2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_reserve_given_up_while_it_is_filled_is_not_taken_for_full(tmp_path: Path) -> None:
+    reserve = Reserve(RealDisk(), tmp_path, 3 << 20)
+    for steps_before in (1, 2, 3):
+        steps = reserve.fill()
+        for _ in range(steps_before):
+            next(steps)
+        assert reserve.give_up() == steps_before << 20
+        while next(steps, "end") is None:
+            assert not reserve.full
+        assert reserve.full
+        assert reserve.held_bytes == 3 << 20
+        assert (tmp_path / "reserve").read_bytes() == bytes(3 << 20)
+        reserve.give_up()
 
 
 @pytest.mark.parametrize("what", [".journal", ".new"])
