@@ -107,9 +107,15 @@ def _mutant(name: str, known: str, plant: Any) -> Mutant:
 
 CLIENTS = (
     _mutant(
-        "the ensemble is switched before the compare-and-set", "#1591", _ensemble_before_the_store
+        "the ensemble is switched before the compare-and-set",
+        "#1591, rule 4",
+        _ensemble_before_the_store,
     ),
-    _mutant("a replaced slot keeps its acknowledgements", "#4097, #4651", _keeps_acknowledgements),
+    _mutant(
+        "a replaced slot keeps its acknowledgements",
+        "#4097, #4651, rule 3",
+        _keeps_acknowledgements,
+    ),
     _mutant("a lost compare-and-set counts as won", "#1886, rule 4", _conflict_taken_for_success),
     _mutant("an ensemble changes in any state", "rule 4", _change_in_any_state),
     _mutant("another's close counts as one's own", "rule 5", _close_taken_for_ours),

@@ -36,26 +36,32 @@ def _mutant(name: str, known: str, parts: Parts) -> Mutant:
 
 
 MACHINES = (
-    _mutant("confirms over a hole", "", Parts(quorum_write=ConfirmsOutOfOrder)),
+    _mutant("confirms over a hole", "rule 3", Parts(quorum_write=ConfirmsOutOfOrder)),
     _mutant(
-        "late answers of a replaced bookie count", "", Parts(quorum_write=CountsReplacedBookies)
+        "late answers of a replaced bookie count",
+        "rule 3",
+        Parts(quorum_write=CountsReplacedBookies),
     ),
     _mutant(
         "a replaced slot keeps its acknowledgements",
-        "#4097, #4651",
+        "#4097, #4651, rule 3",
         Parts(quorum_write=KeepsAcknowledgements),
     ),
-    _mutant("confirms during an ensemble change", "", Parts(quorum_write=ConfirmsDuringAChange)),
-    _mutant("one copy is enough", "", Parts(quorum_write=OneCopyIsEnough)),
-    _mutant("does not send again after a change", "", Parts(quorum_write=DoesNotSendAgain)),
-    _mutant("recovery takes silence for absence", "", Parts(entry_vote=TruncatesOnUnknown)),
-    _mutant("recovery takes one negative for proof", "", Parts(entry_vote=OneNegativeIsEnough)),
+    _mutant(
+        "confirms during an ensemble change", "rule 3", Parts(quorum_write=ConfirmsDuringAChange)
+    ),
+    _mutant("one copy is enough", "rule 3", Parts(quorum_write=OneCopyIsEnough)),
+    _mutant("does not send again after a change", "rule 4", Parts(quorum_write=DoesNotSendAgain)),
+    _mutant("recovery takes silence for absence", "rule 7", Parts(entry_vote=TruncatesOnUnknown)),
+    _mutant(
+        "recovery takes one negative for proof", "rule 7", Parts(entry_vote=OneNegativeIsEnough)
+    ),
     _mutant(
         "recovery starts in an earlier fragment",
-        "#2615",
+        "#2615, rule 7",
         Parts(lac_coverage=StartsInAnEarlierFragment),
     ),
-    _mutant("only LAC reads fence", "#2614", Parts(fencing_reads=False)),
+    _mutant("only LAC reads fence", "#2614, rule 7", Parts(fencing_reads=False)),
     _mutant("what a bookie missed is forgotten", "", Parts(quorum_write=ForgetsDebts)),
     _mutant("a bookie's latest debt is its only one", "", Parts(owed_entries=KeepsOneDebt)),
     _mutant("write sets do not rotate", "rule 1", Parts(quorum_write=DoesNotRotate)),
