@@ -6,7 +6,6 @@ A module of clients has roles: coroutines that take a load (a frozen dataclass) 
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any, TypeAlias
 import uvloop
 
 from bench.server import ROOT
-from magnetar.cli.process import tune_allocator
+from magnetar.cli.process import tune_allocator, tune_collector
 from magnetar.ledger import LedgerConfig
 
 Report: TypeAlias = dict[str, float]
@@ -95,8 +94,7 @@ def main(roles: Mapping[str, Role]) -> None:
     load = make(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
     tune_allocator()
     sys.setswitchinterval(0.0001)
-    gc.collect()
-    gc.freeze()
+    tune_collector()
 
     async def go() -> Report:
         return await role(load)

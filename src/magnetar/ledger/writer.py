@@ -34,7 +34,7 @@ import structlog
 
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.add_deadlines import AddDeadlines
-from magnetar.ledger.bookies import AddDone, AddFlag, BookieClient
+from magnetar.ledger.bookies import AddFlag, BookieClient
 from magnetar.ledger.bounded_adds import BoundedAdds
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.deferred_sync import DeferredSync
@@ -74,8 +74,6 @@ SEND_BYTES = 256 << 10
 RESEND_BYTES = 1 << 20
 """Entries that are sent again go in pieces of about this size."""
 
-_Channel: TypeAlias = tuple[BookieClient, AddDone]
-
 
 class _Batch:
     """One append under way: ``entries[0]`` has the id ``base``, ``last`` is the id of the last;
@@ -91,6 +89,36 @@ class _Batch:
         self.entries = entries
         self.length = length
         self.done = done
+
+
+class _Channel:
+    """A slot's bookie, and where its answers come in: those that do not move the LAC, two of
+    three, touch nothing of the writer but this and the machine."""
+
+    __slots__ = ("client", "deferred", "epoch", "machine", "slot", "writer")
+
+    def __init__(self, writer: LedgerWriter, client: BookieClient, slot: int) -> None:
+        self.writer = writer
+        self.client = client
+        self.slot = slot
+        self.machine = writer._machine
+        self.epoch = self.machine.epoch(slot)
+        self.deferred = writer._deferred
+
+    def answered(self, error: MagnetarError | None, entry_ids: Sequence[int]) -> None:
+        """``AddDone`` of the adds of this epoch."""
+        if error is not None:
+            self.writer._bookie_failed(self.slot, self.epoch, error)
+            return
+        if self.deferred is not None:
+            lost = self.deferred.acknowledged(self.slot)
+            if lost is not None:
+                self.writer.fail(lost)
+                return
+        machine = self.machine
+        before = machine.last_add_confirmed
+        if machine.acknowledged(self.slot, entry_ids, self.epoch) != before:
+            self.writer.confirm()
 
 
 class LedgerWriter:
@@ -175,8 +203,8 @@ class LedgerWriter:
         self._deadlines = AddDeadlines(self._machine, size, self._timeout_s)
         self._change = EnsembleChange(self, self._machine, stored, context, self._scope)
         self._adds = BoundedAdds(self.append, context.config.writer_pending_bytes_max)
-        self._channels: list[_Channel | None] = [self._channel(slot) for slot in range(size)]
         self._deferred = self._deferred_sync() if flags & AddFlag.DEFERRED_SYNC else None
+        self._channels: list[_Channel | None] = [self._channel(slot) for slot in range(size)]
         self._durable = self._deferred or self._machine  # whose LAC counts
         recovers = bool(flags & AddFlag.RECOVERY)
         self._first_lac = first_lac if recovers else None
@@ -320,38 +348,20 @@ class LedgerWriter:
         for slot, channel in enumerate(self._channels):
             if channel is None:
                 continue
-            client, done = channel
+            client = channel.client
             if self._uniform:
-                client.add_entries(ledger_id, key, entry_ids, entries, flags, done)
+                client.add_entries(ledger_id, key, entry_ids, entries, flags, channel.answered)
                 continue
             own = self._machine.stripe(slot, entry_ids)
             if own:
                 first = entry_ids[0]
                 picked = [entries[entry_id - first] for entry_id in own]
-                client.add_entries(ledger_id, key, own, picked, flags, done)
+                client.add_entries(ledger_id, key, own, picked, flags, channel.answered)
 
     def _channel(self, slot: int) -> _Channel:
-        """The slot's bookie and the ``done`` that names the slot's epoch."""
-        client = self._pool.client(self._change.bookies[slot])
-        return client, partial(self._answered, slot, self._machine.epoch(slot))
+        return _Channel(self, self._pool.client(self._change.bookies[slot]), slot)
 
     # -- answers ------------------------------------------------------------------------------
-
-    def _answered(
-        self, slot: int, epoch: int, error: MagnetarError | None, entry_ids: Sequence[int]
-    ) -> None:
-        if error is not None:
-            self._bookie_failed(slot, epoch, error)
-            return
-        if self._deferred is not None:
-            lost = self._deferred.acknowledged(slot)
-            if lost is not None:
-                self.fail(lost)
-                return
-        machine = self._machine
-        before = machine.last_add_confirmed
-        if machine.acknowledged(slot, entry_ids, epoch) != before:
-            self.confirm()
 
     def confirm(self) -> None:
         """Answer the appends that the LAC has passed, in order."""
@@ -407,12 +417,13 @@ class LedgerWriter:
         """Send the unconfirmed entries of a slot that was replaced or is tried again."""
         self._send()  # to the others; this slot's are all in ``resend``
         slot = resend.slot
-        client, done = channel = self._channel(slot)
-        self._channels[slot] = channel
+        self._channels[slot] = channel = self._channel(slot)
         self._deadlines.sent_again(slot, self._loop.time())
         key = self._digest.master_key
         for entry_ids, entries in _chunks(resend.entry_ids, self._entries(resend.entry_ids)):
-            client.add_entries(self.ledger_id, key, entry_ids, entries, self._flags, done)
+            channel.client.add_entries(
+                self.ledger_id, key, entry_ids, entries, self._flags, channel.answered
+            )
         if self._timer is None:
             self._watch()
 
