@@ -53,12 +53,12 @@ class PendingAdds:
         owed, done, _ = adds[0]
         if (
             len(adds) == 1
-            and owed[0] == entry_ids[0]
             and len(owed) == len(entry_ids)
+            and owed[0] == entry_ids[0]
             and (len(owed) == 1 or list(owed) == entry_ids)
         ):
             del self._ledgers[ledger_id]  # with many ledgers nearly every answer ends here
-            return ((done, owed),)
+            return [(done, owed)]
         groups, at = _answered_in_order(adds, entry_ids)
         for entry_id in entry_ids[at:]:
             _answered_one(adds, entry_id, groups)
