@@ -11,6 +11,7 @@ import httpx
 import pulsar
 import pytest
 
+from magnetar.ledger import LedgerConfig, NotEnoughBookiesError, sync
 from tests.roles import END_S, Role
 from tests.standalone import free_port
 
@@ -35,9 +36,9 @@ class Cluster:
         for bookie in self.bookies:
             bookie.wait_ready()
 
-    def bookie(self, index: int, port: int) -> Role:
-        data = ("--data-dir", str(self.folder / f"bookie-{index}"))
-        return self._keep(Role(self.folder, "bookie", *data, "--port", str(port), *self.metadata))
+    def bookie(self, index: int, port: int, *more: str) -> Role:
+        data = ("--data-dir", str(self.folder / f"bookie-{index}"), "--port", str(port))
+        return self._keep(Role(self.folder, "bookie", *data, *self.metadata, *more))
 
     def broker(self, ensemble: int = 3) -> Role:
         ports = ("--port", str(self.broker_port), "--http-port", str(self.http_port))
@@ -138,3 +139,31 @@ def test_roles_end_without_zookeeper_too(cluster: Cluster) -> None:
     assert broker.process.wait(END_S) == 1, "a broker that lost its claim stops"
     assert "cluster 'standalone' may have another broker by now" in broker.log
     assert [bookie.end() for bookie in cluster.bookies] == [0, 0, 0]
+
+
+def test_a_bookie_that_lost_its_journal_denies_nothing_until_an_operator_says_so(
+    cluster: Cluster,
+) -> None:
+    striped = LedgerConfig(ensemble_size=3, write_quorum=2, ack_quorum=2, add_timeout_ms=3000)
+    url = cluster.metadata[1]
+    with sync.connect(url, striped) as client:
+        old = client.create()
+        old.add_all(b"%d" % i for i in range(30))
+        port = int(cluster.bookies[0].ready_line.split("127.0.0.1:")[1].split()[0])
+        cluster.bookies[0].kill()
+        for file in (cluster.folder / "bookie-0" / "journal").glob("*.journal"):
+            file.unlink()
+        returned = cluster.bookie(0, port).wait_ready()
+        assert "start it with --leave-limbo" in returned.log
+        with pytest.raises(NotEnoughBookiesError, match=r"failed .* \(no other is registered\)"):
+            old.add_all(b"%d" % i for i in range(30, 33))  # one for each pair of bookies
+        with client.open(old.ledger_id) as reader:
+            assert len(list(reader)) >= 30
+        with client.create() as new:  # no spare bookie: the one in limbo must take it
+            new.add_all(b"%d" % i for i in range(30))
+        with client.open(new.ledger_id) as reader:
+            assert len(list(reader)) == 30
+        assert returned.end() == 0
+        repaired = cluster.bookie(0, port, "--leave-limbo").wait_ready()
+        assert repaired.end() == 0
+        assert "limbo=False" in cluster.bookie(0, port).wait_ready().log

@@ -116,6 +116,7 @@ async def start_bookie(
             "older ledgers; when the others have re-replicated them, start it with --leave-limbo",
             bookie=bookie_id,
         )
+        bookie.ledgers_are_new_from(await cluster.manager.new_ledger_id())
     server = await _serve_bookie(stack, bookie, config)
     host = advertised_host(config.host, config.advertised_host)
     registration = BookieRegistration(

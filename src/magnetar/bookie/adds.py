@@ -72,6 +72,11 @@ class Adds:
         except MagnetarError as error:
             self._loop.call_soon(done, error, entry_ids)
 
+    def _begins(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
+        """Whether a ledger never heard of cannot have been here before, so nothing of it is lost:
+        its first entry comes, or (a striped ledger's first goes to others) its id is new."""
+        return entry_ids[0] == 0 or ledger_id >= self._table.new_from
+
     def _retry(self, add: Add) -> None:
         self._add(*add, parked=True)
 
@@ -97,7 +102,7 @@ class Adds:
             self._admission.check_add(ledger_id, ledger, master_key, flags)
         storage = self._table.storage_of(ledger_id) if ledger is None else ledger.storage
         if storage.marks.limbo and not flags & RECOVERY:
-            check_certain(ledger_id, ledger, entry_ids[0])
+            check_certain(ledger_id, ledger, self._begins(ledger_id, entry_ids))
         cache = storage.cache
         half = cache.active
         if not parked and (
@@ -111,7 +116,7 @@ class Adds:
         if journal.pending_bytes and journal.pending_bytes + size > self._pending_bytes_max:
             raise self._too_much(ledger_id, journal)
         if ledger is None or not ledger.master_key:
-            begins = not flags & RECOVERY and entry_ids[0] == 0
+            begins = not flags & RECOVERY and self._begins(ledger_id, entry_ids)
             ledger = self._fences.bind(ledger_id, ledger, master_key, begins)
         self._tell(ledger, entry_ids, lac, last)
         half.put(ledger_id, entry_ids, entries, size)

@@ -78,10 +78,10 @@ class Admission:
             )
 
 
-def check_certain(ledger_id: int, ledger: LedgerState | None, first_entry_id: int) -> None:
+def check_certain(ledger_id: int, ledger: LedgerState | None, begins: bool) -> None:
     """In limbo: a ledger that is not known to have begun since may have been fenced here, and its
     fence lost with the rest."""
-    if not ledger.certain if ledger is not None else first_entry_id != 0:
+    if not (begins if ledger is None else ledger.certain):
         raise UnknownLedgerStateError(
             f"add to ledger {ledger_id}: this bookie has lost entries and perhaps the ledger's "
             "fence; write elsewhere, and repair this bookie"

@@ -375,6 +375,10 @@ class Bookie:
         index follows with the next flush. Idempotent."""
         await self._fences.delete(ledger_id)
 
+    def ledgers_are_new_from(self, ledger_id: int) -> None:
+        """Ledgers with this id and those above were made after this bookie's last loss."""
+        self._table.new_from = ledger_id
+
     async def leave_limbo(self) -> None:
         """An operator's word that what this bookie lost has been restored from others: "no" is
         certain again."""

@@ -23,6 +23,9 @@ class LedgerTable:
         self._states: dict[int, LedgerState] = {}
         self.get_loaded = self._states.get
         """The ledger's state if it is in memory; no lookup."""
+        self.new_from = 1 << 63
+        """Ledgers with this id and above were made after the bookie's last loss; 2^63: none is
+        known to be."""
 
     def storage_of(self, ledger_id: int) -> LedgerStorage:
         return self.storages[ledger_id % len(self.storages)]

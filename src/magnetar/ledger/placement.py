@@ -229,7 +229,8 @@ def no_replacement(
     passed_over = {bookie: excluded[bookie] for bookie in others if bookie in excluded}
     return NotEnoughBookiesError(
         f"ledger {ledger_id}: {failed or 'a bookie'} failed and no bookie outside the ensemble "
-        f"can take its place{_listing(usable, passed_over)}; bring it back or start another"
+        f"can take its place{_listing(usable, passed_over, 'no other')}; bring it back or start "
+        "another"
     )
 
 
@@ -237,10 +238,12 @@ def _reason(bookie: BookieId, excluded: Mapping[BookieId, str]) -> str:
     return excluded.get(bookie, "no answer")
 
 
-def _listing(usable: Sequence[BookieId], excluded: Mapping[BookieId, str]) -> str:
+def _listing(
+    usable: Sequence[BookieId], excluded: Mapping[BookieId, str], nobody: str = "none"
+) -> str:
     words = [f"{bookie}: usable" for bookie in usable]
     words += [f"{bookie}: {reason}" for bookie, reason in sorted(excluded.items())]
-    return f" ({'; '.join(words)})" if words else " (none is registered)"
+    return f" ({'; '.join(words)})" if words else f" ({nobody} is registered)"
 
 
 def replaced_fragments(

@@ -424,6 +424,13 @@ def test_in_limbo_a_writer_whose_fence_may_be_lost_is_refused(tmp_path: Path) ->
                 await add(bookie, ledger_id, [entry_id], flags=RECOVERY)
             await add(bookie, 8, [0])
             await add(bookie, 8, [1])
+            bookie.ledgers_are_new_from(20)  # striped, the first entry goes to others
+            with pytest.raises(UnknownLedgerStateError):
+                await add(bookie, 19, [1])
+            await add(bookie, 20, [1])
+            await add(bookie, 20, [2])
+            with pytest.raises(NoEntryError):
+                await bookie.read_entry(20, 3)
             await bookie.leave_limbo()
             await add(bookie, 1, [6])
 
