@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.bookie import DEFERRED_SYNC, Bookie
 from magnetar.bookie.cookie import check_cookie
+from magnetar.bookie.core import AddDone
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.bookie.server import BookieServer
 from magnetar.bookie.session import SessionLimits
@@ -25,7 +27,7 @@ from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.lane import Address, ConnectionOptions
-from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.metadata import DEFAULT_ROOT, LedgerManager
 from magnetar.ledger.pool import ConnectionPool
 from magnetar.ledger.registry import BookieRegistry
 from magnetar.metrics import Metrics
@@ -36,6 +38,7 @@ from magnetar.sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar.sim.metadata import MetadataServer, SimMetadataStore
 from magnetar.sim.network import SimNetwork
 from magnetar.sim.trace import Trace
+from magnetar.wire.bookie.metadata_layout import LedgerLayout, ledger_path
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 
 BOOKIE_PORT = 3181
@@ -44,6 +47,7 @@ INSTANCE_ID = "00000000-0000-0000-0000-000000000001"
 DATA = Path("/data")
 JOURNALS, LEDGERS = DATA / "journal", DATA / "ledgers"
 FRAME_BYTES_MAX = 1 << 20
+RESERVE_BYTES = 32 << 10
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def plan_cluster(rng: random.Random, bookies: int, ledger: LedgerConfig) -> Clus
         flush_interval_ms=rng.choice((300, 1000, 5000)),
         entry_log_bytes_max=rng.choice((16 << 10, 128 << 10)),
         entry_bytes_max=FRAME_BYTES_MAX,
+        disk_reserve_bytes=RESERVE_BYTES,
         journal=journal,
     )
     return ClusterPlan(bookies, ledger, bookie, rng.choice((2.0, 4.0)), rng.random() < 0.2)
@@ -103,10 +108,17 @@ class Cluster:
             for i in range(plan.bookies)
         ]
         self.clients: list[Client] = []
+        self.beside: Callable[[BookieMachine, Bookie], None] = lambda *_: None
+        """Called in a bookie's process when it has started, before it serves: begins what goes on
+        beside serving."""
         self._random = random.Random(f"{seed}/clients")
 
     def bookie(self, name: str) -> BookieMachine:
         return next(bookie for bookie in self.bookies if bookie.name == name)
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        """Whether the store has it: the truth, at no cost."""
+        return self.metadata.has(DEFAULT_ROOT + ledger_path(LedgerLayout.HIERARCHICAL, ledger_id))
 
     async def start(self) -> None:
         """Make the cluster's nodes, start every bookie and wait until all are registered."""
@@ -176,6 +188,33 @@ class Client:
             self.cluster.network.process_ended(self.process, silently=False)
 
 
+class _WitnessedBookie(Bookie):
+    """A bookie; what it acknowledges as durable is noted."""
+
+    durable: dict[tuple[int, int], None]
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: int,
+        done: AddDone,
+    ) -> None:
+        if flags & DEFERRED_SYNC:
+            super().add_entries(ledger_id, master_key, entry_ids, entries, flags, done)
+            return
+        durable = self.durable
+
+        def witnessed(error: MagnetarError | None, answered: Sequence[int]) -> None:
+            if error is None:
+                durable.update(dict.fromkeys((ledger_id, entry_id) for entry_id in answered))
+            done(error, answered)
+
+        super().add_entries(ledger_id, master_key, entry_ids, entries, flags, witnessed)
+
+
 class BookieMachine:
     """A machine with a disk and, mostly, a bookie on it."""
 
@@ -193,6 +232,8 @@ class BookieMachine:
         self.suffered = False
         """Its disk failed: the journal is broken until a restart."""
         self.starts = 0
+        self.durable: dict[tuple[int, int], None] = {}
+        """The entries, by ledger and id, that its bookie has ever acknowledged."""
 
     # -- the life of the process ---------------------------------------------------------------
 
@@ -237,11 +278,13 @@ class BookieMachine:
 
     async def _serve(self, config: BookieConfig, store: SimMetadataStore) -> None:
         cluster = self.cluster
-        bookie = self.bookie = Bookie(
+        bookie = self.bookie = _WitnessedBookie(
             config, cluster.metrics, self.disk, self.disk.open_index, lambda _seconds: None
         )
+        bookie.durable = self.durable
         report = await bookie.start()
         cluster.trace.note(self.name, f"has started: {report.entries} entries replayed")
+        cluster.beside(self, bookie)
         limits = SessionLimits(frame_bytes_max=config.entry_bytes_max)
         server = BookieServer(bookie, config.host, config.port, limits)
         await server.start()
@@ -261,8 +304,7 @@ class BookieMachine:
 
         await registration.register(read_only=bookie.read_only)
         bookie.read_only_changed = tell
-        if bookie.read_only:
-            tell(True)
+        tell(bookie.read_only)  # it may have changed while it registered
         self.serving = True
         await gone.wait()
         raise BookieUnavailableError(f"bookie {self.name}: its id was taken")

@@ -103,8 +103,11 @@ class LedgerHistory:
     def settled(self) -> bool:
         return self.answered == len(self.payloads)
 
-    def read(self, who: str, entries: Sequence[Entry], first: int) -> None:
-        """Invariant 4: ``entries`` were read from ``first`` on."""
+    def read(self, who: str, entries: Sequence[Entry], first: int, last: int) -> None:
+        """Invariant 4: ``entries`` were read from ``first`` on, of a ledger that ends at
+        ``last``, for all that its reader knows."""
+        if first + len(entries) - 1 > last:
+            self._broken(f"{who} read entry {first + len(entries) - 1} past the end, {last}")
         for entry_id, entry in enumerate(entries, first):
             if entry.entry_id != entry_id:
                 self._broken(f"{who} read entry {entry.entry_id} for {entry_id}")
@@ -138,8 +141,10 @@ class LedgerHistory:
 
 
 def copies_problem(cluster: Cluster, ledger_id: int, entry_ids: range) -> str | None:
-    """Invariant 2."""
+    """Invariant 2; of a ledger that is deleted under its writer nothing is promised."""
     path = DEFAULT_ROOT + ledger_path(LedgerLayout.HIERARCHICAL, ledger_id)
+    if not cluster.metadata.has(path):
+        return None
     metadata = decode_ledger_metadata(ledger_id, cluster.metadata.get(path).value)
     for entry_id in entry_ids:
         named = metadata.write_set(entry_id)
@@ -161,14 +166,19 @@ class MetadataChecker:
         self.problem: str | None = None
         self.closed: Callable[[], None] = lambda: None
         """Called when a ledger has been closed."""
+        self.ends: dict[int, int] = {}
+        """Ledger id -> the last entry that it was closed with."""
         self._cluster = cluster
         cluster.metadata.written = self._written
 
     def _written(self, path: str, before: bytes | None, after: bytes | None) -> None:
-        if before is None or after is None or before == after:
+        if before is None or before == after:
             return
         ledger_id = ledger_id_of(LedgerLayout.HIERARCHICAL, path.removeprefix(DEFAULT_ROOT))
         if ledger_id is None:
+            return
+        if after is None:
+            self._cluster.trace.note("store", f"ledger {ledger_id} is deleted")
             return
         old, new = (
             decode_ledger_metadata(ledger_id, before),
@@ -176,6 +186,7 @@ class MetadataChecker:
         )
         self._cluster.trace.note("store", describe(new))
         if new.closed:
+            self.ends[ledger_id] = new.last_entry_id
             self.closed()
         problem = _forbidden(old, new)
         if problem is not None:

@@ -17,11 +17,12 @@ from magnetar.metrics import Metrics
 from magnetar.sim.cluster import Client, Cluster, plan_cluster
 from magnetar.sim.cluster_checkers import MetadataChecker, check_copies, check_end
 from magnetar.sim.faults import Faults
-from magnetar.sim.ledger_workload import LedgerJob, recover, tail, write_afresh
+from magnetar.sim.ledger_workload import LedgerJob, delete, recover, tail, write_afresh
 from magnetar.sim.log_workload import LogJob
 from magnetar.sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar.sim.scheduler import SimulationError
 from magnetar.sim.trace import ProductLog, Trace
+from magnetar.sim.upkeep_workload import SHARE, UpkeepJob, plan_upkeep
 
 QUORUMS = (
     (1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 3),
@@ -112,6 +113,11 @@ class _Run:
             self._lose_disks = rng.randint(1, ledger.ack_quorum - 1)
         bookies = ledger.ensemble_size + self._lose_disks + rng.choice((0, 0, 1, 2))
         self._plan = plan_cluster(rng, bookies, ledger)
+        self._upkeep_random = random.Random(f"{seed}/upkeep")
+        self._with_upkeep = self._upkeep_random.random() < SHARE
+        if self._with_upkeep:
+            self._plan = plan_upkeep(self._plan, self._upkeep_random)
+        self.upkeep: UpkeepJob | None = None
         self._seed = seed
         self._metrics = metrics
         self._bug: str | None = None
@@ -129,12 +135,16 @@ class _Run:
         )
         await cluster.start()
         checker = MetadataChecker(cluster)
+        if self._with_upkeep:
+            self.upkeep = UpkeepJob(cluster, self._upkeep_random, checker, HEAL_S - 1)
         faults = self._begin(cluster)
         checker.closed = faults.ledger_closed
         while self.loop.time() < HEAL_S:
             await asyncio.sleep(0.5)
             self._check(checker)
         faults.over = True
+        if self.upkeep is not None:
+            self.upkeep.over = True
         self.trace.note("run", "all faults heal")
         cluster.heal()
         try:
@@ -153,12 +163,16 @@ class _Run:
                 job.history.check()
         if self.log_job is not None:
             self.log_job.history.check()
+        if self.upkeep is not None:
+            self.upkeep.check()
 
     def _begin(self, cluster: Cluster) -> Faults:
         rng = self.random
         for index in range(rng.choice((1, 1, 2))):
             self.jobs.append(LedgerJob(cluster, index, rng, rng.choice((1.0, 3.0, 6.0))))
         clients = [job.client for job in self.jobs]
+        if self.upkeep is not None:
+            clients.append(self.upkeep.client)
         if rng.random() < 0.4:
             self.log_job = LogJob(cluster, rng, HEAL_S - 2)
             clients += self.log_job.owners
@@ -231,8 +245,14 @@ class _Run:
             await asyncio.sleep(max(0, when_s - self.loop.time()))
             if job.history is not None:
                 self.trace.note(client.name, f"opens ledger {job.history.ledger_id}")
-                await recover(client, job.history)
+                metadata = await recover(client, job.history)
+                if self.upkeep is not None and metadata is not None and deletes_after_s:
+                    await asyncio.sleep(deletes_after_s)
+                    if not self.upkeep.over:
+                        await delete(client, job.history)
 
+        upkeep_random = self._upkeep_random
+        deletes_after_s = upkeep_random.choice((0.0, 0.0, 0.01, 1.0)) * upkeep_random.random()
         client.process.spawn(recovery(), "recovery")
         if self.random.random() < 0.3:
             self.loop.call_at(when_s + self.random.random(), client.kill)
@@ -243,7 +263,7 @@ class _Run:
         """A bookie that hangs for good, where the quorums can do without."""
         ledger, rng = self._plan.ledger, random.Random(f"{self._seed}/hanging")
         spare = 1 < ledger.ack_quorum < ledger.write_quorum and not self._lose_disks
-        if not spare or rng.random() > HANGING_SHARE:
+        if not spare or self.upkeep is not None or rng.random() > HANGING_SHARE:
             return None
         process = rng.choice(cluster.bookies).process_now
         process.pause()
@@ -270,13 +290,19 @@ class _Run:
                 if job.client.process.alive:
                     raise SimulationError(f"{job.name} has not created its ledger: no progress")
                 continue
-            metadata = await run_in(last.process, recover(last, history), "last look")
-            assert metadata is not None
             if not job.client.process.alive:
                 history.answered = len(history.payloads)  # nobody was left to hear the answers
+            if self.upkeep is not None and history.deleting:
+                await run_in(last.process, delete(last, history), "delete")
+                self.upkeep.check_deleted(history)
+                continue
+            metadata = await run_in(last.process, recover(last, history), "last look")
+            assert metadata is not None
             check_end(history, metadata)
             await check_copies(cluster, history, metadata)
             history.check()
+        if self.upkeep is not None:
+            await self.upkeep.last_look()
 
     async def _wait_answers(self) -> None:
         """Every writer that lives has heard of every append."""

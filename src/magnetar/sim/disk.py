@@ -11,6 +11,9 @@ Rules:
   subset, in sectors of 512 bytes (torn, and out of order), and of the unsynced names any prefix.
 * Faults: full (``ENOSPC``), broken (``EIO``; after a failed sync the unsynced bytes are doomed:
   a later sync does not make them durable), slow, wiped, rotten (a byte differs).
+* Threads that stall: with ``stall_chance`` a reading lane's job has asked the index when it was
+  handed over, and opens the file only now, up to ``STALL_S`` later: what it knows may have become
+  wrong meanwhile.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ CAPACITY_BYTES = 1 << 30
 WRITE_S = (0.000_01, 0.000_1)
 SYNC_S = (0.000_2, 0.002)
 START_S = 0.000_1
+STALL_S = 0.03
 
 _ENOSPC, _EIO = 28, 5
 
@@ -226,6 +230,11 @@ class SimDisk:
         self.capacity_bytes = CAPACITY_BYTES
         self.used_bytes = 0
         self.indexes: dict[Path, IndexData] = {}
+        self.stall_chance = 0.0
+        self.asked_s: float | None = None
+        """When the job that runs has looked into the index; None: it looks now."""
+        self.changed: Callable[[str, Path], None] = lambda what, path: None
+        """Called when a file is made, removed or renamed: "create", "remove", "rename"."""
         self._directories: dict[Path, Directory] = {}
         self._busy_until_s = 0.0
 
@@ -269,6 +278,7 @@ class SimDisk:
             self.check_writable(path)
             inode = Inode()
             directory.change(self.spend(WRITE_S), None, path.name, inode)
+            self.changed("create", path)
         return SimFile(self, path, inode)
 
     def make_dir(self, path: Path) -> None:
@@ -292,6 +302,7 @@ class SimDisk:
         inode = directory.names[old.name]
         self._release(directory.names.get(new.name))
         directory.change(self.spend(WRITE_S), old.name, new.name, inode)
+        self.changed("rename", new)
 
     def remove(self, path: Path) -> None:
         self.check_writable(path)
@@ -301,6 +312,7 @@ class SimDisk:
         inode = directory.names[path.name]
         self._release(inode)
         directory.change(self.spend(WRITE_S), path.name, None, inode)
+        self.changed("remove", path)
 
     def _release(self, inode: Inode | None) -> None:
         if inode is not None:
@@ -321,11 +333,17 @@ class SimDisk:
             raise FileNotFoundError(2, "No such file or directory", str(path))
         return len(inode.data)
 
+    def content(self, path: Path) -> bytes | None:
+        """All of a file as its readers see it, at no cost; None: there is none."""
+        directory = self._directories.get(path.parent)
+        inode = directory.names.get(path.name) if directory is not None else None
+        return None if inode is None else bytes(inode.data)
+
     def space(self, path: Path) -> DiskSpace:
         return DiskSpace(self.capacity_bytes, self.free_bytes)
 
     def lane(self, name: str) -> Lane:
-        return SimLane(self)
+        return SimLane(self, name.startswith("read-"))
 
     def open_index(self, path: Path) -> SimIndex:
         """The location index in the directory ``path``."""
@@ -427,10 +445,11 @@ def _keep_names(count: int) -> int:
 class SimLane:
     """``env.disk.Lane``: jobs run one after the other, each for the time of its operations."""
 
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, disk: SimDisk, reads: bool = False) -> None:
         self._disk = disk
         self._loop = disk.loop
-        self._jobs: list[Callable[[], None]] = []
+        self._reads = reads
+        self._jobs: list[tuple[float | None, Callable[[], None]]] = []
         self._busy = False
         self._in_job = False
         self._last_post_s = 0.0
@@ -438,16 +457,19 @@ class SimLane:
 
     def submit(self, job: Callable[[], None]) -> None:
         assert not self._closed, "the lane is closed"
-        self._jobs.append(job)
+        random, delay_s, asked_s = self._disk.random.random, 0.0, None
+        if self._reads and self._disk.stall_chance and random() < self._disk.stall_chance:
+            delay_s, asked_s = STALL_S * random(), self._loop.time()
+        self._jobs.append((asked_s, job))
         if not self._busy:
             self._busy = True
-            self._loop.call_later(START_S * (0.5 + self._disk.random.random()), self._work)
+            self._loop.call_later(delay_s + START_S * (0.5 + random()), self._work)
 
     def _work(self) -> None:
         if not self._jobs:
             self._busy = False
             return
-        job = self._jobs.pop(0)
+        self._disk.asked_s, job = self._jobs.pop(0)
         before_s = self._disk.cursor_s
         self._in_job = True
         try:
@@ -456,6 +478,7 @@ class SimLane:
             log.error("job failed", error=repr(error), exc_info=error)
         finally:
             self._in_job = False
+            self._disk.asked_s = None
             after_s = self._disk.cursor_s
             when_s = after_s if after_s > before_s else self._loop.time()
             self._loop.call_at(max(when_s, self._last_post_s), self._work)

@@ -24,6 +24,7 @@ class Device(Protocol):
     """The disk below; ``sim.disk``."""
 
     loop: asyncio.AbstractEventLoop
+    asked_s: float | None
     fails_reads: bool
     fails_writes: bool
 
@@ -53,6 +54,8 @@ class IndexData:
         self.durable_records: Records = {}
         self.pending: list[_Batch] = []
         self.syncs: list[tuple[float, int]] = []
+        self.moved: dict[tuple[int, int], tuple[float, tuple[int, int]]] = {}
+        """Entry -> when its location changed last, and what it was before."""
 
     def write(self, at_s: float, change: Change) -> None:
         change(self.rows, self.records)
@@ -102,8 +105,15 @@ class SimIndex(LocationIndex):
             raise BookieIOError(f"location index {self.path}: Input/output error")
 
     def location(self, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
-        self._check(self._disk.fails_reads)
-        return self._data.rows.get((ledger_id, entry_id))
+        """For a job that stalled, as it was when that looked; it looks again for the truth."""
+        disk, key = self._disk, (ledger_id, entry_id)
+        self._check(disk.fails_reads)
+        if disk.asked_s is not None:
+            asked_s, disk.asked_s = disk.asked_s, None
+            moved = self._data.moved.get(key)
+            if moved is not None and moved[0] >= asked_s:
+                return moved[1]
+        return self._data.rows.get(key)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
         return sorted(entry_id for ledger, entry_id in self._data.rows if ledger == ledger_id)
@@ -118,7 +128,14 @@ class SimIndex(LocationIndex):
     def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
         assert len(rows) <= BATCH_MAX
         new = {(ledger_id, entry_id): (log_id, at) for ledger_id, entry_id, log_id, at in rows}
+        before = self._data.rows
+        old = {key: before[key] for key in new if key in before}
         self._change(lambda rows, records: rows.update(new))
+        self._remember(old)
+
+    def _remember(self, old: Rows) -> None:
+        now_s = self._disk.loop.time()
+        self._data.moved.update((key, (now_s, place)) for key, place in old.items())
 
     def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
         assert len(rows) <= BATCH_MAX
@@ -130,10 +147,14 @@ class SimIndex(LocationIndex):
             for key in [key for key in rows if key[0] == ledger_id]:
                 del rows[key]
 
+        old = {key: place for key, place in self._data.rows.items() if key[0] == ledger_id}
         self._change(change)
+        self._remember(old)
 
     def _change(self, change: Change) -> None:
-        self._check(self._disk.fails_writes or not self._disk.free_bytes)
+        self._check(self._disk.fails_writes)
+        if not self._disk.free_bytes:
+            raise BookieIOError(f"location index {self.path}: No space left on device")
         self._data.write(self._disk.cursor_s, change)
 
     def sync(self) -> None:

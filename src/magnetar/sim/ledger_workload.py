@@ -111,8 +111,8 @@ class LedgerJob:
         history.ended(self.name, metadata)
 
 
-async def recover(client: Client, history: LedgerHistory) -> LedgerMetadata:
-    """Open the ledger, as often as it takes, and read it to its end once."""
+async def recover(client: Client, history: LedgerHistory) -> LedgerMetadata | None:
+    """Open the ledger, as often as it takes, and read it to its end once. None: it was deleted."""
     trace, name = client.cluster.trace, client.name
     while True:
         try:
@@ -120,6 +120,8 @@ async def recover(client: Client, history: LedgerHistory) -> LedgerMetadata:
             break
         except MagnetarError as error:
             trace.note(name, f"cannot open ledger {history.ledger_id} yet: {error}")
+            if not client.cluster.has_ledger(history.ledger_id):
+                return None
             await asyncio.sleep(RETRY_S)
     trace.note(
         name, f"opened ledger {history.ledger_id}, which ends at {reader.last_add_confirmed}"
@@ -138,9 +140,11 @@ async def read_all(client: Client, history: LedgerHistory, metadata: LedgerMetad
             entries = await reader.read(entry_id, READ_ENTRIES, READ_BYTES)
         except MagnetarError as error:
             client.cluster.trace.note(client.name, f"cannot read {entry_id} yet: {error}")
+            if not client.cluster.has_ledger(history.ledger_id):
+                return
             await asyncio.sleep(RETRY_S)
             continue
-        history.read(client.name, entries, entry_id)
+        history.read(client.name, entries, entry_id, metadata.last_entry_id)
         entry_id += len(entries)
 
 
@@ -154,13 +158,28 @@ async def tail(client: Client, history: LedgerHistory, pause_s: float) -> None:
             history.told(reader.last_add_confirmed, reader.metadata)
             while entry_id <= reader.last_add_confirmed:
                 entries = await reader.read(entry_id, READ_ENTRIES, READ_BYTES)
-                history.read(client.name, entries, entry_id)
+                history.read(client.name, entries, entry_id, reader.last_add_confirmed)
                 entry_id += len(entries)
         except (LedgerError, NoEntryError, MagnetarError) as error:
             client.cluster.trace.note(client.name, f"cannot follow: {error}")
+            if not client.cluster.has_ledger(history.ledger_id):
+                return
             continue
         if reader.metadata.closed:
             return
+
+
+async def delete(client: Client, history: LedgerHistory) -> None:
+    """As often as it takes."""
+    history.deleting = True
+    while True:
+        try:
+            await client.ledgers.delete(history.ledger_id, missing_ok=True)
+            break
+        except MagnetarError as error:
+            client.cluster.trace.note(client.name, f"cannot delete yet: {error}")
+            await asyncio.sleep(RETRY_S)
+    client.cluster.trace.note(client.name, f"deleted ledger {history.ledger_id}")
 
 
 async def write_afresh(client: Client) -> None:
