@@ -1,11 +1,13 @@
-"""The p99 of adds with and without a reader that catches up at full speed.
+"""The p99 of adds alone, beside a reader that catches up at full speed, and beside compaction.
 
     python -m bench.bookie_isolation [--seconds 10] [--directory /path/on/the/disk]
 
 A bookie in a process of its own serves TCP. One connection adds 1 KiB entries at a fixed rate
 (each add is timed from when it was due); another reads a ledger of ``--backlog-mib`` from its
-beginning, over and over, by batch reads, as fast as it can. Rounds without and with the reader
-alternate, because a busy machine drifts; the medians over the rounds are compared.
+beginning, over and over, by batch reads, three under way, as fast as it can. For compaction, small
+entry logs are filled with many ledgers, and every other one is deleted; it copies the others at the
+rate that is the default. Rounds of the three kinds alternate, because a busy machine drifts; the
+medians over the rounds are compared.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.server import BookieServer
@@ -37,8 +40,17 @@ KEY = b"k" * 20
 ENTRY_BYTES = 1024
 BATCH_ENTRIES = 500
 BATCH_BYTES = 1 << 20
+READS_AT_ONCE = 3
+LOG_BYTES = 8 << 20
+COMPACTED_PAIRS = 64
+"""Ledgers that stay, each beside one that is deleted."""
+BEGIN_S = 60.0
+IDLE_S = 4.0
+"""No log removed for so long: nothing is left to compact."""
 _HEAD = struct.Struct(">qqqq")
 _FILLER = bytes(range(256)) * 4
+
+Found: TypeAlias = dict[str, float]
 
 
 def make_entry(ledger_id: int, entry_id: int) -> bytes:
@@ -46,20 +58,91 @@ def make_entry(ledger_id: int, entry_id: int) -> bytes:
     return (_HEAD.pack(ledger_id, entry_id, entry_id - 1, 0) + _FILLER)[:ENTRY_BYTES]
 
 
-async def serve(directory: Path) -> None:
-    """The bookie's process: tells its port, runs until it is ended."""
-    sys.setswitchinterval(0.0001)
-    config = BookieConfig(
-        port=0,
-        ledger_directories=(directory / "ledgers",),
-        journal=JournalConfig(directories=(directory / "journal",)),
-    )
-    bookie = Bookie(config, Metrics())
-    await bookie.start()
-    server = BookieServer(bookie, "127.0.0.1", 0)
-    await server.start()
-    print(server.port, flush=True)
-    await asyncio.Event().wait()
+class Served:
+    """The bookie's process: tells its port, then does what it is told line by line."""
+
+    def __init__(self, directory: Path) -> None:
+        config = BookieConfig(
+            port=0,
+            ledger_directories=(directory / "ledgers",),
+            journal=JournalConfig(directories=(directory / "journal",)),
+            entry_log_bytes_max=LOG_BYTES,
+            compaction_minor_percent=80,
+            compaction_minor_interval_ms=200,
+        )
+        self._bookie = Bookie(config, Metrics())
+
+    async def run(self) -> None:
+        sys.setswitchinterval(0.0001)
+        await self._bookie.start()
+        server = BookieServer(self._bookie, "127.0.0.1", 0)
+        await server.start()
+        print(server.port, flush=True)
+        loop = asyncio.get_running_loop()
+        while words := (await loop.run_in_executor(None, sys.stdin.readline)).split():
+            print(await self._answer(words), flush=True)
+
+    async def _answer(self, words: Sequence[str]) -> int:
+        """``delete FIRST END STEP``: how many."""
+        assert words[0] == "delete"
+        ledger_ids = range(*map(int, words[1:]))
+        for ledger_id in ledger_ids:
+            await self._bookie.delete_ledger(ledger_id)
+        return len(ledger_ids)
+
+
+class BookieProcess:
+    """That process, seen from the outside; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / "ledgers"
+        self._process = _child("bookie", str(directory))
+        self.port = self._number()
+
+    def _number(self) -> int:
+        """The next line that is a number; its log comes between."""
+        assert self._process.stdout is not None
+        while line := self._process.stdout.readline():
+            if line.strip().isdigit():
+                return int(line)
+        raise SystemExit("the bookie ended")
+
+    def tell(self, words: str) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write(words + "\n")
+        self._process.stdin.flush()
+        return self._number()
+
+    def logs(self) -> dict[str, int]:
+        """The entry logs that there are, with their bytes."""
+        found = {}
+        for path in sorted(self._directory.rglob("*.log")):
+            with suppress(FileNotFoundError):
+                found[path.name] = path.stat().st_size
+        return found
+
+    def wait_idle(self) -> None:
+        """Until no log was removed for a while: nothing is left to compact."""
+        removed, since_s = self.logs(), time.monotonic()
+        while time.monotonic() - since_s < IDLE_S:
+            time.sleep(0.1)
+            if removed.keys() - (now := self.logs()).keys():
+                removed, since_s = now, time.monotonic()
+
+    def wait_removed(self) -> None:
+        """Until compaction has removed a log."""
+        before, deadline_s = self.logs().keys(), time.monotonic() + BEGIN_S
+        while not before - self.logs().keys():
+            if time.monotonic() > deadline_s:
+                raise SystemExit("nothing is compacted: nothing to measure")
+            time.sleep(0.05)
+
+    def __enter__(self) -> BookieProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
 
 
 def pool_to(port: int) -> ConnectionPool:
@@ -141,10 +224,15 @@ async def catch_up(port: int, ledger_id: int, count: int) -> None:
     ended = loop.run_in_executor(None, sys.stdin.readline)
     started, read, position = time.perf_counter(), 0, 0
     print("reading", flush=True)
-    while not ended.done():
-        entries = await client.read_batch(ledger_id, position, BATCH_ENTRIES, BATCH_BYTES)
-        read += sum(map(len, entries))
-        position = (position + len(entries)) % count
+
+    async def go_on() -> None:
+        nonlocal position, read
+        while not ended.done():
+            first, position = position, (position + BATCH_ENTRIES) % (count - BATCH_ENTRIES)
+            entries = await client.read_batch(ledger_id, first, BATCH_ENTRIES, BATCH_BYTES)
+            read += sum(map(len, entries))
+
+    await asyncio.gather(*(go_on() for _ in range(READS_AT_ONCE)))
     print(round(read / (time.perf_counter() - started) / 1e6, 1), flush=True)
 
 
@@ -154,31 +242,59 @@ def percentile(values: list[float], share: float) -> float:
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3, 3)
 
 
-def run_round(
-    port: int, ledger_id: int, args: argparse.Namespace, reading: bool
-) -> dict[str, float]:
-    """One round; ``reading``: beside a reader."""
-    count = args.backlog_mib * 1024
-    reader = None
-    if reading:
-        reader = _child("catch-up", str(port), "1", str(count))
+class Rounds:
+    """Rounds of one kind at a time; each gives what the adds saw."""
+
+    def __init__(self, bookie: BookieProcess, args: argparse.Namespace) -> None:
+        self._bookie = bookie
+        self._args = args
+        self._next_ledger_id = 100
+
+    def alone(self) -> Found:
+        return self._add()
+
+    def beside_reader(self) -> Found:
+        """A reader goes over the backlog meanwhile, again and again."""
+        reader = _child("catch-up", str(self._bookie.port), "1", str(self._args.backlog_mib * 1024))
         assert reader.stdout is not None
         reader.stdout.readline()
-
-    async def add() -> Adder:
-        adder = Adder(port, ledger_id, args.rate)
-        await adder.run(args.seconds)
-        return adder
-
-    adder = asyncio.run(add())
-    found = {
-        "p50_ms": percentile(adder.latencies_s, 0.5),
-        "p99_ms": percentile(adder.latencies_s, 0.99),
-        "refused": adder.refused,
-    }
-    if reader is not None:
+        found = self._add()
         found["read_mb_per_s"] = float(reader.communicate("end\n")[0].split()[-1])
-    return found
+        return found
+
+    def beside_compaction(self) -> Found:
+        """Half of what was written before is deleted, ledger by ledger: half of each log."""
+        first = self._next_ledger_id
+        self._next_ledger_id = end = first + 2 * COMPACTED_PAIRS
+        count = self._args.compact_mib * 1024 // (end - first)
+        for ledger_id in range(first, end):
+            asyncio.run(fill(self._bookie.port, ledger_id, count))
+        self._bookie.wait_idle()
+        self._bookie.tell(f"delete {first} {end} 2")
+        self._bookie.wait_removed()
+        before, began = self._bookie.logs(), time.perf_counter()
+        found = self._add()
+        seconds, after = time.perf_counter() - began, self._bookie.logs()
+        self._bookie.wait_idle()
+        removed_bytes = sum(size for name, size in before.items() if name not in after)
+        if not removed_bytes:
+            raise SystemExit("nothing was compacted meanwhile: nothing measured")
+        found["compacted_mb_per_s"] = round(removed_bytes / seconds / 1e6, 1)
+        return found
+
+    def _add(self) -> Found:
+        self._next_ledger_id += 1
+        adder = asyncio.run(self._adder(self._next_ledger_id - 1))
+        return {
+            "p50_ms": percentile(adder.latencies_s, 0.5),
+            "p99_ms": percentile(adder.latencies_s, 0.99),
+            "refused": adder.refused,
+        }
+
+    async def _adder(self, ledger_id: int) -> Adder:
+        adder = Adder(self._bookie.port, ledger_id, self._args.rate)
+        await adder.run(self._args.seconds)
+        return adder
 
 
 def _child(*words: str) -> subprocess.Popen[str]:
@@ -186,14 +302,48 @@ def _child(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+def measure(directory: Path, args: argparse.Namespace) -> dict[str, list[Found]]:
+    """Kind of round -> what each of them found."""
+    with BookieProcess(directory) as bookie:
+        asyncio.run(fill(bookie.port, 1, args.backlog_mib * 1024))
+        rounds = Rounds(bookie, args)
+        kinds = {
+            "alone": rounds.alone,
+            "reader": rounds.beside_reader,
+            "compaction": rounds.beside_compaction,
+        }
+        found: dict[str, list[Found]] = {kind: [] for kind in kinds}
+        rounds.alone()  # files are made and caches fill: not counted
+        for _ in range(args.rounds):
+            for kind, run in kinds.items():
+                found[kind].append(run())
+                print(json.dumps({"beside": kind, **found[kind][-1]}), flush=True)
+    return found
+
+
+def summary(found: dict[str, list[Found]]) -> dict[str, float]:
+    """Medians of the p99, and how they compare with that of the adds alone."""
+    medians = {
+        kind: statistics.median(one["p99_ms"] for one in rounds) for kind, rounds in found.items()
+    }
+    text = {f"p99_{kind}_ms": round(value, 3) for kind, value in medians.items()}
+    for kind in ("reader", "compaction"):
+        text[f"{kind}_ratio"] = round(medians[kind] / medians["alone"], 2)
+    return text
+
+
+def serve_as(role: str, words: Sequence[str]) -> None:
+    """A child's side."""
+    with suppress(KeyboardInterrupt):
+        if role == "bookie":
+            asyncio.run(Served(Path(words[0])).run())
+        else:
+            asyncio.run(catch_up(int(words[0]), int(words[1]), int(words[2])))
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--as"]:
-        role, *words = sys.argv[2:]
-        with suppress(KeyboardInterrupt):
-            if role == "bookie":
-                asyncio.run(serve(Path(words[0])))
-            else:
-                asyncio.run(catch_up(int(words[0]), int(words[1]), int(words[2])))
+        serve_as(sys.argv[2], sys.argv[3:])
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
@@ -201,31 +351,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of each kind")
     parser.add_argument("--rate", type=int, default=5000, help="adds per second")
     parser.add_argument("--backlog-mib", type=int, default=512)
+    parser.add_argument("--compact-mib", type=int, default=192, help="in logs to compact")
     args = parser.parse_args()
     data = Path(tempfile.mkdtemp(dir=args.directory))
-    bookie = _child("bookie", str(data))
     try:
-        assert bookie.stdout is not None
-        port = 0
-        while not port:  # log lines come before
-            line = bookie.stdout.readline()
-            port = int(line) if line.strip().isdigit() else 0
-        asyncio.run(fill(port, 1, args.backlog_mib * 1024))
-        alone, beside = [], []
-        for number in range(args.rounds):
-            alone.append(run_round(port, 100 + number, args, reading=False))
-            print(json.dumps({"reader": False, **alone[-1]}), flush=True)
-            beside.append(run_round(port, 200 + number, args, reading=True))
-            print(json.dumps({"reader": True, **beside[-1]}), flush=True)
+        print(json.dumps(summary(measure(data, args))))
     finally:
-        bookie.terminate()
-        bookie.wait()
         shutil.rmtree(data)
-    quiet = statistics.median(one["p99_ms"] for one in alone)
-    busy = statistics.median(one["p99_ms"] for one in beside)
-    print(
-        json.dumps({"p99_ms": quiet, "p99_with_reader_ms": busy, "ratio": round(busy / quiet, 2)})
-    )
 
 
 if __name__ == "__main__":
