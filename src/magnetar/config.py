@@ -107,14 +107,22 @@ class BookieConfig:
     )
     compaction_minor_percent: int = field(
         default=20,
-        metadata={"meaning": "live share under which minor compaction takes a log", "least": 0},
+        metadata={
+            "meaning": "live share under which minor compaction takes a log",
+            "least": 0,
+            "most": 100,
+        },
     )
     compaction_minor_interval_ms: int = field(
         default=3_600_000, metadata={"meaning": "time between minor compactions", "least": 100}
     )
     compaction_major_percent: int = field(
         default=50,
-        metadata={"meaning": "live share under which major compaction takes a log", "least": 0},
+        metadata={
+            "meaning": "live share under which major compaction takes a log",
+            "least": 0,
+            "most": 100,
+        },
     )
     compaction_major_interval_ms: int = field(
         default=86_400_000, metadata={"meaning": "time between major compactions", "least": 100}
@@ -124,13 +132,24 @@ class BookieConfig:
         metadata={"meaning": "read and written by compaction of a directory", "least": 1 << 16},
     )
     disk_warn_percent: int = field(
-        default=90, metadata={"meaning": "use of a disk that is warned about", "least": 1}
+        default=90,
+        metadata={"meaning": "use of a disk that is warned about", "least": 1, "most": 100},
     )
     disk_full_percent: int = field(
-        default=95, metadata={"meaning": "use of a disk that makes the bookie read-only"}
+        default=95,
+        metadata={
+            "meaning": "use of a disk that makes the bookie read-only",
+            "least": 1,
+            "most": 100,
+        },
     )
     disk_low_water_percent: int = field(
-        default=93, metadata={"meaning": "use of a disk under which it takes entries again"}
+        default=93,
+        metadata={
+            "meaning": "use of a disk under which it takes entries again",
+            "least": 1,
+            "most": 100,
+        },
     )
     disk_check_interval_ms: int = field(
         default=1000, metadata={"meaning": "time between looks at the disks' space", "least": 10}

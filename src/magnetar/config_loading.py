@@ -39,6 +39,7 @@ class Setting:
     default: SettingValue
     meaning: str
     least: int | None
+    most: int | None = None
 
     @property
     def name(self) -> str:
@@ -67,6 +68,7 @@ class Setting:
             return ", ".join(LOG_LEVELS)
         if self.kind == "int":
             bound = f" of at least {self.least}" if self.least is not None else ""
+            bound += f" and at most {self.most}" if self.most is not None else ""
             suffix = " (or as 64KiB, 16MiB, 1GiB)" if self.unit == "bytes" else ""
             return f"a whole number{bound}{suffix}"
         kinds = {
@@ -94,7 +96,8 @@ def _settings_of(section: type, above: SettingPath) -> Iterator[Setting]:
             kind = {bool: "bool", int: "int", str: "str", Path: "path"}.get(hint, "paths")
             meaning, least = item.metadata["meaning"], item.metadata.get("least")
             assert item.default is not MISSING, f"{path} needs a default"
-            yield Setting(path, kind, item.default, meaning, least)
+            most = item.metadata.get("most")
+            yield Setting(path, kind, item.default, meaning, least, most)
 
 
 # -- loading ----------------------------------------------------------------------------------
@@ -180,6 +183,8 @@ def _parsed(setting: Setting, raw: object, source: str) -> SettingValue:
     if setting.path == ("logging", "level") and value not in LOG_LEVELS:
         value = None
     if setting.least is not None and isinstance(value, int) and value < setting.least:
+        value = None
+    if setting.most is not None and isinstance(value, int) and value > setting.most:
         value = None
     if value is None:
         raise ConfigError(

@@ -408,8 +408,8 @@ class LedgerWriter:
         bookie_id = self._change.bookies[slot]
         if isinstance(error, FencedError):
             return LedgerFencedError(
-                f"ledger {self.ledger_id} is fenced on {bookie_id}: another client recovers it; "
-                "write to a new ledger"
+                f"ledger {self.ledger_id} is fenced on {bookie_id}: another client recovers it, "
+                "or has deleted it; write to a new ledger"
             )
         return LedgerError(f"ledger {self.ledger_id}: {bookie_id} refused an entry: {error}")
 

@@ -79,6 +79,8 @@ def test_values_of_every_kind_from_toml(tmp_path: Path) -> None:
         ("bookie.journal.file_bytes", "1KiB", "at least 1048576"),
         ("bookie.journal.file_bytes", "64 potatoes", "64KiB"),
         ("ledger.ack_quorum", 0, "at least 1"),
+        ("bookie.disk_full_percent", 500, "at least 1 and at most 100"),
+        ("bookie.compaction_minor_percent", -1, "at least 0 and at most 100"),
         ("ledger.ack_quorum", 1.5, "whole number"),
         ("ledger.add_timeout_ms", "16MiB", "whole number"),
         ("logging.level", "loud", "debug, info, warning, error"),
