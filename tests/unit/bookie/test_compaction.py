@@ -317,3 +317,28 @@ def test_a_compacted_log_is_given_back_while_no_add_comes(tmp_path: Path) -> Non
             assert await bookie.read_entry(4, 0) == entry(4, 0)
 
     asyncio.run(scenario())
+
+
+def test_what_compaction_reads_and_writes_leaves_the_page_cache(tmp_path: Path) -> None:
+    class ForgettingDisk(RealDisk):
+        dropped: dict[str, int] = {}  # noqa: RUF012 - of this test
+
+        def drop_cached(self, path: Path, start: int, end: int) -> None:
+            super().drop_cached(path, start, end)
+            self.dropped[path.name] = self.dropped.get(path.name, 0) + end - start
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path, entry_log_cached_bytes_max=1 << 30)
+        before = {log_path(tmp_path, log_id).name for log_id in logs(config)}
+        disk = ForgettingDisk()
+        async with running(config, disk) as bookie:
+            await eventually(
+                lambda: not before & {log_path(tmp_path, i).name for i in logs(config)}
+            )
+            await check_whole(bookie)
+            bytes_of_1 = LIVES * PER_LIFE * len(entry(1, 10))
+            assert sum(disk.dropped.get(name, 0) for name in before) > 2 * bytes_of_1
+            assert sum(disk.dropped[name] for name in disk.dropped.keys() - before) > bytes_of_1
+
+    asyncio.run(scenario())
