@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import os
 import statistics
 import struct
@@ -66,7 +65,7 @@ def serve(data_dir: Path) -> None:
     """A bookie until the standard input ends; the first line of output is its port."""
     from magnetar.bookie.bookie import Bookie
     from magnetar.bookie.server import BookieServer
-    from magnetar.cli.process import tune_allocator
+    from magnetar.cli.process import tune_allocator, tune_collector
     from magnetar.config import BookieConfig, JournalConfig
     from magnetar.metrics import Metrics
 
@@ -77,6 +76,7 @@ def serve(data_dir: Path) -> None:
         await bookie.start()
         server = BookieServer(bookie, "127.0.0.1", 0)
         await server.start()
+        tune_collector()
         print(server.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         await server.close()
@@ -84,8 +84,6 @@ def serve(data_dir: Path) -> None:
 
     tune_allocator()
     sys.setswitchinterval(0.0001)
-    gc.collect()
-    gc.freeze()
     uvloop.run(main())
 
 

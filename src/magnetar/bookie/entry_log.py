@@ -127,20 +127,19 @@ class EntryLogWriter:
         self._offset = end
         return list(zip(ledger_ids, entry_ids, repeat(self._log_id), offsets, strict=False))
 
-    def _count(self, ledger_ids: tuple[int, ...], sizes: list[int]) -> None:
-        first = ledger_ids[0]
-        if ledger_ids.count(first) == len(sizes):
-            self._count_ledger(first, len(sizes), sum(sizes))
+    def _count(self, ledger_ids: Sequence[int], sizes: Sequence[int]) -> None:
+        if ledger_ids.count(ledger_ids[0]) == len(sizes):
+            counts = self._ledgers.setdefault(ledger_ids[0], [0, 0])
+            counts[0] += len(sizes)
+            counts[1] += sum(sizes)
             return
+        last: int | None = None
         for ledger_id, size in zip(ledger_ids, sizes, strict=True):
-            self._count_ledger(ledger_id, 1, size)
-
-    def _count_ledger(self, ledger_id: int, count: int, byte_count: int) -> None:
-        counts = self._ledgers.get(ledger_id)
-        if counts is None:
-            counts = self._ledgers[ledger_id] = [0, 0]
-        counts[0] += count
-        counts[1] += byte_count
+            if ledger_id != last:
+                counts = self._ledgers.setdefault(ledger_id, [0, 0])
+                last = ledger_id
+            counts[0] += 1
+            counts[1] += size
 
     def sync(self) -> None:
         if self._file is not None:
