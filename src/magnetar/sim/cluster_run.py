@@ -32,7 +32,7 @@ HALF_FENCED_SHARE = 0.12
 """Of the runs: a part of a ledger's bookies is out of reach of who takes it. It matters most where
 every copy of a write set counts."""
 HANGING_SHARE = 0.1
-"""Of the runs: a bookie hangs after everything else has healed, and nothing may wait for it."""
+"""Of the runs: a bookie hangs on when all else has healed, and no recovery may wait for it."""
 FAULTS_FROM_S = 0.5
 HEAL_S = 8.0
 PROGRESS_S = 120.0
@@ -265,7 +265,10 @@ class _Run:
         spare = 1 < ledger.ack_quorum < ledger.write_quorum and not self._lose_disks
         if not spare or self.upkeep is not None or rng.random() > HANGING_SHARE:
             return None
-        process = rng.choice(cluster.bookies).process_now
+        serving = [bookie for bookie in cluster.bookies if bookie.serving]
+        if not serving:  # one that hangs before it is registered would be missed for good
+            return None
+        process = rng.choice(serving).process_now
         process.pause()
         self.trace.note("run", f"{process.name} hangs")
         return process
@@ -274,16 +277,16 @@ class _Run:
         hanging = self._hang_one(cluster)
         last = cluster.client("last")
         await self._wait_answers()
-        await run_in(last.process, write_afresh(last), "write afresh")
-        if self.log_job is not None:
-            self.log_job.over = True
-            await run_in(last.process, self.log_job.last_look(last), "log")
         if hanging is not None:
             for job in self.jobs:
                 if job.history is not None:
                     await run_in(last.process, recover(last, job.history), "without one bookie")
             self.trace.note("run", f"{hanging.name} goes on")
             hanging.resume()
+        await run_in(last.process, write_afresh(last), "write afresh")
+        if self.log_job is not None:
+            self.log_job.over = True
+            await run_in(last.process, self.log_job.last_look(last), "log")
         for job in self.jobs:
             history = job.history
             if history is None:

@@ -9,6 +9,7 @@ from typing import Any
 from magnetar.ledger import client, last_confirmed, recovery, recovery_reads
 from magnetar.ledger.bookies import AddFlag, ReadFlag
 from magnetar.ledger.last_confirmed import read_last_confirmed
+from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.recovery_plan import LacCoverage
 from magnetar.ledger.recovery_reads import RecoveryReads, _WindowReading
 from magnetar.ledger.replies import Refusal
@@ -150,6 +151,20 @@ def _hole_before_a_fragment() -> AbstractContextManager[None]:
     return replaced((client, "read_last_confirmed", _told_only))
 
 
+def _reads_past_the_end() -> AbstractContextManager[None]:
+    """A reader gives what bookies hold, also past where the ledger was closed."""
+    original = LedgerReader.read
+
+    async def read(self: Any, first: int, max_entries: int, max_bytes: int) -> Any:
+        end, self.last_add_confirmed = self.last_add_confirmed, first + max_entries
+        try:
+            return await original(self, first, max_entries, max_bytes)
+        finally:
+            self.last_add_confirmed = end
+
+    return replaced((LedgerReader, "read", read))
+
+
 def _mutant(name: str, known: str, plant: Any) -> Mutant:
     return Mutant(name, 2, known, plant, SEEDS_MAX)
 
@@ -164,5 +179,6 @@ RECOVERIES = (
     _mutant("recovery does not write again what it finds", "rule 7", _does_not_write_again),
     _mutant("rewrites lose the recovery flag", "#3783, rule 11", _recovery_flag_lost),
     _mutant("a recovery closes without compare", "rule 5", _close_without_compare),
+    _mutant("a reader goes past the end", "rule 9", _reads_past_the_end),
     _mutant("the end before an ensemble change is hidden", "#3917", _hole_before_a_fragment),
 )
