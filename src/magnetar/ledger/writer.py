@@ -131,6 +131,7 @@ class LedgerWriter:
     # With a thousand ledgers written to in turn, memory that is not in the cache is most of an
     # answer's cost: slots take a quarter off it (an instance dictionary lies in four places).
     __slots__ = (
+        "__weakref__",
         "_adds",
         "_announcer",
         "_change",
