@@ -14,15 +14,14 @@ class TurnEnd:
     for each costs half a microsecond per entry.
     """
 
-    __slots__ = ("_loop", "_waiting")
+    __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._waiting: deque[Callable[[], None]] = deque()
 
     def call(self, function: Callable[[], None]) -> None:
         if not self._waiting:
-            self._loop.call_soon(self._run)
+            asyncio.get_running_loop().call_soon(self._run)
         self._waiting.append(function)
 
     def _run(self) -> None:
