@@ -85,7 +85,7 @@ def decode_header(data: bytes, log_id: int) -> tuple[int, ...] | None:
 
 def encode_record_headers(entries: Sequence[bytes], seed: int) -> list[bytes]:
     """What stands before each entry. Neighbours are mostly of one length, whose part of the
-    checksum is worked out once (0.16 instead of 0.27 us an entry)."""
+    checksum is worked out once (0.16 instead of 0.24 us an entry)."""
     headers: list[bytes] = []
     append, pack = headers.append, _RECORD.pack
     last_length = length_crc = -1

@@ -117,7 +117,7 @@ class LocationIndex:
         batch = WriteBatch(raw_mode=True)
         keys = map(_KEY.pack, ledger_ids, entry_ids)
         places = map(_LOCATION.pack, log_ids, offsets)
-        # a loop of the interpreter's own: 0.19 instead of 0.24 us an entry
+        # a loop of the interpreter's own: 0.17 instead of 0.20 us an entry
         deque(map(batch.put, keys, places, repeat(self._locations_handle)), maxlen=0)
         self._write(batch)
 

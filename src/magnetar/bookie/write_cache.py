@@ -35,7 +35,7 @@ class WriteHalf:
         if ledger is None:
             ledger = self.ledgers[ledger_id] = {}
         count = len(entries)
-        if count == 1:  # a writer of many ledgers adds one at a time: 0.1 instead of 0.6 us
+        if count == 1:  # a writer of many ledgers adds one at a time: 0.03 instead of 0.3 us
             ledger[entry_ids[0]] = entries[0]
         else:
             ledger.update(zip(entry_ids, entries, strict=True))
