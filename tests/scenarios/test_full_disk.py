@@ -81,9 +81,8 @@ async def written_alone(owner: Client) -> tuple[int, int]:
 
 async def load_until_refused(owner: Client, disturb: Callable[[], None]) -> dict[int, int]:
     """Ledger id -> entries confirmed, of ledgers that grow together until their writers fail."""
-    loads = [
-        Load(await owner.ledgers.create(), ENTRY_BYTES, ENTRY_BYTES * 16) for _ in range(LEDGERS)
-    ]
+    writers = [await owner.ledgers.create() for _ in range(LEDGERS)]
+    loads = [Load(writer, ENTRY_BYTES, ENTRY_BYTES * 16) for writer in writers]
     await asyncio.gather(*(load.wait_confirmed(SOME) for load in loads))
     await asyncio.to_thread(disturb)
     for load in loads:
