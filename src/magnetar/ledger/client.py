@@ -17,6 +17,7 @@ import asyncio
 import random as random_module
 import time
 from collections.abc import Callable, Mapping
+from weakref import WeakValueDictionary
 
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag
@@ -67,11 +68,15 @@ class LedgerClient:
         self._config = config
         self._clock = clock
         self._random: RandomSource = random or random_module.Random()
+        self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
         self._context = LedgerContext.of(manager, pool, config, self._random, topology)
 
     async def close(self) -> None:
-        """End what the client does on its own (``mending``); writers are their owners' to close.
-        Idempotent."""
+        """End what the client does on its own (``mending``). Writers are their owners' to close;
+        those that are not are given up, as by ``LedgerWriter.abandon``. Idempotent."""
+        for writer in [*self._writers.values()]:
+            if not writer.metadata.closed:
+                await writer.abandon()
         await self._context.mender.close()
 
     @property
@@ -114,7 +119,9 @@ class LedgerClient:
                 continue  # somebody created it by hand; take the next id
             flags = AddFlag.DEFERRED_SYNC if deferred_sync_unsafe else AddFlag.NONE
             stored = StoredLedger(self._manager, metadata, version)
-            return LedgerWriter(stored, self._context, flags=flags)
+            writer = LedgerWriter(stored, self._context, flags=flags)
+            self._writers[ledger_id] = writer
+            return writer
         raise LedgerError(
             f"{CREATE_ATTEMPTS} new ledger ids in a row were taken; does another program give ids "
             "in the same metadata root?"

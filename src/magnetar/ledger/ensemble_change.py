@@ -91,6 +91,7 @@ class EnsembleChange:
         self._random = context.random
         self._scope = scope
         self._running = False
+        self._changing: dict[int, BookieId] = {}  # what the metadata store is being told
         self._available: Sequence[BookieId] = ()
         self._placement = ANYWHERE
         self._backoff_s = BACKOFF_S
@@ -139,6 +140,14 @@ class EnsembleChange:
 
     def no_replacement_error(self) -> NotEnoughBookiesError:
         """Why nothing gets confirmed, by bookie."""
+        if self._changing:
+            bookies = self.bookies
+            wanted = [f"{bookies[slot]} by {other}" for slot, other in self._changing.items()]
+            return NotEnoughBookiesError(
+                f"ledger {self._stored.metadata.ledger_id}: the metadata store does not answer, so "
+                f"{' and '.join(wanted)} cannot be replaced, and nothing is confirmed meanwhile; "
+                "bring the store back, then write to a new ledger"
+            )
         excluded = {**self._placement.unfit(self._available), **self._excluded()}
         failed = [slot for slot, bookie_id in enumerate(self.bookies) if bookie_id in excluded]
         return no_replacement(
@@ -211,11 +220,14 @@ class EnsembleChange:
         first_entry_id = self._machine.begin_change(replacements)
         before = self.bookies
         lacking = {slot: self._machine.lacking(slot) for slot in replacements}
+        self._changing = replacements
         try:
             await self._stored.replace_bookies(first_entry_id, replacements)
         except (LedgerError, MetadataError) as error:
             self._owner.fail(error)
             return
+        finally:
+            self._changing = {}
         log.info(
             "ensemble changed",
             ledger=self._stored.metadata.ledger_id,

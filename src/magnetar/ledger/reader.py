@@ -268,8 +268,8 @@ class LedgerReader:
         told = listing(refusals)
         if all(isinstance(r.error, NoLedgerError) for r in refusals):
             return NoEntryError(
-                f"no replica knows ledger {self.ledger_id}, of which entry {entry_id} was asked for "
-                f"({told}); it was deleted, unless the metadata store still has it"
+                f"no replica knows the ledger of entry {self.ledger_id}:{entry_id} ({told}); it "
+                "was deleted, unless the metadata store still has it"
             )
         if all(isinstance(r.error, NoEntryError | NoLedgerError) for r in refusals):
             return NoEntryError(f"no replica has entry {self.ledger_id}:{entry_id} ({told})")

@@ -491,3 +491,26 @@ def test_an_owner_may_append_and_give_up_from_inside_done() -> None:
             assert log == [(True, 1), (False, 2), (False, 3), (False, 1)]
 
     run_virtual(run())
+
+
+def test_a_metadata_store_that_hangs_in_a_change_is_named() -> None:
+    async def run() -> None:
+        cluster = Cluster(4, (3, 3, 2))
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            release = asyncio.Event()
+
+            async def hang(metadata: LedgerMetadata) -> None:
+                await release.wait()
+
+            cluster.manager.before_write = hang
+            cluster.ensemble(writer.ledger_id)[0].refuse = BookieIOError("disk")
+            cluster.ensemble(writer.ledger_id)[1].held_back = []
+            writer.append(payloads(0, 1), outcomes)
+            await outcomes.wait(1)
+            assert isinstance(outcomes.errors[0], NotEnoughBookiesError)
+            assert "metadata store does not answer, so b" in str(outcomes.errors[0])
+            cluster.manager.before_write = None
+            release.set()
+
+    run_virtual(run())

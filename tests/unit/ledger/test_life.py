@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.model.errors import (
+    BookieIOError,
     LedgerClosedError,
     LedgerFencedError,
     NoEntryError,
@@ -213,5 +214,23 @@ def test_of_bookies_that_failed_lately_only_as_many_are_taken_as_are_needed() ->
         for _ in range(20):
             writer = await client.create()
             assert set(writer.metadata.fragments[0].bookies) == {"b1", "b2", "b3"}
+
+    run_virtual(run())
+
+
+def test_a_client_that_ends_gives_up_its_open_writers() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 3))
+        client = cluster.new_client()
+        closed = await client.create()
+        await closed.close()
+        writer = await client.create()
+        cluster.bookie("b1").refuse = BookieIOError("disk")
+        add = asyncio.ensure_future(writer.add([b"x"]))
+        await asyncio.sleep(0.05)  # a bookie is tried again and again by now
+        await client.close()
+        with pytest.raises(LedgerClosedError, match="given up"):
+            await add
+        assert closed.error is None
 
     run_virtual(run())
