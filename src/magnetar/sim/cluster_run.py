@@ -144,7 +144,7 @@ class _Run:
             self._check(checker)
         faults.over = True
         if self.upkeep is not None:
-            self.upkeep.over = True
+            self.upkeep.heal()
         self.trace.note("run", "all faults heal")
         cluster.heal()
         try:

@@ -12,8 +12,8 @@ Rules:
 * Faults: full (``ENOSPC``), broken (``EIO``; after a failed sync the unsynced bytes are doomed:
   a later sync does not make them durable), slow, wiped, rotten (a byte differs).
 * Threads that stall: with ``stall_chance`` a reading lane's job has asked the index when it was
-  handed over, and opens the file only now, up to ``STALL_S`` later: what it knows may have become
-  wrong meanwhile.
+  handed over, and opens the file only now, as much as ``STALL_S`` later: what it knows may have
+  become wrong meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CAPACITY_BYTES = 1 << 30
 WRITE_S = (0.000_01, 0.000_1)
 SYNC_S = (0.000_2, 0.002)
 START_S = 0.000_1
-STALL_S = 0.03
+STALL_S = (0.005, 0.03, 0.3)
 
 _ENOSPC, _EIO = 28, 5
 
@@ -234,7 +234,8 @@ class SimDisk:
         self.asked_s: float | None = None
         """When the job that runs has looked into the index; None: it looks now."""
         self.changed: Callable[[str, Path], None] = lambda what, path: None
-        """Called when a file is made, removed or renamed: "create", "remove", "rename"."""
+        """Called when a file is made, removed or renamed, or an index points elsewhere: "create",
+        "remove", "rename", "move"."""
         self._directories: dict[Path, Directory] = {}
         self._busy_until_s = 0.0
 
@@ -459,7 +460,7 @@ class SimLane:
         assert not self._closed, "the lane is closed"
         random, delay_s, asked_s = self._disk.random.random, 0.0, None
         if self._reads and self._disk.stall_chance and random() < self._disk.stall_chance:
-            delay_s, asked_s = STALL_S * random(), self._loop.time()
+            delay_s, asked_s = self._disk.random.choice(STALL_S) * random(), self._loop.time()
         self._jobs.append((asked_s, job))
         if not self._busy:
             self._busy = True

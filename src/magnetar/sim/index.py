@@ -25,6 +25,7 @@ class Device(Protocol):
 
     loop: asyncio.AbstractEventLoop
     asked_s: float | None
+    changed: Callable[[str, Path], None]
     fails_reads: bool
     fails_writes: bool
 
@@ -136,6 +137,8 @@ class SimIndex(LocationIndex):
     def _remember(self, old: Rows) -> None:
         now_s = self._disk.loop.time()
         self._data.moved.update((key, (now_s, place)) for key, place in old.items())
+        if old:
+            self._disk.changed("move", self.path)
 
     def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
         assert len(rows) <= BATCH_MAX

@@ -179,6 +179,11 @@ class MetadataServer:
         node = self._node(path)
         return Versioned(node.value, node.version)
 
+    def count_from(self, path: str, count: int) -> None:
+        """Sequential children of ``path`` get numbers from ``count`` on."""
+        self._make_ancestors(path)
+        self._nodes[path].next_child = count
+
     def has(self, path: str) -> bool:
         return path in self._nodes
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.collector import Collector
 from magnetar.bookie.entry_log_format import LOG_SUFFIX
-from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.metadata import DEFAULT_ROOT, LedgerManager
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
 from magnetar.sim.cluster import INSTANCE_ID, BookieMachine, Cluster, ClusterPlan
@@ -41,7 +41,10 @@ from magnetar.sim.upkeep_checkers import UpkeepChecker, WatchedHolder
 
 SHARE = 0.3
 LEDGERS_MAX = 14
+MOVED_READ_MAX = 6
 RETRY_S = 0.3
+IDS = f"{DEFAULT_ROOT}/idgen"
+DIRECTORY_IDS = 10_000
 SPACE_BACK_S = 60.0
 
 
@@ -79,11 +82,13 @@ class UpkeepJob:
         self.over = False
         self._bad_moments = rng.choice((0, 1, 3, 6))
         self._bad_chance = rng.choice((0.03, 0.15))
+        if rng.random() < 0.5:  # ids of several directories: a listing may break off between them
+            cluster.metadata.count_from(IDS, DIRECTORY_IDS - rng.randrange(1, LEDGERS_MAX // 2))
         self.client = cluster.client("churn")
         for _ in range(rng.choice((1, 2))):
             self.client.process.spawn(self._churn(), "churn")
         for machine in cluster.bookies:
-            machine.disk.stall_chance = rng.choice((0.0, 0.1, 0.5))
+            machine.disk.stall_chance = rng.choice((0.1, 0.5, 0.9))
             machine.disk.changed = partial(self._disk_changed, machine)
             assert machine.bookie is not None
             machine.process_now.context.run(self._beside, machine, machine.bookie)
@@ -113,15 +118,14 @@ class UpkeepJob:
             await collector.run(config.collect_interval_ms / 1000)
 
         process.spawn(_again(collect), "collector")
-        process.spawn(self._probe(machine, bookie, count=1 << 30, pause_s=0.3), "probe")
+        if self._random.random() < 0.4:  # a log that was read before stays open, and readable
+            process.spawn(self._probe(machine, bookie), "probe")
 
-    async def _probe(
-        self, machine: BookieMachine, bookie: Bookie, count: int, pause_s: float
-    ) -> None:
-        """Ask for entries that lie in entry logs, ``count`` times."""
+    async def _probe(self, machine: BookieMachine, bookie: Bookie) -> None:
+        """Ask for entries that lie in entry logs, now and then."""
         rng, cluster = self._random, self._cluster
-        for _ in range(count):
-            await asyncio.sleep(pause_s * rng.uniform(0.5, 1.5))
+        while True:
+            await asyncio.sleep(rng.uniform(0.1, 0.5))
             index = rng.choice([*machine.disk.indexes.values()])
             if not index.rows:
                 continue
@@ -132,19 +136,27 @@ class UpkeepJob:
     # -- bad moments --------------------------------------------------------------------------
 
     def _disk_changed(self, machine: BookieMachine, what: str, path: Path) -> None:
-        """A log is begun or removed, or a mark has moved: soon there is trouble, or a reader."""
-        is_log = path.suffix == LOG_SUFFIX
-        if self.over or not machine.up or (not is_log and what != "rename"):
+        """A log is begun or removed, the index points elsewhere, or a mark has moved: soon there
+        is trouble, or a reader that knows what was true before."""
+        if self.over or not machine.up or (what == "create" and path.suffix != LOG_SUFFIX):
             return
         rng, loop, bookie = self._random, self._cluster.loop, machine.bookie
-        if what == "create" and bookie is not None and machine.serving and rng.random() < 0.4:
-            machine.process_now.spawn(self._probe(machine, bookie, 4, 0.004), "probes")
-        chance = self._bad_chance * (3 if what == "remove" else 1)
+        if what == "move" and bookie is not None and machine.serving:
+            machine.process_now.call(self._read_moved, machine, bookie, path)
+        chance = self._bad_chance * (3 if what in ("remove", "move") else 1)
         if not self._bad_moments or rng.random() >= chance:
             return
         self._bad_moments -= 1
         soon_s = rng.random() * rng.choice((machine.disk.cursor_s - loop.time(), 0.003, 0.05))
         self._at(loop.time() + soon_s, partial(self._trouble, machine))
+
+    def _read_moved(self, machine: BookieMachine, bookie: Bookie, path: Path) -> None:
+        """Ask for entries whose location has changed in this very moment."""
+        now_s, index = self._cluster.loop.time(), machine.disk.indexes[path]
+        moved = [key for key, (at_s, _) in index.moved.items() if at_s == now_s]
+        for key in self._random.sample(moved, min(MOVED_READ_MAX, len(moved))):
+            if bookie.read_cached(*key) is None and self._cluster.has_ledger(key[0]):
+                machine.process_now.spawn(self.checker.probe(machine, bookie, key), "probe")
 
     def _at(self, when_s: float, act: Callable[[], None]) -> None:
         """Nobody's code: faults come from outside of every process."""
@@ -221,6 +233,12 @@ class UpkeepJob:
             await read_all(self.client, history, history.ends[0][1])
 
     # -- after healing ------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Everything after this is undisturbed."""
+        self.over = True
+        for machine in self._cluster.bookies:
+            machine.disk.stall_chance = 0.0
 
     def check(self) -> None:
         self.checker.check()

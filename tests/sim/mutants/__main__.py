@@ -26,13 +26,14 @@ from tests.sim.mutants.logs import LOGS
 from tests.sim.mutants.machines import MACHINES
 from tests.sim.mutants.mutant import Found, Mutant, search, transcript
 from tests.sim.mutants.recoveries import RECOVERIES
+from tests.sim.mutants.upkeep import UPKEEP
 
 PAGE = Path(__file__).parents[3] / "docs" / "simulation.md"
 BEGIN, END = "<!-- mutants -->", "<!-- /mutants -->"
 FAILURE_WIDTH = 140
 
 MUTANTS: Sequence[Mutant] = (
-    *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS,
+    *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP,
 )  # fmt: skip
 
 

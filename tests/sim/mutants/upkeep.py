@@ -1,0 +1,351 @@
+"""Ring 2: collectors, compaction and marks with one rule broken each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, aclosing
+from typing import Any
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.collector import Collector
+from magnetar.bookie.compactor import Compactor
+from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter
+from magnetar.bookie.entry_log_format import HEADER_BYTES, encode_footer
+from magnetar.bookie.flusher import Flusher
+from magnetar.bookie.journal_format import DELETE
+from magnetar.bookie.ledger_table import LedgerTable
+from magnetar.bookie.log_usage import LogUsage
+from magnetar.bookie.marks import MarkFile
+from magnetar.bookie.missing_ledgers import MissingLedgers
+from magnetar.bookie.reclaim import Reclaimer
+from magnetar.bookie.replay import Replayer
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.upkeep import Upkeep
+from magnetar.ledger.metadata import LedgerManager
+from magnetar.model.errors import MetadataError
+from tests.sim.mutants.mutant import Mutant, replaced
+
+SEEDS_MAX = 400
+
+
+# -- compaction -----------------------------------------------------------------------------------
+
+
+def _sources_before_the_index() -> AbstractContextManager[None]:
+    """The sources go before the index that points to the new log is durable."""
+
+    def replace(self: Any, log_id: int, footer: Any, sources: Sequence[int]) -> Any:
+        gone = self.remove(sources)
+        self.add(log_id, footer.offset, footer.ledgers, settled=True)
+        return gone
+
+    return replaced((Reclaimer, "replace", replace))
+
+
+def _new_log_not_synced() -> AbstractContextManager[None]:
+    """The index is moved to a log, and its sources go, before that log is durable."""
+
+    def sync(self: Any) -> None:
+        if not self._sources:
+            original_sync(self)
+
+    def finish(self: Any) -> None:
+        if not self._sources or self._file is None:
+            original_finish(self)
+            return
+        footer = encode_footer(self._log_id, self._offset, self._ledgers)
+        self._file.pwritev([footer], self._offset)
+        self.abandon()
+
+    original_sync, original_finish = EntryLogWriter.sync, EntryLogWriter.finish
+    return replaced((EntryLogWriter, "sync", sync), (EntryLogWriter, "finish", finish))
+
+
+def _unfinished_taken_for_done() -> AbstractContextManager[None]:
+    """After a crash a compacted log that is whole replaces its sources, moved or not."""
+
+    async def take_up(self: Any, unfinished: Any) -> int:
+        if unfinished.footer is None:
+            return int(await original(self, unfinished))
+        reclaimer = self._storage.reclaimer
+        gone = await self._storage.flush_lane.run(
+            lambda: reclaimer.replace(unfinished.log_id, unfinished.footer, unfinished.sources)
+        )
+        return len(gone)
+
+    original = Compactor._take_up
+    return replaced((Compactor, "_take_up", take_up))
+
+
+def _log_without_footer_is_dead() -> AbstractContextManager[None]:
+    """A log that a crash left without footer is taken for one that holds nothing."""
+
+    async def count(self: Any, log_id: int) -> None:
+        reclaimer = self._storage.reclaimer
+        if log_id not in reclaimer.usage:
+            await self._storage.flush_lane.run(lambda: reclaimer.add(log_id, 64, {}))
+
+    return replaced((Compactor, "_count", count))
+
+
+def _moves_what_was_deleted() -> AbstractContextManager[None]:
+    """The index is pointed to the new log without a look at what it says by then."""
+
+    def move(self: Any, log_id: int, places: Sequence[Any], sources: frozenset[int]) -> int:
+        rows = [(place.ledger_id, place.entry_id, log_id, place.offset) for place in places]
+        self._index.put_locations(rows)
+        return len(rows)
+
+    return replaced((Reclaimer, "move", move))
+
+
+def _reader_does_not_look_again() -> AbstractContextManager[None]:
+    """A log that was removed since the index was asked: "no such entry"."""
+
+    def read(self: Any, *args: Any) -> Any:
+        try:
+            return original(self, *args)
+        except FileNotFoundError:
+            return []
+
+    def read_place(self: Any, lane: int, ledger_id: int, entry_id: int, *rest: int) -> Any:
+        try:
+            return original_read(self, lane, ledger_id, entry_id, *rest)
+        except IndexError:  # the last id of an empty answer
+            return []
+
+    original, original_read = EntryLogReader.read, LedgerStorage._read
+    return replaced((EntryLogReader, "read", read), (LedgerStorage, "_read", read_place))
+
+
+def _reader_gives_up() -> AbstractContextManager[None]:
+    """A log that was removed since the index was asked: an I/O error."""
+
+    def read(self: Any, *args: Any) -> Any:
+        try:
+            return original(self, *args)
+        except FileNotFoundError as error:
+            raise OSError(5, "Input/output error") from error
+
+    original = EntryLogReader.read
+    return replaced((EntryLogReader, "read", read))
+
+
+def _compacted_log_is_kept() -> AbstractContextManager[None]:
+    """A compacted log counts only when the log that flushes write to has a later id."""
+
+    def add(self: Any, log_id: int, byte_count: int, ledgers: Any, settled: bool = False) -> None:
+        original(self, log_id, byte_count, ledgers)
+
+    original = Reclaimer.add
+    return replaced((Reclaimer, "add", add))
+
+
+def _header_counts_as_dead() -> AbstractContextManager[None]:
+    """A small log looks as if compaction made it smaller, and so does the one that replaces it."""
+
+    def add(self: Any, log_id: int, byte_count: int, *rest: Any) -> None:
+        original(self, log_id, byte_count + HEADER_BYTES, *rest)
+
+    original = LogUsage.add
+    return replaced((LogUsage, "add", add))
+
+
+# -- collecting -----------------------------------------------------------------------------------
+
+
+def _failed_listing_is_empty() -> AbstractContextManager[None]:
+    """A store that cannot be asked has no ledgers."""
+
+    async def living(self: Any, held: Sequence[int]) -> frozenset[int]:
+        try:
+            return frozenset(await original(self, held))
+        except MetadataError:
+            return frozenset()
+
+    original = Collector._living_of
+    return replaced((Collector, "_living_of", living))
+
+
+def _partial_listing_is_whole() -> AbstractContextManager[None]:
+    """What a listing gave before it failed is all that there is, and one look is enough."""
+
+    async def living(self: Any, held: Sequence[int]) -> frozenset[int]:
+        found = []
+        try:
+            async with aclosing(self._living()) as ids:
+                async for ledger_id in ids:
+                    found.append(ledger_id)
+        except MetadataError:
+            if not found:
+                raise
+        return frozenset(found)
+
+    return replaced((Collector, "_living_of", living), (MissingLedgers, "look", _one_look))
+
+
+def _one_look(_: Any, held: Sequence[int], living: Any, now_s: float) -> list[int]:
+    return [ledger_id for ledger_id in held if ledger_id not in living]
+
+
+def _store_listed_first() -> AbstractContextManager[None]:
+    """The bookie's ledgers are listed after the store's, and one look is enough."""
+
+    async def sweep(self: Any) -> list[int]:
+        async with aclosing(self._living()) as ids:
+            living = [ledger_id async for ledger_id in ids]
+        gone = [each for each in await self._bookie.ledgers() if each not in living]
+        for ledger_id in gone:
+            await self._bookie.delete_ledger(ledger_id)
+        return gone
+
+    return replaced((Collector, "sweep", sweep))
+
+
+def _old_listing_decides() -> AbstractContextManager[None]:
+    """A server that lags is believed, and one look is enough."""
+
+    async def living(self: Any, instance_id: str) -> Any:
+        async for ledger_id in self.iterate():
+            yield ledger_id
+
+    return replaced((LedgerManager, "living", living), (MissingLedgers, "look", _one_look))
+
+
+def _forgotten_without_trace() -> AbstractContextManager[None]:
+    """A bookie that has forgotten a ledger takes its writer's adds as those of a new one."""
+
+    def init(self: Any, *args: Any) -> None:
+        original_init(self, *args)
+        self.get_loaded = lambda ledger_id: (
+            self.find(ledger_id) if ledger_id in self._states else None
+        )
+
+    def find(self: Any, ledger_id: int) -> Any:
+        state = original_find(self, ledger_id)
+        if state is None or not state.deleted or ledger_id in state.storage.deleted:
+            return state
+        self._states.pop(ledger_id, None)
+        return None
+
+    original_init, original_find = LedgerTable.__init__, LedgerTable.find
+    return replaced((LedgerTable, "__init__", init), (LedgerTable, "find", find))
+
+
+def _deletion_not_replayed() -> AbstractContextManager[None]:
+    def apply(self: Any, position: Any, record: Any) -> None:
+        if record.kind != DELETE:
+            original(self, position, record)
+
+    original = Replayer.apply
+    return replaced((Replayer, "apply", apply))
+
+
+def _space_kept() -> AbstractContextManager[None]:
+    """Logs of deleted ledgers are not removed."""
+    return replaced((Reclaimer, "remove_dead", lambda self, below: []))
+
+
+# -- marks and space ------------------------------------------------------------------------------
+
+
+def _mark_goes_back() -> AbstractContextManager[None]:
+    """The mark that is stored is the one before; journals are given up by the new one."""
+
+    def store(self: Any, marks: Any) -> None:
+        before = getattr(self, "before", marks)
+        self.before = marks
+        original(self, before)
+
+    original = MarkFile.store
+    return replaced((MarkFile, "store", store))
+
+
+def _compaction_moves_the_mark() -> AbstractContextManager[None]:
+    """A compaction that is through stores how far the journals are, flushed or not."""
+
+    def init(self: Any, table: Any, *args: Any) -> None:
+        original_init(self, table, *args)
+        for each in table.storages:
+            each.reclaimer_journals = table.journals
+
+    async def finish(self: Any, unfinished: Any, footer: Any) -> int:
+        removed = await original(self, unfinished, footer)
+        own = self._storage
+        marks = own.marks.moved([journal.committed for journal in own.reclaimer_journals])
+        await own.flush_lane.run(lambda: own._mark_file.store(marks))
+        own.marks = marks
+        return int(removed)
+
+    original, original_init = Compactor._finish, Flusher.__init__
+    return replaced((Compactor, "_finish", finish), (Flusher, "__init__", init))
+
+
+def _mark_before_the_index() -> AbstractContextManager[None]:
+    """The mark moves before the index that the flush wrote is durable."""
+
+    def write(self: Any, work: Any, positions: Any, paced: bool) -> None:
+        kept = self.location_index.sync
+        self.location_index.sync = lambda: None
+        try:
+            original(self, work, positions, paced)
+        finally:
+            self.location_index.sync = kept
+
+    original = LedgerStorage.write
+    return replaced((LedgerStorage, "write", write))
+
+
+def _stays_read_only() -> AbstractContextManager[None]:
+    """A bookie whose disk was nearly full once is read-only until a restart."""
+
+    def look(self: Any) -> None:
+        before = self.level
+        original(self)
+        self.level = max(before, self.level)
+
+    original = Upkeep.look
+    return replaced((Upkeep, "look", look))
+
+
+def _freed_before_it_is_durable() -> AbstractContextManager[None]:
+    """A ledger is deleted in memory only: a crash brings it back."""
+
+    async def delete(self: Any, ledger_id: int) -> None:
+        ledger = self._table.find(ledger_id)
+        if ledger is not None and not ledger.deleted:
+            ledger.deleted = True
+            ledger.storage.cache.drop_ledger(ledger_id)
+            ledger.storage.deleted[ledger_id] = None
+            ledger.storage.deletion_journaled(ledger_id)
+            await ledger.storage.free_deleted()
+
+    return replaced((Bookie, "delete_ledger", delete))
+
+
+UPKEEP = tuple(
+    Mutant(name, 2, known, plant, SEEDS_MAX)
+    for name, known, plant in (
+        ("sources are removed before the index is synced", "", _sources_before_the_index),
+        ("a compacted log is not synced", "", _new_log_not_synced),
+        ("an unfinished compaction counts as done", "", _unfinished_taken_for_done),
+        ("a log without footer counts as empty", "", _log_without_footer_is_dead),
+        ("compaction moves deleted entries", "", _moves_what_was_deleted),
+        ("a reader of a removed log: no such entry", "", _reader_does_not_look_again),
+        ("a reader of a removed log: an I/O error", "", _reader_gives_up),
+        ("a compacted log is kept while no add comes", "", _compacted_log_is_kept),
+        ("a log's header counts as dead bytes", "", _header_counts_as_dead),
+        ("a failed listing: all is deleted", "", _failed_listing_is_empty),
+        ("a partial listing: the rest is deleted", "", _partial_listing_is_whole),
+        ("the store is listed before the bookie", "", _store_listed_first),
+        ("an old listing decides", "", _old_listing_decides),
+        ("writes after the deletion of a fenced ledger", "#4462", _forgotten_without_trace),
+        ("a deletion is not replayed", "", _deletion_not_replayed),
+        ("a deletion is not journaled", "", _freed_before_it_is_durable),
+        ("logs of deleted ledgers are kept", "", _space_kept),
+        ("the mark goes back", "#4105, #4740", _mark_goes_back),
+        ("compaction moves the mark", "", _compaction_moves_the_mark),
+        ("the mark moves before the index is synced", "", _mark_before_the_index),
+        ("a full disk makes read-only for good", "", _stays_read_only),
+    )
+)
