@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-REST_SHARE = 2.0
+REST_SHARE = 5.0
 REST_S_MAX = 0.05
 """After one read."""
 ADDING_S = 0.1
