@@ -12,7 +12,7 @@ and its settings must say the same, or it does not start:
 | there | all agree                   | start                                            |
 | there | one without cookie          | refuse: a disk was wiped, replaced or not mounted |
 | there | one differs                 | refuse, and say how                              |
-| there | one holds its cookie only   | refuse: its entries were removed                 |
+| there | one lacks mark and index    | refuse: its entries were removed                 |
 | there | two journals have changed places | refuse                                      |
 
 Runs before anything else touches the directories. Source: BookKeeper's
@@ -45,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 CURRENT = "current"
 VERSION = "VERSION"
+INDEX_NAME = "index"
 PLACE = "PLACE"
 """Of a journal directory: which of how many it is."""
 _NO_DATA = (CURRENT, MARK_NAME, f"{MARK_NAME}.new", "lost+found")
@@ -186,7 +187,7 @@ class _Check:
             self._require_no_data(stamped)
             return False
         for directory in self.ledgers:
-            if self._is_empty(directory) and not self._marked(directory):
+            if not {MARK_NAME, INDEX_NAME} & {*self.disk.list(directory)}:
                 raise self._emptied(directory)
         for index, directory in enumerate(self.journals):
             self._check_place(index, directory)
@@ -270,15 +271,13 @@ class _Check:
             f"{ours!r}. To start it, {_ADVICE[what]}"
         )
 
-    def _marked(self, directory: Path) -> bool:
-        return MARK_NAME in self.disk.list(directory)
-
     def _emptied(self, directory: Path) -> CookieError:
         return CookieError(
-            f"{self.who} does not start: {directory} holds its {CURRENT}/{VERSION} and nothing "
-            f"else, but the bookie has been in use ({self.node}): its entries were removed, and "
-            f"starting would deny them. Restore the directory; if its data is lost, let the other "
-            f"bookies re-replicate, then start an empty bookie under a new id"
+            f"{self.who} does not start: {directory} holds its {CURRENT}/{VERSION}, but neither "
+            f"{MARK_NAME} nor {INDEX_NAME}, which every bookie has ({self.node} is known): its "
+            f"entries were removed, and starting would deny them. Restore the directory; if its "
+            f"data is lost, let the other bookies re-replicate, then start an empty bookie under "
+            f"a new id"
         )
 
     def _missing(self, directory: Path) -> CookieError:
