@@ -113,6 +113,7 @@ class _Recovery:
     async def run(self) -> LedgerMetadata:
         try:
             start_after = await self._fence()
+            log.debug("ledger fenced", ledger=self._metadata.ledger_id, reads_after=start_after)
             last = await self._scan(start_after)
             closed = await self._close(start_after, last)
         finally:

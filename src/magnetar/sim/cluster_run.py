@@ -182,6 +182,8 @@ class _Run:
                 self._start_tail(follower, job)
         faults = Faults(cluster, rng, clients, self._lose_disks)
         for job in self.jobs:
+            if job.deferred and rng.random() < 0.8:
+                job.when_forced = faults.crash_after_force(FAULTS_FROM_S)
             if self._half_fenced:
                 self._plan_half_fenced(cluster, job, clients, faults)
             elif rng.random() < 0.8:

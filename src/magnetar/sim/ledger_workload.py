@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from magnetar.ledger.reader import LedgerReader
@@ -39,6 +39,7 @@ class LedgerJob:
         self.total = rng.choice((20, 60, 120))
         self.deferred = rng.random() < 0.1
         """With deferred sync: what it forces is confirmed."""
+        self.when_forced: Callable[[], None] = lambda: None
         self.task = self.client.process.spawn(self._write(), "writer")
 
     @property
@@ -96,6 +97,7 @@ class LedgerJob:
             self.cluster.trace.note(self.name, f"cannot force: {error}")
         else:
             history.forced(writer.last_add_confirmed)
+            self.when_forced()
 
     def _payload(self, index: int, size_max: int) -> bytes:
         head = f"{self.name}/{index}/".encode()
