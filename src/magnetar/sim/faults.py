@@ -73,6 +73,8 @@ class Faults:
         if rng.random() < 0.3:
             self._at(when_s - rng.random(), self._kill_bookie)
         if rng.random() < 0.2:
+            self._at(when_s - rng.random(), partial(self._fail_disk, "fails_reads"))
+        if rng.random() < 0.2:
             lagging = rng.choice(clients).name
             self._at(when_s - rng.random(), partial(self._lag, lagging, 1.0, 2.0))
         if rng.random() < 0.4:
@@ -269,8 +271,10 @@ class Faults:
         return bookie.disk, bookie.name
 
     def _broken_disk(self) -> None:
+        self._fail_disk(self._random.choice(("fails_writes", "fails_writes", "fails_reads")))
+
+    def _fail_disk(self, attribute: str) -> None:
         disk, name = self._bookie_disk()
-        attribute = self._random.choice(("fails_writes", "fails_writes", "fails_reads"))
         setattr(disk, attribute, True)
         self._note(f"the disk of {name}: {attribute}")
         self._after(lambda: setattr(disk, attribute, False))
