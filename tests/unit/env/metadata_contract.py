@@ -362,13 +362,22 @@ class MetadataContract:
 
     # -- the store ----------------------------------------------------------------------------
 
+    def test_what_is_read_after_a_sync_is_up_to_date(self, tree: Tree) -> None:
+        async def scenario(store: MetadataStore) -> None:
+            for count in range(1, 4):
+                await store.create(f"/s/{count}", b"")
+                await store.sync()
+                assert len(await store.children("/s")) == count
+
+        tree.run(scenario)
+
     def test_closing(self, tree: Tree) -> None:
         async def main() -> None:
             async with tree.store() as store:
                 await store.create("/a", b"")
                 await asyncio.gather(store.close(), store.close())
                 await store.close()
-                for attempt in (store.get("/a"), store.create("/b", b"")):
+                for attempt in (store.get("/a"), store.create("/b", b""), store.sync()):
                     with pytest.raises(MetadataError, match="closed"):
                         await attempt
 
