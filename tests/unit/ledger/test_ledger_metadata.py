@@ -16,6 +16,7 @@ from magnetar.model.errors import (
     BadVersionError,
     LedgerError,
     LedgerExistsError,
+    MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
     NoNodeError,
@@ -232,6 +233,22 @@ def test_listing_is_ascending_over_both_hierarchies() -> None:
             await store.create(f"/ledgers/{foreign}", b"")
         assert await manager.ledger_ids() == ids
         assert [ledger_id async for ledger_id in manager.iterate()] == ids
+
+    with_manager(scenario)
+
+
+def test_what_lives_is_asked_of_the_store_that_the_cluster_belongs_to() -> None:
+    async def scenario(manager: LedgerManager, store: LossyStore) -> None:
+        for ledger_id in (1, 20_000):
+            await manager.create(ledger(ledger_id))
+        mine = manager.instance_id
+        assert [ledger_id async for ledger_id in manager.living(mine)] == [1, 20_000]
+        await store.put("/ledgers/INSTANCEID", b"another", -1)
+        with pytest.raises(MetadataError, match="replaced"):
+            await anext(manager.living(mine))
+        await store.delete("/ledgers/LAYOUT")
+        with pytest.raises(NoNodeError):
+            await anext(manager.living(mine))
 
     with_manager(scenario)
 
