@@ -36,13 +36,14 @@ class Found:
 
 
 def search(mutant: Mutant, first: int = 0) -> Found:
-    """Run seeds from ``first`` on until one breaks an invariant."""
+    """Run seeds from ``first`` on until one breaks an invariant that holds without the bug."""
     metrics = Metrics()
-    with mutant.plant():
-        for count in range(1, mutant.seeds_max + 1):
-            failure = _failure(mutant.ring, first + count - 1, metrics)
-            if failure is not None:
-                return Found(mutant, count, failure)
+    for count in range(1, mutant.seeds_max + 1):
+        seed = first + count - 1
+        with mutant.plant():
+            failure = _failure(mutant.ring, seed, metrics)
+        if failure is not None and _failure(mutant.ring, seed, metrics) is None:
+            return Found(mutant, count, failure)
     return Found(mutant, None, "")
 
 
