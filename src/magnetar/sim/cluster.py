@@ -356,10 +356,10 @@ class BookieMachine:
         self.disk.wipe(root)
         self.cluster.trace.note(self.name, self.lost)
 
-    def stop_and_rot(self, root: Path) -> None:
+    def stop_and_rot(self, root: Path, latest: bool = False) -> None:
         """One byte on the disk changes while the bookie is down."""
         self.kill()
-        where = self.disk.rot(root)
+        where = self.disk.rot(root, latest)
         if where:
             self.lost = f"a byte of {where} changed"
             self.cluster.trace.note(self.name, self.lost)

@@ -180,12 +180,17 @@ class _Run:
             if rng.random() < 0.4:
                 follower = self._client(cluster, f"t{job.name[1:]}", clients)
                 self._start_tail(follower, job)
-        faults = Faults(cluster, rng, clients, self._lose_disks)
+        damage = random.Random(f"{self._seed}/damage")
+        ledger = self._plan.ledger
+        damaged = self._lose_disks > 0 and ledger.write_quorum > ledger.ack_quorum
+        faults = Faults(cluster, rng, clients, self._lose_disks - damaged)
         for job in self.jobs:
             if job.deferred and rng.random() < 0.8:
                 job.when_forced = faults.crash_after_force(FAULTS_FROM_S)
             if self._half_fenced:
                 self._plan_half_fenced(cluster, job, clients, faults)
+            elif damaged and job is self.jobs[0]:
+                self._plan_damaged(cluster, job, clients, faults, damage)
             elif rng.random() < 0.8:
                 self._plan_takeover(cluster, job, clients, faults)
         faults.plan(rng.choice((2, 6, 12)), FAULTS_FROM_S, HEAL_S - 1)
@@ -241,6 +246,21 @@ class _Run:
         client = self._client(cluster, f"r{job.name[1:]}a", clients)
         self._start_recovery(client, job, takeover_s)
         faults.plan_half_fenced(takeover_s, job.client, client, job.ensemble)
+
+    def _plan_damaged(
+        self,
+        cluster: Cluster,
+        job: LedgerJob,
+        clients: list[Client],
+        faults: Faults,
+        rng: random.Random,
+    ) -> None:
+        """Another client opens the ledger when the last entries have lost a copy."""
+        working_s = FAULTS_FROM_S + job.hesitates_s
+        takeover_s = rng.uniform(working_s, working_s + 0.5 * job.spread_s)
+        client = self._client(cluster, f"r{job.name[1:]}a", clients)
+        self._start_recovery(client, job, takeover_s)
+        faults.plan_damaged_copy(takeover_s, job.client, client, job.ensemble, rng)
 
     def _start_recovery(self, client: Client, job: LedgerJob, when_s: float) -> None:
         async def recovery() -> None:

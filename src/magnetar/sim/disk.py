@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 SECTOR_BYTES = 512
 CAPACITY_BYTES = 1 << 30
+LATEST_BYTES = 600
 WRITE_S = (0.000_01, 0.000_1)
 SYNC_S = (0.000_2, 0.002)
 START_S = 0.000_1
@@ -415,24 +416,35 @@ class SimDisk:
         self._directories.setdefault(root, Directory())
         self.used_bytes = sum(len(inode.data) for inode in self._inodes())
 
-    def rot(self, root: Path) -> str:
-        """One byte of one file below ``root`` changes; says where, empty if there is no file."""
+    def rot(self, root: Path, latest: bool = False) -> str:
+        """One byte of one file below ``root`` changes; says where, empty if there is no file.
+        ``latest``: one of the last that were written to a journal."""
         files = [
             (path / name, inode)
             for path, directory in self._directories.items()
             if path.is_relative_to(root)
             for name, inode in directory.names.items()
-            if inode.data
+            if inode.data and (not latest or _written(name, inode) > SECTOR_BYTES)
         ]
         if not files:
             return ""
         path, inode = self.random.choice(files)
-        offsets = [self.random.randrange(len(inode.data)) for _ in range(10)]
+        low, high = 0, len(inode.data)
+        if latest:
+            path, inode = max(files, key=lambda file: (file[0].parent == path.parent, file[0]))
+            high = _written(path.name, inode)
+            low = max(SECTOR_BYTES, high - LATEST_BYTES)
+        offsets = [self.random.randrange(low, high) for _ in range(10)]
         offset = next((at for at in offsets if inode.data[at]), offsets[0])
         inode.data[offset] ^= 1 << self.random.randrange(8)
         inode.durable = bytearray(inode.data)
         inode.pending.clear()
         return f"{path} at {offset}"
+
+
+def _written(name: str, inode: Inode) -> int:
+    """How far a journal file has been written, if it is one."""
+    return len(inode.data.rstrip(b"\0")) if name.endswith(".journal") else 0
 
 
 def _keep_write(write: _Write) -> list[_Write]:

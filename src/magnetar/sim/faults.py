@@ -122,6 +122,38 @@ class Faults:
 
         self._at(away_s - 0.2, begin)
 
+    def plan_damaged_copy(
+        self,
+        when_s: float,
+        writer: Client,
+        recovery: Client,
+        ensemble: Callable[[], Sequence[str]],
+        rng: random.Random,
+    ) -> None:
+        """``recovery`` opens ``writer``'s ledger at ``when_s``. Shortly before, one bookie of the
+        ensemble gets nothing more, and another one's journal is damaged where the last entries
+        are. The others, who have them, are slow to say so."""
+        network, machines = self._cluster.network, self._cluster.bookies
+
+        def begin() -> None:
+            bookies = ensemble()
+            sound = [each for each in machines if each.name in bookies and each.lost is None]
+            if len(sound) > 1:
+                late, damaged = rng.sample(sound, 2)
+                self._block_links([(writer.name, late.name)], 2.0)
+                others = [name for name in bookies if name not in (late.name, damaged.name)]
+                self._at(when_s - 0.1, partial(damage, damaged, others))
+
+        def damage(machine: BookieMachine, others: Sequence[str]) -> None:
+            self._pause(writer.process, 3.0)
+            machine.stop_and_rot(JOURNALS, latest=True)
+            self._at(self._cluster.loop.time() + 0.01, machine.start)
+            for other in others:
+                network.slow(other, recovery.name, 0.3)
+            self._note(f"{recovery.name} gets the answers of {', '.join(others)} slowly")
+
+        self._at(when_s - 0.3 - 0.4 * rng.random(), begin)
+
     def plan_crash_of_all(self, when_s: float, then: Callable[[], None]) -> None:
         """Every bookie is killed or loses power soon after ``when_s``, or when a ledger has just
         been closed after that; perhaps on slow disks. Soon all are back, and ``then`` is called."""
