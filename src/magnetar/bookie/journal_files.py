@@ -77,6 +77,14 @@ class JournalDirectory:
         finally:
             file.close()
 
+    def sync(self, file_id: int) -> None:
+        """The file's bytes, whoever wrote them, are durable on return."""
+        file = self._disk.open(self.file_path(file_id))
+        try:
+            file.datasync()
+        finally:
+            file.close()
+
     def create_plain(self, file_id: int) -> JournalFile:
         """A new file with nothing prepared; its name is durable on return."""
         file = self._disk.open(self.file_path(file_id), create=True)

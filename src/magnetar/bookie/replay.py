@@ -106,7 +106,10 @@ def _read_file(
     offset: int,
     apply: Callable[[JournalPosition, Record], None],
 ) -> tuple[FileHeader | None, FileScan, int]:
-    """Records are taken even under a header that is not whole: each is sealed by itself."""
+    """Records are taken even under a header that is not whole: each is sealed by itself. What is
+    taken is durable: a process that was killed may have left it to the kernel, and whoever is told
+    of it now (of a fence, say) must still find it after a power cut."""
+    directory.sync(file_id)
     header = decode_file_header(directory.read(file_id, 0, BLOCK_BYTES), file_id)
     scan = FileScan(directory.read(file_id, offset), offset, file_id)
     for record in scan.records():

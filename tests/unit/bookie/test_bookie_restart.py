@@ -26,6 +26,7 @@ from magnetar.model.errors import (
 from tests.unit.bookie.storage_kit import (
     KEY,
     OTHER_KEY,
+    WatchedDisk,
     add,
     crashed,
     entry,
@@ -197,6 +198,20 @@ def test_a_missing_journal_file_is_told(tmp_path: Path) -> None:
             assert await bookie.read_entry(1, 2) == entry(1, 2)
             with pytest.raises(UnknownLedgerStateError):
                 await bookie.read_entry(1, 3)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_killed_process_left_to_the_kernel_is_made_durable(tmp_path: Path) -> None:
+    """It is served from now on, fences too: a power cut must not take it away again."""
+
+    async def scenario() -> None:
+        remains = await filled(settings(tmp_path), tmp_path)
+        (journal,) = journal_files(remains)
+        disk = WatchedDisk()
+        async with running(remains, disk) as bookie:
+            assert ("sync", journal.name) in disk.events
+            assert await bookie.read_entry(1, 0)
 
     asyncio.run(scenario())
 
