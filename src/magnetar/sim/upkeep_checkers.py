@@ -22,6 +22,7 @@ After all faults have healed, in bounded time and without a restart:
    deleted ledgers only, or has a smaller live share than major compaction takes. (Not looked at:
    the log being written; logs that a crash left without footer and not whole.)
 8. *Bookies come back.* None is read-only any more, and all are registered as taking entries.
+9. *Peace.* Nothing is compacted again and again: in the end no log comes or goes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import NamedTuple
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.entry_log_format import (
     HEADER_BYTES,
+    LOG_SUFFIX,
     RECORD_HEADER_BYTES,
     decode_footer,
     log_ids,
@@ -148,6 +150,17 @@ class UpkeepChecker:
             if problem is not None:
                 return f"{machine.name}: {problem}"
         return None
+
+    def logs(self) -> list[str]:
+        """The entry logs of all bookies."""
+        return [
+            f"{machine.name}:{directory / name}"
+            for machine in self._cluster.bookies
+            if machine.lost is None
+            for directory in self._cluster.plan.bookie.ledger_directories
+            for name in machine.disk.list(directory)
+            if name.endswith(LOG_SUFFIX)
+        ]
 
     def _not_back(self, machine: BookieMachine) -> str | None:
         if not machine.serving or machine.bookie is None:

@@ -46,6 +46,8 @@ RETRY_S = 0.3
 IDS = f"{DEFAULT_ROOT}/idgen"
 DIRECTORY_IDS = 10_000
 SPACE_BACK_S = 60.0
+QUIET_S = 2.5
+"""More than the longest interval between two compactions."""
 
 
 def plan_upkeep(plan: ClusterPlan, rng: random.Random) -> ClusterPlan:
@@ -272,6 +274,7 @@ class UpkeepJob:
             if cluster.has_ledger(history.ledger_id):
                 await run_in(last.process, recover(last, history), "last look")
         await self._wait_space_back()
+        await self._wait_quiet()
         if rng.random() < 0.3:
             cluster.trace.note("upkeep", "power cut of every bookie")
             for machine in cluster.bookies:
@@ -290,6 +293,16 @@ class UpkeepJob:
             raise SimulationError(
                 f"not tidied up within {SPACE_BACK_S:.0f} s of healing: {unfinished()}"
             ) from None
+
+    async def _wait_quiet(self) -> None:
+        """Invariant 9."""
+        end_s = self._cluster.loop.time() + SPACE_BACK_S
+        before: list[str] = []
+        while (now := self.checker.logs()) != before:
+            if self._cluster.loop.time() > end_s:
+                raise SimulationError("entry logs are compacted again and again")
+            before = now
+            await asyncio.sleep(QUIET_S)
 
     async def _look_at_copies(self) -> None:
         for history in self.histories:
