@@ -62,7 +62,13 @@ class NullBookie:
         return b""
 
     async def read_batch(
-        self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+        flags: int = 0,
+        master_key: bytes = b"",
     ) -> list[bytes]:
         return []
 
@@ -98,15 +104,6 @@ def per_entry_us(work: Callable[[], object], entries: int, seconds: float = 0.7)
     return best * 1e6
 
 
-def bounds_of(chunk: bytes) -> list[tuple[int, int]]:
-    bounds, at = [], 0
-    while at < len(chunk):
-        size = int.from_bytes(chunk[at : at + 4], "big")
-        bounds.append((at + 4, at + 4 + size))
-        at += 4 + size
-    return bounds
-
-
 def codecs(entry_bytes: int, batch: int) -> None:
     digest = EntryDigest(DigestType.CRC32C, 7, b"")
     payload = memoryview(b"x" * entry_bytes)
@@ -114,7 +111,7 @@ def codecs(entry_bytes: int, batch: int) -> None:
     entries = [digest.build(i, i - 1, i * entry_bytes, payload) for i in ids]
     parts, _ = v2.encode_adds(digest.master_key, entries, 0)
     chunk = b"".join(parts)
-    view, bounds = memoryview(bytearray(chunk)), bounds_of(chunk)
+    view = memoryview(bytearray(chunk))
     answers = v2.encode_add_answers(7, ids, None)
     answer_view = memoryview(bytearray(answers))
 
@@ -128,7 +125,7 @@ def codecs(entry_bytes: int, batch: int) -> None:
         "digest: build an entry": lambda: [digest.build(i, i - 1, 9, payload) for i in ids],
         "client: encode ADDs": lambda: v2.encode_adds(digest.master_key, entries, 0),
         "client: join for the socket": lambda: b"".join(parts),
-        "server: decode ADDs": lambda: v2.decode_requests(view, bounds),
+        "server: decode ADDs": lambda: v2.decode_requests(view, 0, len(view), len(view)),
         "server: encode answers": lambda: v2.encode_add_answers(7, ids, None),
         "client: decode answers": lambda: v2.decode_add_answers(answer_view, 0, len(answers)),
         "client: match answers": pending,

@@ -29,7 +29,7 @@ import structlog
 from magnetar.bookie.answers import Answers, Buffer, V2Answers, V3Answers
 from magnetar.bookie.core import BookieCore
 from magnetar.bookie.lac_watch import LacWatch
-from magnetar.env.framed import FramedConnection
+from magnetar.env.framed import LENGTH_BYTES, FramedConnection
 from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import (
     MagnetarError,
@@ -108,7 +108,7 @@ class BookieSession(FramedConnection):
         self._long_polls = 0
         self._drained = asyncio.Event()
         self._drained.set()
-        self._frames = 0
+        self._frame_bytes = 0  # of whole frames received
         self._complained = False
         self._overdue_mark = (-1, 0.0)
 
@@ -136,9 +136,9 @@ class BookieSession(FramedConnection):
     def check_frame_deadline(self, now_s: float) -> None:
         """Called now and then: end the connection if one frame has been coming in too long
         (while it is read: what we leave in the socket is not the peer's delay)."""
-        frames, since_s = self._overdue_mark
-        if not self.partial_frame_bytes or frames != self._frames or not self._reading:
-            self._overdue_mark = (self._frames, now_s)
+        received, since_s = self._overdue_mark
+        if not self.partial_frame_bytes or received != self._frame_bytes or not self._reading:
+            self._overdue_mark = (self._frame_bytes, now_s)
         elif now_s - since_s >= self._limits.frame_timeout_s:
             log.warning(
                 "connection closed: a frame took too long",
@@ -150,16 +150,24 @@ class BookieSession(FramedConnection):
 
     # -- requests -----------------------------------------------------------------------------
 
-    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
-        self._frames += len(bounds)
+    def run_received(self, view: memoryview, start: int, end: int) -> int:
+        """Version 2 finds its frames while it decodes them."""
         if self._v3:
-            requests, taken = v3.decode_requests(view, bounds)
-            self._handle_all(requests)
-            if taken == len(bounds):
-                return
-            bounds = bounds[taken:]
+            return start
+        requests, stop = v2.decode_requests(view, start, end, self._limits.frame_bytes_max)
+        self._frame_bytes += stop - start
+        self._handle_all(requests)
+        return stop
+
+    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+        """As long as version 3 is spoken, and for the frames that end that."""
+        requests, taken = v3.decode_requests(view, bounds)
+        self._frame_bytes += bounds[-1][1] - bounds[0][0]
+        self._handle_all(requests)
+        if taken < len(bounds):
             self._v3, self._answers = False, V2Answers()
-        self._handle_all(v2.decode_requests(view, bounds))
+            start, end = bounds[taken][0] - LENGTH_BYTES, bounds[-1][1]
+            self._handle_all(v2.decode_requests(view, start, end, end - start)[0])
 
     def _handle_all(self, requests: Sequence[Request]) -> None:
         for request in requests:

@@ -33,6 +33,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _unpack_size = struct.Struct(">I").unpack_from
 
+LENGTH_BYTES = 4
+"""Before each frame, its body's length."""
+
 RECEIVE_BUFFER_BYTES = 256 * 1024
 JOIN_BYTES_MAX = 64 * 1024
 """Outgoing parts below this size on average are joined (a short copy beats many iovecs)."""

@@ -48,7 +48,9 @@ def frame(body: bytes) -> bytes:
 
 
 def one_v2_request(body: bytes) -> Request:
-    (request,) = v2.decode_requests(memoryview(body), [(0, len(body))])
+    data = frame(body)
+    (request,), end = v2.decode_requests(memoryview(data), 0, len(data), len(body))
+    assert end == len(data)
     return request
 
 

@@ -39,7 +39,9 @@ def frames(data: bytes) -> tuple[memoryview, list[tuple[int, int]]]:
 
 
 def requests(data: bytes) -> list[Request]:
-    return v2.decode_requests(*frames(data))
+    found, end = v2.decode_requests(memoryview(bytearray(data)), 0, len(data), len(data))
+    assert end == len(data)
+    return found
 
 
 def answers(data: bytes) -> list[v2.Answer]:
@@ -180,11 +182,30 @@ def test_other_requests_keep_their_place_among_adds() -> None:
 
 
 def test_entries_are_copied_out_of_the_receive_buffer() -> None:
-    view, bounds = frames(adds([entry(5, 0, b"payload")]))
-    (run,) = v2.decode_requests(view, bounds)
+    view = memoryview(bytearray(adds([entry(5, 0, b"payload")])))
+    (run,), _ = v2.decode_requests(view, 0, len(view), len(view))
     view[:] = bytes(len(view))
     assert isinstance(run, AddRun)
     assert run.entries == [entry(5, 0, b"payload")]
+
+
+@pytest.mark.parametrize("kind", ["add", "read"])
+def test_decoding_ends_at_a_frame_that_is_not_whole(kind: str) -> None:
+    last = adds([entry(5, 7)]) if kind == "add" else v2.encode_read(5, 7, 0, KEY)
+    before, data = b"older", adds([entry(5, 0), entry(6, 0)]) + v2.encode_read(5, 0, 0, KEY)
+    whole = len(before) + len(data)
+    view = memoryview(bytearray(before + data + last))
+    for end in range(whole, len(view)):
+        found, stop = v2.decode_requests(view, len(before), end, 1000)
+        assert (len(found), stop) == (3, whole)
+    assert v2.decode_requests(view, len(before), len(view), 1000)[1] == len(view)
+
+
+def test_decoding_ends_at_a_frame_that_is_too_large() -> None:
+    small, large = adds([entry(5, 0)]), adds([entry(5, 1, b"payload")])
+    view = memoryview(bytearray(small + large + small))
+    for limit, stop in ((len(small) - 5, 0), (len(small) - 4, len(small)), (1000, len(view))):
+        assert v2.decode_requests(view, 0, len(view), limit)[1] == stop
 
 
 # -- what cannot be served --------------------------------------------------------------------
