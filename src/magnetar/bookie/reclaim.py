@@ -78,6 +78,7 @@ class Reclaimer:
         self._index = index
         self._removed = removed
         self.usage = LogUsage(RECORD_HEADER_BYTES)
+        self._found_max = 0
         self.unfinished: list[ClosedLog] = []
         self.unknown: list[int] = []
         """Logs without a footer; whoever has the time counts their ledgers."""
@@ -93,9 +94,9 @@ class Reclaimer:
                 held.update((each.log_id, *each.sources))
         known: dict[int, bool] = {}
 
-        def deleted(ledger_id: int) -> bool:
+        def gone(ledger_id: int) -> bool:
             if ledger_id not in known:
-                known[ledger_id] = self.deleted(ledger_id)
+                known[ledger_id] = self._gone(ledger_id)
             return known[ledger_id]
 
         for each in found:
@@ -104,12 +105,21 @@ class Reclaimer:
                     self.unknown.append(each.log_id)
             elif each.log_id not in held:
                 size = each.footer.offset - HEADER_BYTES
-                self.usage.add(each.log_id, size, each.footer.ledgers, deleted)
-        return max(ids, default=0)
+                self.usage.add(each.log_id, size, each.footer.ledgers, gone)
+        self._found_max = max(ids, default=0)
+        return self._found_max
 
     def deleted(self, ledger_id: int) -> bool:
         record = self._index.ledger(ledger_id)
         return record is not None and record_deleted(record)
+
+    def _gone(self, ledger_id: int) -> bool:
+        """Of a ledger in a log that an earlier life of the bookie wrote: deleted, or the index has
+        nothing of it. Then its flush was cut short, and what was acknowledged of it is flushed
+        again, elsewhere; nobody would ever delete it here."""
+        if self._index.ledger(ledger_id) is None:
+            return not self._index.entry_ids(ledger_id)
+        return self.deleted(ledger_id)
 
     def add(
         self,
@@ -120,7 +130,8 @@ class Reclaimer:
     ) -> None:
         """A log takes no more. ``byte_count``: up to the end of its records. Its header does not
         count: a log that is all alive must not look as if compaction made it any smaller."""
-        self.usage.add(log_id, byte_count - HEADER_BYTES, ledgers, self.deleted, settled)
+        dead = self._gone if log_id <= self._found_max else self.deleted
+        self.usage.add(log_id, byte_count - HEADER_BYTES, ledgers, dead, settled)
 
     def live_bytes(self, ledgers: Mapping[int, Sequence[int]]) -> int:
         """Of records, ledger id -> (entries, bytes), those of ledgers that are not deleted."""
