@@ -104,28 +104,33 @@ class EntryLogWriter:
 
     def append(self, entries: Sequence[tuple[int, int, bytes]]) -> list[tuple[int, int, int, int]]:
         """Write (ledger id, entry id, entry) rows, a few hundred at a time; returns (ledger id,
-        entry id, log id, offset) rows. Not durable before ``sync``.
+        entry id, log id, offset) rows. Not durable before ``sync``."""
+        ledger_ids, entry_ids, data = zip(*entries, strict=True)
+        offsets = self.append_columns(ledger_ids, data)
+        return list(zip(ledger_ids, entry_ids, repeat(self._log_id), offsets, strict=False))
 
-        Works on columns rather than row by row: the loops are the interpreter's own (a flush up
-        to its writes: 0.45 instead of 0.62 us an entry).
+    def append_columns(self, ledger_ids: Sequence[int], entries: Sequence[bytes]) -> list[int]:
+        """Write ``entries[i]`` of ``ledger_ids[i]``, a few hundred at a time; returns their offsets
+        in ``log_id``. Not durable before ``sync``.
+
+        Works on columns rather than row by row: the loops are the interpreter's own.
         """
         if self._file is None or self._offset >= self._log_bytes_max:
             self._begin()
         assert self._file is not None
-        ledger_ids, entry_ids, data = zip(*entries, strict=True)
-        sizes = list(map(len, data))
+        sizes = list(map(len, entries))
         start = self._offset
         offsets = list(accumulate([RECORD_HEADER_BYTES + size for size in sizes], initial=start))
         end = offsets.pop()
-        parts = [b""] * (2 * len(data))
-        parts[::2] = encode_record_headers(data, self._seed)
-        parts[1::2] = data
+        parts = [b""] * (2 * len(entries))
+        parts[::2] = encode_record_headers(entries, self._seed)
+        parts[1::2] = entries
         if (end - start) // len(parts) < JOIN_BYTES_MAX:
             parts = [b"".join(parts)]  # a copy is cheaper than many short iovecs
         self._file.pwritev(parts, start)
         self._count(ledger_ids, sizes)
         self._offset = end
-        return list(zip(ledger_ids, entry_ids, repeat(self._log_id), offsets, strict=False))
+        return offsets
 
     def _count(self, ledger_ids: Sequence[int], sizes: Sequence[int]) -> None:
         if ledger_ids.count(ledger_ids[0]) == len(sizes):

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -301,35 +302,37 @@ class LedgerStorage:
             lane.submit(partial(reader.forget, log_ids))
 
     def _write_entries(self, half: WriteHalf, paced: bool) -> None:
-        rows: list[tuple[int, int, int, int]] = []
+        columns = half.sorted_columns()
+        log_ids: list[int] = []
+        offsets: list[int] = []
         unsynced_bytes = written_bytes = 0
-        for chunk in half.sorted_chunks(BATCH_MAX, CHUNK_BYTES_MAX):
+        for start, stop in columns.chunks(BATCH_MAX, CHUNK_BYTES_MAX):
             started = time.perf_counter()
-            chunk_bytes = self._append(chunk, rows)
+            entries = columns.entries[start:stop]
+            offsets += self._append(columns.ledger_ids[start:stop], entries)
+            log_ids += repeat(self._log.log_id, stop - start)
+            chunk_bytes = sum(map(len, entries))
             unsynced_bytes += chunk_bytes
             written_bytes += chunk_bytes
             if unsynced_bytes >= SYNC_BYTES:
                 self._sync_log()
                 unsynced_bytes = 0
             self._rest(started, written_bytes / half.byte_count if paced else 0)
-        if not rows:
+        if not offsets:
             return
         self._sync_log()
-        for start in range(0, len(rows), BATCH_MAX):
+        places = zip(columns.ledger_ids, columns.entry_ids, log_ids, offsets, strict=True)
+        while rows := list(islice(places, BATCH_MAX)):
             started = time.perf_counter()
-            self.location_index.put_locations(rows[start : start + BATCH_MAX])
+            self.location_index.put_locations(rows)
             self._rest(started, 1 if paced else 0)
 
-    def _append(
-        self, chunk: list[tuple[int, int, bytes]], rows: list[tuple[int, int, int, int]]
-    ) -> int:
-        """Write a chunk to the entry log, add its locations to ``rows``; the entries' bytes."""
-        added = self._log.append(chunk)
-        rows.extend(added)
-        (_, _, log_id, start), (_, _, _, last) = added[0], added[-1]
-        end = last + RECORD_HEADER_BYTES + len(chunk[-1][2])
-        self._pages.written(log_path(self.path, log_id), start, end)
-        return end - start - RECORD_HEADER_BYTES * len(chunk)
+    def _append(self, ledger_ids: list[int], entries: list[bytes]) -> list[int]:
+        """Write entries to the entry log; their offsets."""
+        offsets = self._log.append_columns(ledger_ids, entries)
+        end = offsets[-1] + RECORD_HEADER_BYTES + len(entries[-1])
+        self._pages.written(log_path(self.path, self._log.log_id), offsets[0], end)
+        return offsets
 
     def _sync_log(self) -> None:
         self._log.sync()

@@ -11,10 +11,32 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate, repeat
+from typing import NamedTuple
 
 ENTRY_OVERHEAD_BYTES = 120
 """What an entry costs beside its bytes: dictionary slot, key, object header."""
+
+
+class EntryColumns(NamedTuple):
+    """Side by side: ``entries[i]`` is entry ``entry_ids[i]`` of ledger ``ledger_ids[i]``. A flush
+    makes no object per entry: that would cost more than what is done with it."""
+
+    ledger_ids: list[int]
+    entry_ids: list[int]
+    entries: list[bytes]
+
+    def chunks(self, count_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+        """(start, stop) of pieces of at most ``count_max`` entries, each ended by the entry that
+        takes it to ``bytes_max`` or past it."""
+        ends = list(accumulate(map(len, self.entries)))
+        start = before = 0
+        while start < len(ends):
+            stop = bisect_left(ends, before + bytes_max, start, min(start + count_max, len(ends)))
+            stop = min(stop + 1, start + count_max, len(ends))
+            yield start, stop
+            before = ends[stop - 1]
+            start = stop
 
 
 class WriteHalf:
@@ -51,29 +73,16 @@ class WriteHalf:
         self.byte_count += len(entry) + ENTRY_OVERHEAD_BYTES
         self.entry_count += 1
 
-    def sorted_entries(self) -> Iterator[tuple[int, int, bytes]]:
-        """(ledger id, entry id, entry), by ledger and id."""
-        return chain.from_iterable(map(self._sorted_of, sorted(self.ledgers)))
-
-    def _sorted_of(self, ledger_id: int) -> Iterator[tuple[int, int, bytes]]:
-        entries = self.ledgers[ledger_id]
-        ids = sorted(entries)
-        return zip(repeat(ledger_id), ids, map(entries.__getitem__, ids))
-
-    def sorted_chunks(
-        self, count_max: int, bytes_max: int
-    ) -> Iterator[list[tuple[int, int, bytes]]]:
-        """``sorted_entries`` in chunks of at most ``count_max`` entries, each ended by the entry
-        that takes it to ``bytes_max`` or past it."""
-        rows = self.sorted_entries()
-        while taken := list(islice(rows, count_max)):
-            ends = list(accumulate([len(row[2]) for row in taken]))
-            start = 0
-            while start < len(taken):
-                before = ends[start - 1] if start else 0
-                stop = bisect_left(ends, before + bytes_max, start) + 1
-                yield taken[start:stop]
-                start = stop
+    def sorted_columns(self) -> EntryColumns:
+        """All entries, by ledger and id."""
+        columns = EntryColumns([], [], [])
+        for ledger_id in sorted(self.ledgers):
+            entries = self.ledgers[ledger_id]
+            ids = sorted(entries)
+            columns.ledger_ids.extend(repeat(ledger_id, len(ids)))
+            columns.entry_ids.extend(ids)
+            columns.entries.extend(map(entries.__getitem__, ids))
+        return columns
 
 
 class WriteCache:

@@ -24,7 +24,7 @@ from magnetar.bookie.ledger_state import inspect_entries
 from magnetar.bookie.location_index import LocationIndex
 from magnetar.bookie.marks import MarkFile, Marks, decode_marks, encode_marks
 from magnetar.bookie.read_cache import ReadCache
-from magnetar.bookie.write_cache import WriteCache
+from magnetar.bookie.write_cache import WriteCache, WriteHalf
 from magnetar.env.disk import RealDisk
 from magnetar.model.errors import BadRequestError, BookieIOError, ConfigError
 from tests.unit.bookie.storage_kit import WatchedDisk, entry, flip_bit
@@ -205,7 +205,7 @@ def test_both_halves_of_the_write_cache_are_read(tmp_path: Path) -> None:
     cache.active.put_one(0, 9, b"nine")
     assert [cache.get(1, i) for i in (1, 2, 3)] == [b"newer", None, b"three"]
     assert cache.entry_ids(1) == {1, 3}
-    assert list(half.sorted_entries()) == [(1, 1, b"one"), (1, 3, b"three")]
+    assert half.sorted_columns() == ([1, 1], [1, 3], [b"one", b"three"])
     cache.flushed()
     assert cache.get(1, 3) is None
     cache.drop_ledger(1)
@@ -215,6 +215,24 @@ def test_both_halves_of_the_write_cache_are_read(tmp_path: Path) -> None:
     assert not cache.full
     cache.active.put(5, [0], [b"x" * 2000], 2000)
     assert cache.full
+
+
+@given(st.lists(st.integers(1, 50)), st.integers(1, 9), st.integers(1, 200))
+def test_a_flush_writes_chunks_bounded_in_number_and_bytes(
+    sizes: list[int], count_max: int, bytes_max: int
+) -> None:
+    half = WriteHalf()
+    for i, size in enumerate(sizes):
+        half.put_one(i % 3, i, bytes(size))
+    columns = half.sorted_columns()
+    chunks = list(columns.chunks(count_max, bytes_max))
+    assert [i for start, stop in chunks for i in range(start, stop)] == list(range(len(sizes)))
+    for start, stop in chunks:
+        taken = [len(entry) for entry in columns.entries[start:stop]]
+        assert 0 < len(taken) <= count_max
+        assert sum(taken[:-1]) < bytes_max
+        if len(taken) < count_max and stop < len(sizes):
+            assert sum(taken) >= bytes_max
 
 
 @settings(max_examples=50)
