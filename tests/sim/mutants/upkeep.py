@@ -12,7 +12,6 @@ from magnetar.bookie.compactor import Compactor
 from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.entry_log_format import HEADER_BYTES, encode_footer
 from magnetar.bookie.flusher import Flusher
-from magnetar.bookie.journal_files import JournalDirectory
 from magnetar.bookie.journal_format import DELETE
 from magnetar.bookie.ledger_table import LedgerTable
 from magnetar.bookie.log_usage import LogUsage
@@ -297,11 +296,6 @@ def _mark_before_the_index() -> AbstractContextManager[None]:
     return replaced((LedgerStorage, "write", write))
 
 
-def _replayed_not_synced() -> AbstractContextManager[None]:
-    """What a killed process left to the kernel is replayed, served, and lost in a power cut."""
-    return replaced((JournalDirectory, "sync", lambda self, file_id: None))
-
-
 def _stays_read_only() -> AbstractContextManager[None]:
     """A bookie whose disk was nearly full once is read-only until a restart."""
 
@@ -352,7 +346,6 @@ UPKEEP = tuple(
         ("the mark goes back", "#4105, #4740", _mark_goes_back),
         ("compaction moves the mark", "", _compaction_moves_the_mark),
         ("the mark moves before the index is synced", "", _mark_before_the_index),
-        ("a replayed journal is not made durable", "", _replayed_not_synced),
         ("a full disk makes read-only for good", "", _stays_read_only),
     )
 )
