@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.reserve import RESERVE_NAME
 from magnetar.config import BookieConfig, JournalConfig
 from magnetar.model.errors import MagnetarError, NoLedgerError, ReadOnlyBookieError
 from tests.small_disk import KINDS, fill_up, free_bytes, small_disk
@@ -141,6 +143,55 @@ def test_filled_to_the_last_byte_by_others_under_load(disk: Path) -> None:
             await check(bookie, counts)
 
     asyncio.run(scenario())
+
+
+def test_filled_to_the_last_byte_with_every_log_mixed(disk: Path) -> None:
+    """No log is without a living entry and there is nowhere to copy those to: what is dead is
+    freed in place, the filler stays, and logs are compacted with the room that this gave."""
+
+    async def scenario() -> None:
+        config = replace(
+            config_on(disk), compaction_minor_percent=80, compaction_minor_interval_ms=1000
+        )
+        async with running(config) as bookie:
+            counts = await load_until_refused(bookie, range(1, 7))
+            await fill_to_the_last_byte(disk)
+            with pytest.raises(ReadOnlyBookieError, match=r"full|room"):
+                await add(bookie, 50, [0])
+            before = log_names(disk)
+            for ledger_id in (2, 3, 4, 5, 6):
+                await bookie.delete_ledger(ledger_id)
+                del counts[ledger_id]
+            await until_writable(bookie, 60)
+            counts[60] = BATCH
+            await check(bookie, counts)
+            await until_free(disk, FILE_SYSTEM_BYTES // 3)
+            await check(bookie, counts)
+            async with asyncio.timeout(60):
+                while log_names(disk) & before:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.05)
+            await check(bookie, counts)
+        async with running(config) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.damages == ()
+            await check(bookie, counts)
+            with pytest.raises(NoLedgerError):
+                await bookie.read_entry(2, 0)
+
+    asyncio.run(scenario())
+
+
+async def fill_to_the_last_byte(disk: Path) -> None:
+    """With the bookie's reserve, as if it had been given up and somebody else had taken it."""
+    (disk / "ledgers" / RESERVE_NAME).unlink(missing_ok=True)
+    for _ in range(10):
+        await asyncio.to_thread(fill_up, disk)
+        await asyncio.sleep(0.1)
+    assert free_bytes(disk) < 64 << 10
+
+
+def log_names(disk: Path) -> set[str]:
+    return {path.name for path in (disk / "ledgers").glob("*.log")}
 
 
 async def load_some(bookie: Bookie, ledgers: range) -> dict[int, int]:

@@ -67,17 +67,27 @@ class PowerFile:
                     self._unsynced.sectors.pop(sector, None)
                 self._unsynced.synced_size = self._unsynced.size
 
+    def punch(self, byte_count: int, offset: int) -> None:
+        with self._disk.powered():
+            self._remember(offset, offset + byte_count)
+            self._file.punch(byte_count, offset)
+
     def _write(self, parts: Sequence[Buffer], offset: int) -> range:
         """Returns the sectors that were touched."""
         end = offset + sum(map(len, parts))
+        touched = self._remember(offset, end)
+        self._file.pwritev(parts, offset)
+        self._unsynced.size = max(self._unsynced.size, end)
+        return touched
+
+    def _remember(self, offset: int, end: int) -> range:
+        """What the sectors held that are about to be touched; returns them."""
         touched = range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES))
         old_bytes = self._unsynced.sectors
         for sector in touched:
             if sector not in old_bytes:
                 old = self._file.pread(SECTOR_BYTES, sector * SECTOR_BYTES)
                 old_bytes[sector] = old.ljust(SECTOR_BYTES, b"\0")
-        self._file.pwritev(parts, offset)
-        self._unsynced.size = max(self._unsynced.size, end)
         return touched
 
     def pread(self, byte_count: int, offset: int) -> bytes:

@@ -9,12 +9,13 @@
 A log without live bytes is dead: it is removed, not compacted. The logs that give most for what
 they cost (the lowest live share) come first, in groups that make one new log each: small enough
 for the room that there is, and for one log. So on a disk that is nearly full what fits is done
-first, and what it frees makes room for the rest.
+first, and what it frees makes room for the rest. Where nothing fits, logs give back in place
+(``holes.py``), the one with most dead bytes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from magnetar.bookie.log_usage import LogUse
@@ -52,6 +53,18 @@ def plan(
             taken.append(use.log_id)
             size += use.live_bytes
     return Compaction(tuple(sorted(taken)), size) if taken else None
+
+
+def wasteful(uses: Sequence[LogUse], share: float, done: Mapping[int, int]) -> LogUse | None:
+    """The log that gives most when it gives back in place what is dead in it: of those with a live
+    share under ``share``, without those that have done so and have the same live bytes still
+    (``done``: log id -> live bytes)."""
+    left = (
+        use
+        for use in uses
+        if 0 < use.live_bytes < share * use.byte_count and done.get(use.log_id) != use.live_bytes
+    )
+    return max(left, key=lambda use: use.byte_count - use.live_bytes, default=None)
 
 
 class Schedule:

@@ -23,20 +23,25 @@ What has been copied, and what has been written and verified, leaves the kernel'
 once: nobody reads it soon, and what readers and flushes have there stays. The copying has a lane
 of its own, takes ``WALK_BYTES`` at a time and rests between, so that all reading and writing stays
 below ``compaction_bytes_per_s``; not while the disk is nearly full, when no adds are taken.
+
+If there is no room to copy to, the sources give back in place what is dead in them (``holes.py``),
+a log at a time, the one with most of it first, until one fits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import structlog
 
-from magnetar.bookie.compaction_plan import Compaction, plan
+from magnetar.bookie.compaction_plan import Compaction, plan, wasteful
+from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.entry_log import EntryLogWriter, LogIds
 from magnetar.bookie.entry_log_format import (
+    HEADER_BYTES,
     SOURCES_MAX,
     Footer,
     RecordPlace,
@@ -45,10 +50,12 @@ from magnetar.bookie.entry_log_format import (
     record_at,
     seed_of,
 )
+from magnetar.bookie.holes import DeadRanges, can_punch, punch
 from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.log_counts import LogCounts
+from magnetar.bookie.log_usage import LogUse
 from magnetar.bookie.reclaim import ClosedLog, Reclaimer, inspect_log
-from magnetar.env.disk import Disk, DiskFile, Lane
+from magnetar.env.disk import CANNOT_PUNCH, Disk, DiskFile, Lane
 from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)
@@ -82,24 +89,18 @@ class Pace(NamedTuple):
 class _Source:
     """One log being copied. In the compaction lane."""
 
-    def __init__(self, disk: Disk, directory: Path, log_id: int, end: int | None) -> None:
-        """``end``: where the records end, if the log itself does not say."""
+    def __init__(
+        self, disk: Disk, directory: Path, log_id: int, dead: Container[int], end: int
+    ) -> None:
+        """``dead``: its deleted ledgers; ``end``: where its records end."""
         self.log_id = log_id
+        self.dead = dead
         self.seed = seed_of(log_id)
-        found = inspect_log(disk, directory, log_id)
         self.file: DiskFile = disk.open(log_path(directory, log_id))
-        if found.footer is not None:
-            end = found.footer.offset
-        elif end is None:
-            end = found.byte_count
-        self.walk = RecordWalk(self.file, end)
+        self.walk = RecordWalk(self.file, log_id, end)
 
     def damaged(self, offset: int) -> _DamagedLogError:
-        return _DamagedLogError(
-            (self.log_id,),
-            f"{self.file.path} is damaged at offset {offset}; it is not compacted: read what was "
-            "there from another bookie and let re-replication restore this copy",
-        )
+        return _damage(self.file.path, self.log_id, offset)
 
 
 class Compactor:
@@ -114,6 +115,9 @@ class Compactor:
         self._log_bytes_max = log_bytes_max
         self._pace = pace
         self._damaged: set[int] = set()
+        self._punched: dict[int, int] = {}
+        """Log id -> what was live in it when it gave back the rest; -1: it has not."""
+        self._cannot_punch = False
         self._counts = LogCounts(storage, disk, lane, self._rest)
         self.copied_bytes = 0
 
@@ -156,7 +160,7 @@ class Compactor:
         index, log_id = self._storage.location_index, unfinished.log_id
         file = self._disk.open(log_path(self._storage.path, log_id))
         try:
-            for place in RecordWalk(file, unfinished.byte_count):
+            for place in RecordWalk(file, log_id, unfinished.byte_count):
                 location = index.location(place.ledger_id, place.entry_id)
                 if location is not None and location[0] == log_id:
                     return True
@@ -172,11 +176,20 @@ class Compactor:
         storage = self._storage
         if self._pace.pressing():
             await storage.flush_lane.run(lambda: storage.end_log(share))
-        await self.settle()
         removed = 0
-        while (work := await self._next(share, room_bytes())) is not None:
-            removed += await self._guarded(self._compact(work))
-        return removed
+        while True:
+            try:
+                await self.settle()
+                work = await self._next(share, room_bytes())
+                if work is not None:
+                    removed += await self._guarded(self._compact(work))
+                    continue
+            except (BookieIOError, OSError) as error:
+                if not is_no_space(error) or not await self._punch_one(share):
+                    raise
+                continue
+            if not await self._punch_one(share):
+                return removed
 
     async def _guarded(self, work: Awaitable[int]) -> int:
         """What meets damage is not tried again in this life of the bookie."""
@@ -188,13 +201,16 @@ class Compactor:
             return 0
 
     async def _next(self, share: float, room_bytes: int) -> Compaction | None:
+        return plan(await self._sound(), share, room_bytes, self._log_bytes_max, SOURCES_MAX)
+
+    async def _sound(self) -> list[LogUse]:
+        """The logs that may be compacted."""
         storage = self._storage
         uses = await storage.flush_lane.run(
             lambda: storage.reclaimer.usage.uses(storage.settled_id)
         )
         held = {log_id for each in storage.reclaimer.unfinished for log_id in each.sources}
-        sound = [use for use in uses if use.log_id not in self._damaged | held]
-        return plan(sound, share, room_bytes, self._log_bytes_max, SOURCES_MAX)
+        return [use for use in uses if use.log_id not in self._damaged | held]
 
     async def _compact(self, work: Compaction) -> int:
         storage = self._storage
@@ -232,8 +248,11 @@ class Compactor:
     # -- copying ------------------------------------------------------------------------------
 
     async def _copy(self, log_id: int, writer: EntryLogWriter) -> None:
-        directory, end = self._storage.path, self._counts.ends.get(log_id)
-        source = await self._lane.run(lambda: _Source(self._disk, directory, log_id, end))
+        storage, usage = self._storage, self._storage.reclaimer.usage
+        dead, size = await storage.flush_lane.run(lambda: usage.state(log_id))
+        source = await self._lane.run(
+            lambda: _Source(self._disk, storage.path, log_id, dead, HEADER_BYTES + size)
+        )
         unsynced_bytes = 0
         try:
             while not source.walk.whole:
@@ -249,11 +268,13 @@ class Compactor:
     def _copy_some(self, source: _Source, writer: EntryLogWriter) -> tuple[int, int]:
         """In the compaction lane; (bytes read, bytes written)."""
         data, start, places = source.walk.step()
-        if not places:
+        if not places and not source.walk.whole:  # it may have ended with a hole
             raise source.damaged(source.walk.pos)
         location = self._storage.location_index.location
         rows = []
         for ledger_id, entry_id, offset, _ in places:
+            if ledger_id in source.dead:  # the index may not know it yet, for want of room
+                continue
             if location(ledger_id, entry_id) != (source.log_id, offset):
                 continue
             entry = record_at(data, offset - start, source.seed)
@@ -267,6 +288,58 @@ class Compactor:
         self._disk.drop_cached(source.file.path, start, source.walk.pos)
         return len(data), written
 
+    # -- without room to copy to --------------------------------------------------------------
+
+    async def _punch_one(self, share: float) -> bool:
+        """Have a log with a live share under ``share`` give back in place what is dead in it.
+        False: none is left to, or the disk is not nearly full. Raises ``OSError``."""
+        if not self._pace.pressing() or self._cannot_punch:
+            return False
+        sound = await self._sound()
+        self._punched = {use.log_id: self._punched.get(use.log_id, -1) for use in sound}
+        worst = wasteful(sound, share, self._punched)
+        if worst is None:
+            return False
+        self._punched[worst.log_id] = worst.live_bytes
+        try:
+            freed = await self._guarded(self._punch(worst.log_id))
+        except FileNotFoundError:
+            return True  # its last ledger has been deleted meanwhile
+        except OSError as error:
+            if error.errno not in CANNOT_PUNCH:
+                raise
+            self._cannot_punch = True
+            path = str(self._storage.path)
+            log.warning(
+                "the file system cannot free parts of a file; a disk without a byte gets room "
+                "from entry logs in which all is deleted only",
+                path=path,
+            )
+            return False
+        log.warning("no room to compact: freed in place", log=worst.log_id, byte_count=freed)
+        return True
+
+    async def _punch(self, log_id: int) -> int:
+        """Returns the bytes that are holes now."""
+        disk, usage, freed = self._disk, self._storage.reclaimer.usage, 0
+        path = log_path(self._storage.path, log_id)
+        dead, size = await self._storage.flush_lane.run(lambda: usage.state(log_id))
+        file = await self._lane.run(lambda: disk.open(path))
+        ranges = DeadRanges(file, log_id, HEADER_BYTES + size, dead)
+        try:
+            await self._lane.run(lambda: can_punch(file, disk.size(path)))
+            while not ranges.whole:
+                read, damaged_at = await self._lane.run(ranges.step)
+                if damaged_at is not None:
+                    raise _damage(file.path, log_id, damaged_at)
+                if ranges.full:
+                    freed += await self._lane.run(lambda: punch(file, log_id, ranges.take()))
+                await self._rest(read)
+        finally:
+            file.close()
+        self._disk.drop_cached(path, 0, HEADER_BYTES + size)
+        return freed
+
     # -- from the sources to the new log ------------------------------------------------------
 
     async def _finish(self, unfinished: ClosedLog, footer: Footer) -> int:
@@ -274,7 +347,7 @@ class Compactor:
         storage, log_id, sources = self._storage, unfinished.log_id, unfinished.sources
         path = log_path(storage.path, log_id)
         file = await self._lane.run(lambda: self._disk.open(path))
-        walk = RecordWalk(file, footer.offset)
+        walk = RecordWalk(file, log_id, footer.offset)
         moving = frozenset(sources)
         try:
             while not walk.whole:
@@ -313,6 +386,14 @@ class _DamagedLogError(BookieIOError):
     def __init__(self, log_ids: tuple[int, ...], message: str) -> None:
         super().__init__(message)
         self.log_ids = log_ids
+
+
+def _damage(path: Path, log_id: int, offset: int) -> _DamagedLogError:
+    return _DamagedLogError(
+        (log_id,),
+        f"{path} is damaged at offset {offset}; it is not compacted: read what was there from "
+        "another bookie and let re-replication restore this copy",
+    )
 
 
 def _verified(walk: RecordWalk, unfinished: ClosedLog) -> list[RecordPlace]:

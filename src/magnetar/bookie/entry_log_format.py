@@ -5,6 +5,9 @@
 
 The checksum of a record covers its length and its entry and is seeded with the log's id. A header
 of version 2 belongs to a log that compaction wrote and names the logs that it replaces.
+
+Where entries of deleted ledgers were given back in place (``holes.py``), one *hole* stands for all
+of them: a head in the first one's place that says how far it goes, and anything behind it.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ _FOOTER_ROW = struct.Struct(">qQQ")
 _TRAILER = struct.Struct(">QI4s")
 _record_head = struct.Struct(">IIqq").unpack_from
 _RECORD_HEAD_BYTES = 24
+_HOLE_MARK = struct.pack(">q8s", -1, b"MGELHOLE")  # where a record has its ledger and entry
+HOLE_HEAD_BYTES = RECORD_HEADER_BYTES + len(_HOLE_MARK)
 
 
 def seed_of(log_id: int) -> int:
@@ -146,6 +151,22 @@ def records_at_start(
     return found
 
 
+def encode_hole(byte_count: int, seed: int) -> bytes:
+    """The head of a hole that takes ``byte_count``, the head included."""
+    length = byte_count - RECORD_HEADER_BYTES
+    return _RECORD.pack(length, crc32c(_HOLE_MARK, crc32c(_WORD.pack(length), seed))) + _HOLE_MARK
+
+
+def hole_bytes(data: bytes, pos: int, seed: int) -> int:
+    """How much the hole at ``pos`` takes; 0: there is none. No record looks like one: ledger ids
+    are not negative."""
+    head = data[pos : pos + HOLE_HEAD_BYTES]
+    if head[RECORD_HEADER_BYTES:] != _HOLE_MARK:
+        return 0
+    byte_count = record_length(head) + RECORD_HEADER_BYTES
+    return byte_count if encode_hole(byte_count, seed) == head else 0
+
+
 class RecordPlace(NamedTuple):
     """What a record's first bytes say, not verified. ``length``: the entry's, bytes."""
 
@@ -156,17 +177,18 @@ class RecordPlace(NamedTuple):
 
 
 class RecordWalk:
-    """Goes over the records of a log by their lengths, without verifying them.
+    """Goes over the records of a log by their lengths, without verifying them, and past its holes.
 
     ``end``: where the records end: the footer's offset, or the file's size. ``pos``: how far it
     has come; whoever gets nothing more looks whether that is ``end``: a length that is damaged
     hides all that follows.
     """
 
-    def __init__(self, file: DiskFile, end: int, pos: int = HEADER_BYTES) -> None:
+    def __init__(self, file: DiskFile, log_id: int, end: int) -> None:
         self._file = file
-        self.end = max(end, pos)  # a log may have been cut off before its header
-        self.pos = pos
+        self._seed = seed_of(log_id)
+        self.pos = HEADER_BYTES
+        self.end = max(end, self.pos)  # a log may have been cut off before its header
 
     @property
     def whole(self) -> bool:
@@ -176,6 +198,14 @@ class RecordWalk:
     def step(self) -> tuple[bytes, int, list[RecordPlace]]:
         """(bytes read, their offset, the records that begin and end in them or, if it is only
         one, that begin there); no records: the end, or damage. Raises ``OSError``."""
+        while True:
+            start = self.pos
+            data, places = self._step()
+            if places or self.pos == start:
+                return data, start, places
+
+    def _step(self) -> tuple[bytes, list[RecordPlace]]:
+        """No records though ``pos`` has moved: nothing but holes."""
         start = self.pos
         data = self._file.pread(min(WALK_BYTES, self.end - start), start)
         places: list[RecordPlace] = []
@@ -183,16 +213,22 @@ class RecordWalk:
         while pos + _RECORD_HEAD_BYTES <= len(data):
             length, _, ledger_id, entry_id = _record_head(data, pos)
             behind = pos + RECORD_HEADER_BYTES + length
-            if length < ENTRY_HEADER_BYTES or ledger_id < 0 or start + behind > self.end:
+            if start + behind > self.end:
                 break
-            if behind > len(data):
-                if places:
+            if ledger_id < 0:
+                if not hole_bytes(data, pos, self._seed):
                     break
-                data += self._file.pread(behind - len(data), start + len(data))
-            places.append(RecordPlace(ledger_id, entry_id, start + pos, length))
+            elif length < ENTRY_HEADER_BYTES:
+                break
+            else:
+                if behind > len(data):
+                    if places:
+                        break
+                    data += self._file.pread(behind - len(data), start + len(data))
+                places.append(RecordPlace(ledger_id, entry_id, start + pos, length))
             pos = behind
         self.pos = start + pos
-        return data, start, places
+        return data, places
 
     def __iter__(self) -> Iterator[RecordPlace]:
         while places := self.step()[2]:

@@ -74,8 +74,6 @@ class LogCounts:
         self._lane = lane
         self._rest = rest
         self._cut: dict[int, CountedLog] = {}
-        self.ends: dict[int, int] = {}
-        """Log id -> where its records end, if it neither has a footer nor ends there."""
 
     async def count(self, log_id: int) -> None:
         """Learn what a log holds, from its footer or else by going over it. Raises ``OSError``."""
@@ -99,7 +97,6 @@ class LogCounts:
             path = str(log_path(self._storage.path, log_id))
             if held[log_id].last < counted.end:
                 log.info("entry log was cut off by a crash", path=path, offset=counted.end)
-                self.ends[log_id] = counted.end
             else:
                 log.error(
                     "entry log without footer is damaged; it is not compacted, and kept until its "
@@ -145,7 +142,7 @@ def _count(disk: Disk, directory: Path, log_id: int) -> CountedLog:
         return CountedLog(log_id, closed.byte_count, closed.footer.offset, True, ledgers)
     file = disk.open(log_path(directory, log_id))
     try:
-        walk = RecordWalk(file, closed.byte_count)
+        walk = RecordWalk(file, log_id, closed.byte_count)
         ledgers = {}
         for place in walk:
             row = ledgers.setdefault(place.ledger_id, [0, 0])

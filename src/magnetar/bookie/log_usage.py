@@ -41,6 +41,10 @@ class _Log:
             self.live_bytes -= self.bytes_of[at]
             self.bytes_of[at] = 0
 
+    def deleted(self) -> frozenset[int]:
+        rows = zip(self.ledger_ids, self.bytes_of, strict=True)
+        return frozenset(ledger_id for ledger_id, size in rows if not size)
+
 
 class LogUsage:
     """Of one ledger directory. ``record_bytes``: what a record costs beside its entry."""
@@ -63,11 +67,20 @@ class LogUsage:
         """A log that takes no more. ``ledgers``: ledger id -> (entries, bytes); ``deleted`` says
         of each whether it is already; ``settled``: all of it that is of use is in the index."""
         rows = [
-            (ledger_id, counts[1] + counts[0] * self._record_bytes)
+            (ledger_id, 0 if deleted(ledger_id) else counts[1] + counts[0] * self._record_bytes)
             for ledger_id, counts in sorted(ledgers.items())
-            if not deleted(ledger_id)
         ]
         self._logs[log_id] = _Log(byte_count, rows, settled)
+
+    def byte_count(self, log_id: int) -> int:
+        """Of a log's records; the log is there."""
+        return self._logs[log_id].byte_count
+
+    def state(self, log_id: int) -> tuple[frozenset[int], int]:
+        """(the ledgers in it that are deleted, bytes of its records); nothing of a log that is
+        gone."""
+        known = self._logs.get(log_id)
+        return (known.deleted(), known.byte_count) if known is not None else (frozenset(), 0)
 
     def drop(self, log_ids: Iterable[int]) -> None:
         """Logs that are removed."""

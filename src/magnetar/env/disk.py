@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import os
 import threading
@@ -37,6 +38,12 @@ IOV_MAX = 1024
 """Most buffers of one ``pwritev`` (Linux)."""
 
 PAGE_BYTES = 4096
+BLOCK_BYTES = 4096
+"""What file systems give out and take back, mostly."""
+SECTOR_BYTES = 512
+"""What a device writes whole or not at all."""
+CANNOT_PUNCH = frozenset((errno.EOPNOTSUPP, errno.ENOSYS))
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2), Linux
 FLAG_UNKNOWN = frozenset((errno.EOPNOTSUPP, errno.ENOSYS))
 
 
@@ -61,6 +68,14 @@ class DiskFile(Protocol):
     def datasync(self) -> None:
         """Return when everything written is on the device. After an ``OSError`` nothing may be
         assumed of what was written, not even if a second call succeeds."""
+        ...
+
+    def punch(self, byte_count: int, offset: int) -> None:
+        """Give ``byte_count`` bytes from ``offset`` on back to the file system: they read as zeros,
+        and the file keeps its length. Whole blocks come back, best in multiples of
+        ``BLOCK_BYTES``. Durable, and room for others, after ``datasync``; before that a loss of
+        power may leave any of them as they were. Raises ``OSError``; one in ``CANNOT_PUNCH``: not
+        on this file system."""
         ...
 
     def close(self) -> None: ...
@@ -189,6 +204,16 @@ class RealFile:
 
     def datasync(self) -> None:
         os.fdatasync(self._fd)
+
+    def punch(self, byte_count: int, offset: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        call = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
+        if call is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(self.path))
+        start, size = ctypes.c_int64(offset), ctypes.c_int64(byte_count)
+        while call(self._fd, _PUNCH_HOLE | _KEEP_SIZE, start, size):
+            if (code := ctypes.get_errno()) != errno.EINTR:
+                raise OSError(code, os.strerror(code), str(self.path))
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

@@ -9,6 +9,8 @@ Rules:
   (created, renamed, removed) when a ``sync_dir`` of its directory was.
 * A killed process loses nothing that was written. A power cut keeps of the unsynced writes any
   subset, in sectors of 512 bytes (torn, and out of order), and of the unsynced names any prefix.
+* A hole that is punched is a write of zeros that gives whole blocks back; a block that a power cut
+  leaves otherwise is there again.
 * Faults: full (``ENOSPC``), broken (``EIO``; after a failed sync the unsynced bytes are doomed:
   a later sync does not make them durable), slow, wiped, rotten (a byte differs).
 * Threads that stall: with ``stall_chance`` a reading lane's job has asked the index when it was
@@ -26,7 +28,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import structlog
 
-from magnetar.env.disk import Buffer, DiskFile, DiskSpace, Lane
+from magnetar.env.disk import BLOCK_BYTES, SECTOR_BYTES, Buffer, DiskFile, DiskSpace, Lane
 from magnetar.sim.index import IndexData, SimIndex
 from magnetar.sim.loop import SimLoop
 
@@ -35,7 +37,6 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SECTOR_BYTES = 512
 CAPACITY_BYTES = 1 << 30
 LATEST_BYTES = 600
 WRITE_S = (0.000_01, 0.000_1)
@@ -69,9 +70,32 @@ class Inode:
         self.data = bytearray()
         self.durable = bytearray()
         self.pending: list[_Write] = []
+        self.holes: dict[int, None] = {}
+        """Blocks that were given back, by number."""
+
+    @property
+    def stored_bytes(self) -> int:
+        return len(self.data) - BLOCK_BYTES * len(self.holes)
+
+    def blocks(self, offset: int, byte_count: int) -> range:
+        """That are touched."""
+        return range(offset // BLOCK_BYTES, -(-(offset + byte_count) // BLOCK_BYTES))
+
+    def punch(self, at_s: float, offset: int, byte_count: int) -> None:
+        byte_count = min(byte_count, len(self.data) - offset)
+        if byte_count > 0:
+            self.write(at_s, offset, bytes(byte_count))
+            first = -(-offset // BLOCK_BYTES)
+            self.holes.update(dict.fromkeys(range(first, (offset + byte_count) // BLOCK_BYTES)))
+
+    def _is_zero(self, block: int) -> bool:
+        start = block * BLOCK_BYTES
+        return self.data[start : start + BLOCK_BYTES] == bytes(BLOCK_BYTES)
 
     def write(self, at_s: float, offset: int, data: bytes) -> _Write:
         _put(self.data, offset, data)
+        for block in self.blocks(offset, len(data)) if self.holes else ():
+            self.holes.pop(block, None)
         write = _Write(at_s, offset, data)
         self.pending.append(write)
         return write
@@ -110,6 +134,7 @@ class Inode:
         self.data = bytearray(self.durable)
         for write in left:
             _put(self.data, write.offset, write.data)
+        self.holes = {block: None for block in self.holes if self._is_zero(block)}
 
 
 def _put(data: bytearray, offset: int, piece: bytes) -> None:
@@ -193,11 +218,14 @@ class SimFile:
         disk, inode = self._disk, self._inode
         data = b"".join(parts)
         growth = max(0, offset + len(data) - len(inode.data))
+        touched = inode.blocks(offset, len(data)) if inode.holes else range(0)
+        filled = [block for block in touched if block in inode.holes]
         disk.check_writable(self.path)
-        if growth > disk.free_bytes:
+        if growth + BLOCK_BYTES * len(filled) > disk.free_bytes:
+            assert not filled, "nobody writes into what was given back"
             inode.write(disk.spend(WRITE_S), offset, data[: max(0, len(data) - growth)])
             raise OSError(_ENOSPC, "No space left on device", str(self.path))
-        disk.used_bytes += growth
+        disk.used_bytes += growth + BLOCK_BYTES * len(filled)
         return inode.write(disk.spend(WRITE_S), offset, data)
 
     def pread(self, byte_count: int, offset: int) -> bytes:
@@ -214,6 +242,13 @@ class SimFile:
             raise
         inode.settle(disk.loop.time())
         inode.sync(disk.spend(SYNC_S))
+
+    def punch(self, byte_count: int, offset: int) -> None:
+        disk, inode = self._disk, self._inode
+        disk.check_writable(self.path)
+        before = inode.stored_bytes
+        inode.punch(disk.spend(WRITE_S), offset, byte_count)
+        disk.used_bytes -= before - inode.stored_bytes
 
     def close(self) -> None:
         """Nothing is lost by it, and nothing made durable."""
@@ -318,7 +353,7 @@ class SimDisk:
 
     def _release(self, inode: Inode | None) -> None:
         if inode is not None:
-            self.used_bytes -= len(inode.data)
+            self.used_bytes -= inode.stored_bytes
 
     def sync_dir(self, path: Path) -> None:
         self.check_writable(path)
@@ -375,7 +410,7 @@ class SimDisk:
             index.crash(now_s, (lambda n: rng.randint(0, n)) if power else _keep_names)
         if power:
             self._settle_all()
-        self.used_bytes = sum(len(inode.data) for inode in self._inodes())
+        self.used_bytes = sum(inode.stored_bytes for inode in self._inodes())
 
     def _torn(self, write: _Write) -> Sequence[_Write]:
         """What a power cut leaves of an unsynced write."""
@@ -414,7 +449,7 @@ class SimDisk:
             for path in [path for path in kept if path.is_relative_to(root)]:
                 del kept[path]
         self._directories.setdefault(root, Directory())
-        self.used_bytes = sum(len(inode.data) for inode in self._inodes())
+        self.used_bytes = sum(inode.stored_bytes for inode in self._inodes())
 
     def rot(self, root: Path, latest: bool = False) -> str:
         """One byte of one file below ``root`` changes; says where, empty if there is no file.

@@ -39,13 +39,20 @@ class FadingFile:
         self._before = before
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
-        end = offset + sum(map(len, parts))
+        self._remember(offset, offset + sum(map(len, parts)))
+        self._file.pwritev(parts, offset)
+        self._disk.use_power()
+
+    def punch(self, byte_count: int, offset: int) -> None:
+        self._remember(offset, offset + byte_count)
+        self._file.punch(byte_count, offset)
+        self._disk.use_power()
+
+    def _remember(self, offset: int, end: int) -> None:
         for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
             if sector not in self._before:
                 old = self._file.pread(SECTOR_BYTES, sector * SECTOR_BYTES)
                 self._before[sector] = old.ljust(SECTOR_BYTES, b"\0")
-        self._file.pwritev(parts, offset)
-        self._disk.use_power()
 
     def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
         self.pwritev(parts, offset)
