@@ -2,8 +2,9 @@
 
 A writer's LAC travels with its next entry, so readers of an open ledger see an entry only when
 another follows. When none does for ``interval_s``, the LAC is written explicitly, once, to every
-bookie of the ensemble. There is one timer per writer, and only while something is unannounced; a
-writer that is not idle writes nothing.
+bookie of the ensemble; to one that did not take it, again after pauses that double, ``TRIES_MAX``
+times in all: a reader may reach no other. There is one timer per writer, and only while something
+is unannounced; a writer that is not idle writes nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Protocol
 
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import BookiePool
-from magnetar.ledger.replies import reply
-from magnetar.model.ids import NO_ENTRY, EntryId
+from magnetar.ledger.replies import Refusal, reply
+from magnetar.model.ids import NO_ENTRY, BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.bookie.digest import EntryDigest
+
+TRIES_MAX = 8
+"""With the default interval of a second these go on for two minutes."""
 
 
 class Announced(Protocol):
@@ -72,17 +76,34 @@ class LacAnnouncer:
             self._timer = self._loop.call_at(idle_at_s, self._due)
             return
         self._announced = lac
-        self._scope.spawn(self._tell(lac), "explicit-lac")
+        self._scope.spawn(self._announce(lac), "explicit-lac")
 
-    async def _tell(self, lac: EntryId) -> None:
-        """Tell every bookie; one that does not take it is no harm."""
+    async def _announce(self, lac: EntryId) -> None:
+        told: set[BookieId] = set()
+        pause_s = self._interval_s
+        for _ in range(TRIES_MAX):
+            if self._writer.last_add_pushed != lac:
+                return  # entries tell
+            told |= await self._tell(lac, told)
+            if told.issuperset(self._writer.metadata.fragments[-1].bookies):
+                return
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+
+    async def _tell(self, lac: EntryId, told: set[BookieId]) -> set[BookieId]:
+        """Tell every bookie but those of ``told``; returns which took it."""
         metadata, digest = self._writer.metadata, self._writer.digest
         key, body = digest.master_key, digest.build_lac(lac)
-        told = []
-        for bookie_id in metadata.fragments[-1].bookies:
-            write = self._pool.client(bookie_id).write_lac(metadata.ledger_id, key, lac, body)
-            told.append(reply(bookie_id, write, self._timeout_s))
-        await asyncio.gather(*told)
+        bookies = [each for each in metadata.fragments[-1].bookies if each not in told]
+        writes = [
+            self._pool.client(each).write_lac(metadata.ledger_id, key, lac, body)
+            for each in bookies
+        ]
+        answers = await asyncio.gather(
+            *(reply(*write, self._timeout_s) for write in zip(bookies, writes, strict=True))
+        )
+        pairs = zip(bookies, answers, strict=True)
+        return {bookie_id for bookie_id, answer in pairs if not isinstance(answer, Refusal)}
 
     def stop(self) -> None:
         """Idempotent."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar.ledger.lac_announcer import TRIES_MAX
 from magnetar.ledger.tailing import TailingReader
 from magnetar.model.errors import NoSuchLedgerError
 from magnetar.model.ledger import Fragment, LedgerState
@@ -75,6 +76,47 @@ def test_a_busy_writer_writes_no_explicit_lac_and_an_idle_one_writes_it_once() -
             await asyncio.sleep(1000)
             assert bookie.lacs[writer.ledger_id][0] == 99
             assert bookie.reads == reads + 1  # the one write of the LAC
+
+    run_virtual(run())
+
+
+def test_a_bookie_that_was_away_is_told_when_it_is_back() -> None:
+    """A reader that reaches no other bookie would never see the last entry."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            writer.append(payloads(0, 2), outcomes)
+            await outcomes.wait(2)
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            one, two, three = cluster.ensemble(writer.ledger_id)
+            one.down = True
+            await asyncio.sleep(10)
+            assert writer.ledger_id not in one.lacs
+            one.down, two.down, three.down = False, True, True
+            assert await reader.wait_past(0, timeout_s=60) == 1
+            assert [two.lacs[writer.ledger_id][0], three.lacs[writer.ledger_id][0]] == [1, 1]
+            reader.close()
+            tries = one.reads
+            await asyncio.sleep(10_000)
+            assert one.reads == tries, "it has been told: nothing is written to it again"
+
+    run_virtual(run())
+
+
+def test_a_bookie_that_stays_away_is_told_so_many_times() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            writer.append(payloads(0, 1), outcomes)
+            await outcomes.wait(1)
+            one, two, three = cluster.ensemble(writer.ledger_id)
+            one.down = True
+            await asyncio.sleep(10_000)
+            assert one.reads == TRIES_MAX
+            assert [two.reads, three.reads] == [1, 1]
 
     run_virtual(run())
 
