@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.failure_notes import FailureNotes
 from magnetar.ledger.mending import Mender
 from magnetar.ledger.metadata import LedgerManager
 from magnetar.ledger.placement import RandomSource
@@ -29,6 +30,7 @@ class LedgerContext:
     mender: Mender
     topology: Topology
     turn_end: TurnEnd
+    failure_notes: FailureNotes
 
     @classmethod
     def of(
@@ -42,4 +44,7 @@ class LedgerContext:
         policy = read_policy(config)
         mender = Mender(manager, pool, config, policy)
         topology = topology or Topology(config, pool)
-        return cls(manager, pool, config, random, Quarantine(), policy, mender, topology, TurnEnd())
+        quarantine, turn_end, notes = Quarantine(), TurnEnd(), FailureNotes()
+        return cls(
+            manager, pool, config, random, quarantine, policy, mender, topology, turn_end, notes
+        )

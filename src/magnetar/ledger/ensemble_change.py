@@ -23,7 +23,6 @@ been busy for ``PATIENCE_S``.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -116,16 +115,24 @@ class EnsembleChange:
         if not busy:
             self._busy.pop(slot, None)
             self._quarantine.failed(bookie_id, str(error), now_s)
-        log.log(
-            logging.DEBUG if busy else logging.WARNING,
-            "bookie failed an add",
-            ledger=self._stored.metadata.ledger_id,
-            bookie=bookie_id,
-            error=str(error),
-        )
+            self._tell(bookie_id, error, now_s)
         if not self._running:
             self._running = True
             self._scope.spawn(self._run(), "ensemble-change")
+
+    def _tell(self, bookie_id: BookieId, error: MagnetarError, now_s: float) -> None:
+        ledger_id = self._stored.metadata.ledger_id
+        note = self._context.failure_notes.failed(bookie_id, ledger_id, now_s)
+        if note is not None:
+            log.warning(
+                "bookie failed adds",
+                bookie=bookie_id,
+                ledgers=note.ledgers,
+                failures=note.failures,
+                away_s=round(note.away_s, 1),
+                ledger=ledger_id,
+                error=str(error),
+            )
 
     def _only_busy(self, slot: int, error: MagnetarError, now_s: float) -> bool:
         """Whether the bookie refuses for a while and takes something now and then."""

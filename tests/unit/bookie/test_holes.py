@@ -151,8 +151,9 @@ def test_what_lives_stays_while_more_and_more_is_given_back(tmp_path: Path, seed
     assert path.stat().st_blocks * 512 <= stored * 512 - freed * 0.9
 
 
-def test_heads_lie_in_one_sector_and_blocks_behind_them(tmp_path: Path) -> None:
-    rng = random.Random(5)
+@pytest.mark.parametrize("seed", range(6))
+def test_heads_lie_in_one_sector_and_blocks_behind_them(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
     disk = RealDisk()
     write_log(disk, tmp_path, random_rows(rng, 1500))
     file = disk.open(log_path(tmp_path, LOG))
