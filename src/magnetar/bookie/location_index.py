@@ -14,7 +14,6 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
 from pathlib import Path
 
 import structlog
@@ -115,10 +114,10 @@ class LocationIndex:
         assert 0 < len(rows) <= BATCH_MAX
         ledger_ids, entry_ids, log_ids, offsets = zip(*rows, strict=True)
         batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._locations_handle)
         keys = map(_KEY.pack, ledger_ids, entry_ids)
         places = map(_LOCATION.pack, log_ids, offsets)
-        # a loop of the interpreter's own: 0.17 instead of 0.20 us an entry
-        deque(map(batch.put, keys, places, repeat(self._locations_handle)), maxlen=0)
+        deque(map(batch.put, keys, places), maxlen=0)  # a loop of the interpreter's own
         self._write(batch)
 
     def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:

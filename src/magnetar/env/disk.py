@@ -326,6 +326,7 @@ class SerialLane:
                 job()
             except Exception as error:  # the lane outlives a broken job
                 log.error("job failed", lane=self.name, error=repr(error), exc_info=error)
+            del job  # what it holds (half of the write cache) is not to wait for the next one
 
     async def close(self) -> None:
         if self._closed:
