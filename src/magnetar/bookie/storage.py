@@ -30,6 +30,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter, LogIds
 from magnetar.bookie.entry_log_format import RECORD_HEADER_BYTES, log_path
 from magnetar.bookie.journal_format import JournalPosition
@@ -38,7 +39,7 @@ from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.marks import MarkFile, Marks
 from magnetar.bookie.page_window import PageWindow
 from magnetar.bookie.reclaim import Reclaimer
-from magnetar.bookie.write_cache import WriteCache, WriteHalf
+from magnetar.bookie.write_cache import EntryColumns, WriteCache, WriteHalf
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk
 from magnetar.model.errors import BookieIOError
@@ -305,6 +306,23 @@ class LedgerStorage:
         columns = half.sorted_columns()
         log_ids: list[int] = []
         offsets: list[int] = []
+        before = self._log.log_id
+        try:
+            self._append_all(columns, half.byte_count if paced else 0, log_ids, offsets)
+        except OSError as error:
+            if is_no_space(error):
+                self._take_back({self._log.log_id, *log_ids} - {before})
+            raise
+        places = zip(columns.ledger_ids, columns.entry_ids, log_ids, offsets, strict=True)
+        while rows := list(islice(places, BATCH_MAX)):
+            started = time.perf_counter()
+            self.location_index.put_locations(rows)
+            self._rest(started, 1 if paced else 0)
+
+    def _append_all(
+        self, columns: EntryColumns, paced_bytes: int, log_ids: list[int], offsets: list[int]
+    ) -> None:
+        """Write the entries, durably. ``paced_bytes``: of all; 0: there is no time to rest."""
         unsynced_bytes = written_bytes = 0
         for start, stop in columns.chunks(BATCH_MAX, CHUNK_BYTES_MAX):
             started = time.perf_counter()
@@ -317,15 +335,18 @@ class LedgerStorage:
             if unsynced_bytes >= SYNC_BYTES:
                 self._sync_log()
                 unsynced_bytes = 0
-            self._rest(started, written_bytes / half.byte_count if paced else 0)
-        if not offsets:
-            return
-        self._sync_log()
-        places = zip(columns.ledger_ids, columns.entry_ids, log_ids, offsets, strict=True)
-        while rows := list(islice(places, BATCH_MAX)):
-            started = time.perf_counter()
-            self.location_index.put_locations(rows)
-            self._rest(started, 1 if paced else 0)
+            self._rest(started, written_bytes / paced_bytes if paced_bytes else 0)
+        if offsets:
+            self._sync_log()
+
+    def _take_back(self, begun: set[int]) -> None:
+        """The disk was full before a flush was written, and nothing refers to the logs that it has
+        begun: each try would leave as much as has found room."""
+        self._log.abandon()
+        try:
+            self.reclaimer.remove(sorted(begun))
+        except OSError as error:
+            log.warning("entry logs of a failed flush stay", path=str(self.path), error=str(error))
 
     def _append(self, ledger_ids: list[int], entries: list[bytes]) -> list[int]:
         """Write entries to the entry log; their offsets."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from magnetar.model.errors import BookieIOError, NoLedgerError
 from tests.unit.bookie.storage_kit import (
     WatchedDisk,
     add,
+    copy_at_rest,
     entry,
     flip_bit,
     running,
@@ -154,7 +154,7 @@ class Snapshots:
             return
         with self._lock:
             target = self.root.parent / f"{self.root.name}-{len(self.taken)}"
-            shutil.copytree(self.root, target)
+            copy_at_rest(self.root, target)  # journal and index have threads of their own
             self.taken.append((what, target))
 
 

@@ -488,3 +488,52 @@ def test_a_journal_that_fails_makes_the_bookie_read_only(tmp_path: Path) -> None
                 assert await bookie.read_entry(1, i) == entry(1, i)
 
     asyncio.run(scenario())
+
+
+def test_tries_to_flush_to_a_full_disk_do_not_eat_what_room_there_is(tmp_path: Path) -> None:
+    """Each finds room for a part, and what it wrote is of no use: the next begins anew."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=20)
+        directory = config.ledger_directories[0]
+        disk = RoomForSome()
+        async with running(config, disk) as bookie:
+            data = [entry(1, i, size=BIG) for i in range(30)]
+            await add(bookie, 1, range(30), entries=data)
+            await eventually(lambda: disk.refused >= 2)
+            sizes = [path.stat().st_size for path in directory.glob("*.log")]
+            assert sum(sizes) <= disk.room
+            for i in range(30):
+                assert await bookie.read_entry(1, i) == entry(1, i, size=BIG)
+            disk.room = 1 << 30
+            await eventually(lambda: disk.flushed)
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            for i in range(30):
+                assert await bookie.read_entry(1, i) == entry(1, i, size=BIG)
+
+    asyncio.run(scenario())
+
+
+class RoomForSome(Disk):
+    """Each entry log has room for ``room`` bytes; ``refused`` counts the writes past that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = 500_000
+        self.refused = 0
+        self.flushed = False
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        return SomeFile(super().open(path, create=create), self)
+
+
+class SomeFile(BadSectors):
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        assert isinstance(self._faults, RoomForSome)
+        if self.path.suffix == ".log" and offset + sum(map(len, parts)) > self._faults.room:
+            self._faults.refused += 1
+            raise no_space()
+        super().pwritev(parts, offset)
+        if self.path.name.startswith("lastmark"):
+            self._faults.flushed = self._faults.room > 1 << 20
