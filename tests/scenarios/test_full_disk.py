@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from magnetar.bookie.reserve import RESERVE_NAME
 from magnetar.model.errors import NotEnoughBookiesError
 from tests.scenarios.cluster import SESSION_MS, Cluster
 from tests.scenarios.counts import Counts
@@ -29,6 +30,8 @@ ENTRY_BYTES = 16 << 10
 LEDGERS = 6
 SOME = 50
 """Entries of each ledger before the disks are filled; all ledgers together fill them with 5000."""
+MANY = 500
+"""So that five of six ledgers are more than a bookie wants to have free, to take entries again."""
 ALONE_BYTES = 32 << 20
 ROOM_S = 120.0
 RESERVED_BYTES = 24 << 20
@@ -79,11 +82,13 @@ async def written_alone(owner: Client) -> tuple[int, int]:
     return writer.ledger_id, (await writer.close()).last_entry_id + 1
 
 
-async def load_until_refused(owner: Client, disturb: Callable[[], None]) -> dict[int, int]:
+async def load_until_refused(
+    owner: Client, disturb: Callable[[], None], some: int = SOME
+) -> dict[int, int]:
     """Ledger id -> entries confirmed, of ledgers that grow together until their writers fail."""
     writers = [await owner.ledgers.create() for _ in range(LEDGERS)]
     loads = [Load(writer, ENTRY_BYTES, ENTRY_BYTES * 16) for writer in writers]
-    await asyncio.gather(*(load.wait_confirmed(SOME) for load in loads))
+    await asyncio.gather(*(load.wait_confirmed(some) for load in loads))
     await asyncio.to_thread(disturb)
     for load in loads:
         error = await load.wait_failed()
@@ -121,27 +126,32 @@ async def written_when_there_is_room(owner: Client, entries: int) -> tuple[int, 
 
 
 def fills_and_gets_room(
-    filled: Filled, fill: Callable[[], None], left_bytes_max: int, counts: Counts
+    filled: Filled,
+    fill: Callable[[], None],
+    left_bytes_max: int,
+    counts: Counts,
+    with_alone: bool = True,
 ) -> None:
+    """``with_alone``: one of the deleted ledgers has entry logs for itself."""
     cluster = filled.cluster
     processes = [bookie.role.process.pid for bookie in cluster.bookies]
 
     async def scenario() -> None:
         async with client(cluster.metadata_url) as owner:
-            alone, count = await written_alone(owner)
-            held = await load_until_refused(owner, fill)
+            alone = dict([await written_alone(owner)] if with_alone else [])
+            held = await load_until_refused(owner, fill, SOME if with_alone else MANY)
             with pytest.raises(NotEnoughBookiesError):
                 await owner.ledgers.create()
             await asyncio.to_thread(fill)  # what was reserved too, if it was given up
             left = [free_bytes(disk) for disk in filled.disks]
             assert max(left) < left_bytes_max
             confirmed = sum(held.values())
-            await is_sound(cluster, {alone: count, **held})  # served from full disks
+            await is_sound(cluster, alone | held)  # served from full disks
 
-            await owner.ledgers.delete(alone)
-            for ledger_id in list(held)[1:]:  # their entries lie among those of the first
+            others = list(held)[1:]  # their entries lie among those of the first
+            for ledger_id in (*alone, *others):
                 await owner.ledgers.delete(ledger_id)
-                del held[ledger_id]
+                held.pop(ledger_id, None)
             ledger_id, count = await written_when_there_is_room(owner, 300)
             held[ledger_id] = count
             await is_sound(cluster, held)
@@ -154,7 +164,8 @@ def fills_and_gets_room(
         await is_sound(cluster, held)
         counts(
             f"{confirmed} confirmed until refused, {[n >> 10 for n in left]} KiB left; after "
-            f"{LEDGERS} of {LEDGERS + 1} ledgers were deleted {count} more, without a restart: "
+            f"{len(alone) + len(others)} of {len(alone) + LEDGERS} ledgers were deleted {count} "
+            "more, without a restart: "
             "lost 0"
         )
 
@@ -173,3 +184,17 @@ def test_disks_filled_to_the_last_byte_under_load(on_small_disks: Filled, counts
             fill_up(disk)
 
     fills_and_gets_room(on_small_disks, fill, 1 << 20, counts)
+
+
+def test_disks_filled_to_the_last_byte_with_every_log_mixed(
+    on_small_disks: Filled, counts: Counts
+) -> None:
+    """Every log has living entries, and there is nowhere to copy them to: not the reserves
+    either."""
+
+    def fill() -> None:
+        for disk in on_small_disks.disks:
+            (disk / "bookie" / "ledgers" / RESERVE_NAME).unlink(missing_ok=True)
+            fill_up(disk)
+
+    fills_and_gets_room(on_small_disks, fill, 1 << 20, counts, with_alone=False)
