@@ -14,6 +14,7 @@ from magnetar.bookie.entry_log_format import HEADER_BYTES, encode_footer
 from magnetar.bookie.flusher import Flusher
 from magnetar.bookie.journal_format import DELETE
 from magnetar.bookie.ledger_table import LedgerTable
+from magnetar.bookie.log_counts import LogCounts
 from magnetar.bookie.log_usage import LogUsage
 from magnetar.bookie.marks import MarkFile
 from magnetar.bookie.missing_ledgers import MissingLedgers
@@ -85,7 +86,7 @@ def _log_without_footer_is_dead() -> AbstractContextManager[None]:
         if log_id not in reclaimer.usage:
             await self._storage.flush_lane.run(lambda: reclaimer.add(log_id, 64, {}))
 
-    return replaced((Compactor, "_count", count))
+    return replaced((LogCounts, "count", count))
 
 
 def _moves_what_was_deleted() -> AbstractContextManager[None]:
