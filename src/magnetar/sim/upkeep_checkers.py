@@ -37,6 +37,7 @@ from magnetar.bookie.entry_log_format import (
     LOG_SUFFIX,
     RECORD_HEADER_BYTES,
     decode_footer,
+    hole_bytes,
     log_ids,
     log_path,
     record_at,
@@ -231,21 +232,22 @@ def _logs(machine: BookieMachine, directory: Path) -> Iterator[_Log]:
         assert data is not None
         footer = decode_footer(log_id, data, 0)
         end = len(data) if footer is None else footer.offset
-        sizes, pos = _sizes(data, end)
+        sizes, pos = _sizes(data, end, seed_of(log_id))
         if pos == end:
             yield _Log(path, footer is not None, end - HEADER_BYTES, sizes)
 
 
-def _sizes(data: bytes, end: int) -> tuple[dict[int, int], int]:
-    """Ledger id -> bytes, as far as the records' lengths lead; and how far that is."""
+def _sizes(data: bytes, end: int, seed: int) -> tuple[dict[int, int], int]:
+    """Ledger id -> bytes, as far as the lengths of records and holes lead; and how far that is."""
     sizes: dict[int, int] = {}
     pos = HEADER_BYTES
     while pos + RECORD_HEADER_BYTES + ENTRY_HEADER_BYTES <= end:
         size = RECORD_HEADER_BYTES + record_length(data[pos : pos + 4])
         if size < RECORD_HEADER_BYTES + ENTRY_HEADER_BYTES or pos + size > end:
             break
-        ledger_id = _key_of(data[pos + RECORD_HEADER_BYTES : pos + RECORD_HEADER_BYTES + 16])[0]
-        sizes[ledger_id] = sizes.get(ledger_id, 0) + size
+        if not hole_bytes(data, pos, seed):
+            key = _key_of(data[pos + RECORD_HEADER_BYTES : pos + RECORD_HEADER_BYTES + 16])
+            sizes[key[0]] = sizes.get(key[0], 0) + size
         pos += size
     return sizes, pos
 
