@@ -81,6 +81,8 @@ class Fences:
     async def delete(self, ledger_id: int) -> None:
         self._admission.check_open()
         ledger = self._table.find(ledger_id)
+        if ledger is None and ledger_id in (self._table.storage_of(ledger_id).strays or ()):
+            ledger = self._table.create(ledger_id, b"")
         if ledger is None or (ledger.deleted and ledger_id not in ledger.storage.deleted):
             return
         ledger.deleted = True

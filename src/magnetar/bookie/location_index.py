@@ -107,6 +107,16 @@ class LocationIndex:
             yield _LEDGER_KEY.unpack(rows.key())[0], rows.value()
             rows.next()
 
+    def located(self) -> Iterator[int]:
+        """The ledgers that have entries here, ascending, whether they have a record or not. A
+        seek for each."""
+        rows = self._locations.iter()
+        rows.seek_to_first()
+        while rows.valid():
+            ledger_id = _KEY.unpack(rows.key())[0]
+            yield ledger_id
+            rows.seek(_KEY.pack(ledger_id + 1, 0))
+
     # -- writing ------------------------------------------------------------------------------
 
     def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:

@@ -97,6 +97,9 @@ class LedgerStorage:
         """Ledgers whose records changed since the last flush."""
         self.deleted: dict[int, None] = {}
         self._journaled: dict[int, None] = {}
+        self.strays: frozenset[int] | None = None
+        """Ledgers with entries in the index and no record, as the last life left them: a flush that
+        a crash cut short had written entries that no journal has. None: not looked for yet."""
         self.flush_lane = disk.lane(f"flush-{index}")
         self.settled_id = 0
         """Logs with smaller ids are closed, and all of them that is of use is in the index. The
@@ -440,7 +443,13 @@ class LedgerStorage:
         return sorted(cached.union(flushed))
 
     async def ledgers(self) -> list[tuple[int, bool]]:
-        """(ledger id, deleted) of the index."""
-        return await self._read_lanes[0].run(
-            lambda: [(row[0], record_deleted(row[1])) for row in self.location_index.ledgers()]
-        )
+        """(ledger id, deleted) of the index; strays come first, and again once they have a
+        record."""
+        return await self._read_lanes[0].run(self._ledgers)
+
+    def _ledgers(self) -> list[tuple[int, bool]]:
+        index = self.location_index
+        listed = [(row[0], record_deleted(row[1])) for row in index.ledgers()]
+        if self.strays is None:
+            self.strays = frozenset(index.located()).difference(row[0] for row in listed)
+        return [(ledger_id, False) for ledger_id in sorted(self.strays)] + listed

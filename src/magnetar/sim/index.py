@@ -126,6 +126,9 @@ class SimIndex(LocationIndex):
     def ledgers(self) -> Iterator[tuple[int, bytes]]:
         return iter(sorted(self._data.records.items()))
 
+    def located(self) -> Iterator[int]:
+        return iter(sorted({ledger_id for ledger_id, _ in self._data.rows}))
+
     def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
         assert len(rows) <= BATCH_MAX
         new = {(ledger_id, entry_id): (log_id, at) for ledger_id, entry_id, log_id, at in rows}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie import flusher
-from magnetar.model.errors import NoEntryError
+from magnetar.bookie.location_index import LocationIndex
+from magnetar.model.errors import NoEntryError, NoLedgerError
 from tests.unit.bookie.storage_kit import WatchedDisk, add, crashed, entry, running, settings
 
 
@@ -147,5 +148,35 @@ def test_a_reader_that_shares_an_older_read_does_not_share_its_no(tmp_path: Path
             assert await younger == entry(1, 3)
             with pytest.raises(NoEntryError):
                 await older
+
+    asyncio.run(scenario())
+
+
+def test_entries_of_a_flush_cut_short_whose_ledger_has_no_record_can_be_forgotten(
+    tmp_path: Path,
+) -> None:
+    """Else rows of the index stay for ever: nobody knows the ledger, so nobody deletes it."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(3))
+        index = LocationIndex(tmp_path / "ledgers0" / "index")
+        index.put_locations([(77, 0, 1, 64), (77, 1, 1, 128), (79, 5, 1, 192)])
+        index.close()
+        async with running(config) as bookie:
+            assert await bookie.ledgers() == [1, 77, 79]
+            with pytest.raises(NoLedgerError):
+                await bookie.read_entry(77, 0)
+            await bookie.delete_ledger(77)
+            assert await bookie.ledgers() == [1, 79]
+            await bookie.delete_ledger(4711)
+            assert await bookie.ledgers() == [1, 79]
+        index = LocationIndex(tmp_path / "ledgers0" / "index")
+        assert list(index.located()) == [1, 79]
+        index.close()
+        async with running(config) as bookie:
+            assert await bookie.ledgers() == [1, 79]
+            assert await bookie.read_entry(1, 2) == entry(1, 2)
 
     asyncio.run(scenario())
