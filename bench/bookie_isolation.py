@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.server import BookieServer
+from magnetar.bookie.serving.server import BookieServer
 from magnetar.config import BookieConfig, JournalConfig
 from magnetar.ledger.bookies import AddFlag
-from magnetar.ledger.pool import ConnectionPool
+from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import BookieId

@@ -64,7 +64,7 @@ SHAPES = {
 def serve(data_dir: Path) -> None:
     """A bookie until the standard input ends; the first line of output is its port."""
     from magnetar.bookie.bookie import Bookie
-    from magnetar.bookie.server import BookieServer
+    from magnetar.bookie.serving.server import BookieServer
     from magnetar.cli.process import tune_allocator, tune_collector
     from magnetar.config import BookieConfig, JournalConfig
     from magnetar.metrics import Metrics

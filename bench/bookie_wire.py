@@ -19,10 +19,10 @@ from typing import NamedTuple
 import uvloop
 
 from magnetar.bookie.core import AddDone
-from magnetar.bookie.server import BookieServer
+from magnetar.bookie.serving.server import BookieServer
 from magnetar.ledger.bookies import AddFlag
-from magnetar.ledger.connection import BookieConnection, fixed_address
-from magnetar.ledger.pending_adds import PendingAdds
+from magnetar.ledger.connections.connection import BookieConnection, fixed_address
+from magnetar.ledger.connections.pending_adds import PendingAdds
 from magnetar.model.entry import LacReply
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import BookieId

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from bench.results import store, table
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import AddDone, AddFlag
+from magnetar.ledger.catalog.stored_ledger import StoredLedger
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.placement import RandomSource
-from magnetar.ledger.quorum_write import QuorumWrite
-from magnetar.ledger.stored_ledger import StoredLedger
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.placing.placement import RandomSource
+from magnetar.ledger.writing.quorum_write import QuorumWrite
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata

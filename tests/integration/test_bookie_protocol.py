@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
-from magnetar.bookie.server import BookieServer
-from magnetar.bookie.session import SessionLimits
+from magnetar.bookie.serving.server import BookieServer
+from magnetar.bookie.serving.session import SessionLimits
 from magnetar.ledger.bookies import AddFlag, ReadFlag
-from magnetar.ledger.connection import BookieConnection, fixed_address
-from magnetar.ledger.lane import ConnectionOptions
+from magnetar.ledger.connections.connection import BookieConnection, fixed_address
+from magnetar.ledger.connections.lane import ConnectionOptions
 from magnetar.model.errors import (
     BookieIOError,
     BookieUnavailableError,

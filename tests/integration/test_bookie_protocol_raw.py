@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from magnetar.bookie.server import BookieServer
-from magnetar.bookie.session import SessionLimits
+from magnetar.bookie.serving.server import BookieServer
+from magnetar.bookie.serving.session import SessionLimits
 from magnetar.model.ledger import DigestType
 from magnetar.wire.bookie import v2, v3
 from magnetar.wire.bookie.digest import EntryDigest

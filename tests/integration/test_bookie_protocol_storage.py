@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.server import BookieServer
+from magnetar.bookie.serving.local import LocalBookie
+from magnetar.bookie.serving.server import BookieServer
 from magnetar.config import BookieConfig, JournalConfig
 from magnetar.ledger.bookies import AddFlag, BookieClient, ReadFlag
-from magnetar.ledger.connection import BookieConnection, fixed_address
-from magnetar.ledger.lane import ConnectionOptions
+from magnetar.ledger.connections.connection import BookieConnection, fixed_address
+from magnetar.ledger.connections.lane import ConnectionOptions
 from magnetar.metrics import Metrics
 from magnetar.model.errors import (
     BookieUnavailableError,

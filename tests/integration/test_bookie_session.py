@@ -13,12 +13,12 @@ import pytest
 from magnetar.app.fate import Fate
 from magnetar.app.storage import Cluster, open_cluster, start_bookie
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.serving.local import LocalBookie
 from magnetar.config import BookieConfig
 from magnetar.env.metadata import CreateMode
 from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.ledger.bookies import AddFlag
-from magnetar.ledger.registry import BookieRegistry
+from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieRegisteredError, MagnetarError
 from magnetar.model.ids import BookieId

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.reserve import RESERVE_NAME
+from magnetar.bookie.space.reserve import RESERVE_NAME
 from magnetar.config import BookieConfig, JournalConfig
 from magnetar.model.errors import MagnetarError, NoLedgerError, ReadOnlyBookieError
 from tests.small_disk import KINDS, fill_up, free_bytes, small_disk

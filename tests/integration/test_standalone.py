@@ -20,11 +20,11 @@ import pytest
 
 from magnetar.config import LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.lane import Address
-from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.pool import ConnectionPool
-from magnetar.ledger.registry import BookieRegistry
+from magnetar.ledger.connections.lane import Address
+from magnetar.ledger.connections.pool import ConnectionPool
+from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.ids import BookieId
 from tests.standalone import Standalone
 

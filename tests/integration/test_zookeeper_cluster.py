@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 from magnetar.bookie.cookie import check_cookie
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.env.zookeeper_server import ZooKeeperServer
-from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.registry import BookieRegistry
+from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.errors import (
     BadVersionError,
     BookieRegisteredError,

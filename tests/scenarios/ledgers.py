@@ -14,10 +14,10 @@ from pathlib import Path
 from magnetar.app.storage import LedgerAccess, open_cluster, open_ledgers, open_metadata
 from magnetar.config import Config, LedgerConfig, MetadataConfig
 from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import LedgerError, LedgerRecoveryError, MagnetarError, NoEntryError
 from tests.scenarios.cluster import SESSION_MS
 

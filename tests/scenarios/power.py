@@ -27,7 +27,7 @@ from pathlib import Path
 
 from rocksdict import Checkpoint
 
-from magnetar.bookie.location_index import LocationIndex
+from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.env.disk import Buffer, DiskFile, RealDisk
 from magnetar.model.errors import BookieIOError
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from magnetar.bookie.reserve import RESERVE_NAME
+from magnetar.bookie.space.reserve import RESERVE_NAME
 from magnetar.model.errors import NotEnoughBookiesError
 from tests.scenarios.cluster import SESSION_MS, Cluster
 from tests.scenarios.counts import Counts

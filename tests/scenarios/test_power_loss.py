@@ -19,13 +19,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.server import BookieServer
+from magnetar.bookie.serving.server import BookieServer
 from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.lane import Address, ConnectionOptions
-from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.pool import ConnectionPool
+from magnetar.ledger.connections.lane import Address, ConnectionOptions
+from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieUnavailableError
 from magnetar.model.ids import BookieId

@@ -37,8 +37,8 @@ a bookie that goes on: its write cache (twice 16 MiB) and what it reads ahead.""
 LONG_S = 10.0
 """So long a stall leaves a debt: more than what waits in connections and sockets."""
 MENDED_SOON_S = 25.0
-"""Mending tries again every 15 seconds (``ledger.mending.BACKOFF_S_MAX``); a try at a bookie that
-hangs takes the add timeout, 3 seconds here."""
+"""Mending tries again every 15 seconds (``mending.BACKOFF_S_MAX``); a try at a
+bookie that hangs takes the add timeout, 3 seconds here."""
 
 
 class Phase(NamedTuple):

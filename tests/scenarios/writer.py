@@ -26,8 +26,8 @@ import sys
 import time
 from pathlib import Path
 
-from magnetar.ledger.mending import Mender
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.writing.mending import Mender
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
 from tests.roles import END_S
 from tests.scenarios.ledgers import Load, client

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from magnetar.ledger import recovery, recovery_reads
 from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.ensemble_change import EnsembleChange
-from magnetar.ledger.quorum_write import QuorumWrite
-from magnetar.ledger.recovery_plan import EntryVote
-from magnetar.ledger.recovery_reads import Copy
+from magnetar.ledger.recovering import recovery, recovery_reads
+from magnetar.ledger.recovering.recovery_plan import EntryVote
+from magnetar.ledger.recovering.recovery_reads import Copy
 from magnetar.ledger.replies import Refusal
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.writing.ensemble_change import EnsembleChange
+from magnetar.ledger.writing.quorum_write import QuorumWrite
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import (
     BookieUnavailableError,
     LedgerError,

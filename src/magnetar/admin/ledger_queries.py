@@ -18,8 +18,8 @@ from magnetar.admin.views import (
 )
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import BookiePool
-from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BookieError,

@@ -26,7 +26,7 @@ from magnetar.app.storage import (
     place_bookie,
     start_bookie,
 )
-from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.serving.local import LocalBookie
 from magnetar.config import Config
 from magnetar.env.data_dir import DataDir
 from magnetar.env.listening import bind

@@ -12,23 +12,23 @@ import structlog
 from magnetar.app.ending import end_within
 from magnetar.app.fate import Fate
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.collector import Collector
 from magnetar.bookie.cookie import check_cookie
-from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.registration import BookieRegistration
-from magnetar.bookie.server import BookieServer
-from magnetar.bookie.session import SessionLimits
+from magnetar.bookie.serving.local import LocalBookie
+from magnetar.bookie.serving.server import BookieServer
+from magnetar.bookie.serving.session import SessionLimits
+from magnetar.bookie.space.collector import Collector
 from magnetar.config import BookieConfig, Config
 from magnetar.env.listening import advertised_host, cannot_listen
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import BookieClient
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.lane import Address, ConnectionOptions
-from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.pool import ConnectionPool
-from magnetar.ledger.registry import BookieRegistry
-from magnetar.ledger.topology import RACK_PROPERTY, ZONE_PROPERTY, Topology
+from magnetar.ledger.connections.lane import Address, ConnectionOptions
+from magnetar.ledger.connections.pool import ConnectionPool
+from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.ledger.placing.topology import RACK_PROPERTY, ZONE_PROPERTY, Topology
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieUnavailableError
 from magnetar.model.ids import BookieId

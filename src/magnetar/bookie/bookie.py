@@ -28,19 +28,19 @@ from typing import NamedTuple
 
 import structlog
 
-from magnetar.bookie.adds import DEFERRED_SYNC, Adds
-from magnetar.bookie.admission import RECOVERY, Admission, unknown_state
-from magnetar.bookie.fences import Fences
-from magnetar.bookie.flusher import Flusher
-from magnetar.bookie.journal import Done, Journal
-from magnetar.bookie.journal_files import JournalDirectory
-from magnetar.bookie.ledger_state import LedgerState
-from magnetar.bookie.ledger_table import LedgerTable
-from magnetar.bookie.location_index import LocationIndex
-from magnetar.bookie.reads import EntryReads
-from magnetar.bookie.replay import StartReport, replay_all
-from magnetar.bookie.storage import LedgerStorage
-from magnetar.bookie.upkeep import Upkeep
+from magnetar.bookie.journal.journal import Done, Journal
+from magnetar.bookie.journal.journal_files import JournalDirectory
+from magnetar.bookie.journal.replay import StartReport, replay_all
+from magnetar.bookie.ledgers.adds import DEFERRED_SYNC, Adds
+from magnetar.bookie.ledgers.admission import RECOVERY, Admission, unknown_state
+from magnetar.bookie.ledgers.fences import Fences
+from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.ledgers.ledger_table import LedgerTable
+from magnetar.bookie.ledgers.reads import EntryReads
+from magnetar.bookie.space.upkeep import Upkeep
+from magnetar.bookie.storage.flusher import Flusher
+from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk, RealDisk
 from magnetar.metrics import Metrics

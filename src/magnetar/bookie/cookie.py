@@ -26,8 +26,8 @@ from pathlib import Path
 
 import structlog
 
-from magnetar.bookie.journal_format import JournalPosition
-from magnetar.bookie.marks import MARK_NAME, MarkFile, Marks
+from magnetar.bookie.journal.journal_format import JournalPosition
+from magnetar.bookie.storage.marks import MARK_NAME, MarkFile, Marks
 from magnetar.env.disk import Disk, RealDisk
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (

@@ -10,12 +10,12 @@ chooses bookies. ``bookies`` is the seam to them.
 """
 
 from magnetar.config import LedgerConfig
+from magnetar.ledger.catalog.ledger_list import LedgerIds, LedgerList
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import connect
-from magnetar.ledger.ledger_list import LedgerIds, LedgerList
-from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.tailing import TailingReader
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.reading.tailing import TailingReader
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BadVersionError,

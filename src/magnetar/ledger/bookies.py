@@ -1,7 +1,7 @@
 """How the ledger client sees a bookie: the seam between quorum writes and storage servers.
 
-Implementations: ``ledger.connection.BookieConnection`` (TCP, BookKeeper's protocol) and, for a
-bookie in the same process, ``bookie.local.LocalBookie``; both are chosen in ``app``.
+Implementations: ``connections.connection.BookieConnection`` (TCP, BookKeeper's protocol) and, for
+a bookie in the same process, ``bookie.serving.local.LocalBookie``; both are chosen in ``app``.
 
 The add path has no coroutine and no future per entry: a batch of entries goes down with one call
 and comes back with one call of ``done`` (or a few, when answers arrive apart).

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from magnetar.config import LedgerConfig, check_ledger
 from magnetar.env.metadata import MetadataStore
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.lane import Address, ConnectionOptions
-from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.pool import ConnectionPool
-from magnetar.ledger.registry import BookieRegistry
-from magnetar.ledger.topology import Topology
+from magnetar.ledger.connections.lane import Address, ConnectionOptions
+from magnetar.ledger.connections.pool import ConnectionPool
+from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.ledger.placing.topology import Topology
 from magnetar.model.errors import BookieUnavailableError, ConfigError, NoNodeError
 from magnetar.model.ids import BookieId
 

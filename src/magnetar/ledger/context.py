@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import BookiePool
-from magnetar.ledger.failure_notes import FailureNotes
-from magnetar.ledger.mending import Mender
-from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.placement import RandomSource
-from magnetar.ledger.quarantine import Quarantine
-from magnetar.ledger.read_order import ReadPolicy
-from magnetar.ledger.reader import read_policy
-from magnetar.ledger.topology import Topology
-from magnetar.ledger.turn_end import TurnEnd
+from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.connections.turn_end import TurnEnd
+from magnetar.ledger.placing.placement import RandomSource
+from magnetar.ledger.placing.quarantine import Quarantine
+from magnetar.ledger.placing.topology import Topology
+from magnetar.ledger.reading.read_order import ReadPolicy
+from magnetar.ledger.reading.reader import read_policy
+from magnetar.ledger.writing.failure_notes import FailureNotes
+from magnetar.ledger.writing.mending import Mender
 
 
 @dataclass(frozen=True, slots=True)

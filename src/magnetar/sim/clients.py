@@ -1,7 +1,7 @@
 """The writer and the recoveries of a simulated ledger: the shells around the deciding machines.
 
-They do what ``ledger.writer``, ``ledger.ensemble_change`` and ``ledger.recovery`` do, with
-scheduled calls in place of asyncio, and with the machines given as ``Parts``, so that a test can
+They do what ``writer``, ``ensemble_change`` and ``recovery`` of ``ledger`` do, with scheduled
+calls in place of asyncio, and with the machines given as ``Parts``, so that a test can
 plant a bug in one.
 """
 
@@ -11,14 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from magnetar.ledger.owed import OwedEntries
-from magnetar.ledger.placement import (
+from magnetar.ledger.placing.placement import (
     choose_replacements,
     replaced_fragments,
     without_empty_tail,
 )
-from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict, WriteState
-from magnetar.ledger.recovery_plan import Decision, EntryVote, LacCoverage, RecoveryScan
+from magnetar.ledger.recovering.recovery_plan import Decision, EntryVote, LacCoverage, RecoveryScan
+from magnetar.ledger.writing.owed import OwedEntries
+from magnetar.ledger.writing.quorum_write import (
+    FailureKind,
+    QuorumWrite,
+    Resend,
+    Verdict,
+    WriteState,
+)
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata, LedgerState
 from magnetar.sim.bookies import Answer, Lac, Link, Reply, SimBookie, Stored, Weather

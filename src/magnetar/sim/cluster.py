@@ -21,15 +21,15 @@ from magnetar.bookie.bookie import DEFERRED_SYNC, Bookie
 from magnetar.bookie.cookie import check_cookie
 from magnetar.bookie.core import AddDone
 from magnetar.bookie.registration import BookieRegistration
-from magnetar.bookie.server import BookieServer
-from magnetar.bookie.session import SessionLimits
+from magnetar.bookie.serving.server import BookieServer
+from magnetar.bookie.serving.session import SessionLimits
 from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
 from magnetar.env.tasks import TaskScope
+from magnetar.ledger.catalog.metadata import DEFAULT_ROOT, LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.lane import Address, ConnectionOptions
-from magnetar.ledger.metadata import DEFAULT_ROOT, LedgerManager
-from magnetar.ledger.pool import ConnectionPool
-from magnetar.ledger.registry import BookieRegistry
+from magnetar.ledger.connections.lane import Address, ConnectionOptions
+from magnetar.ledger.connections.pool import ConnectionPool
+from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieUnavailableError, CookieError, MagnetarError
 from magnetar.model.ids import BookieId

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from magnetar.ledger.metadata import DEFAULT_ROOT
+from magnetar.ledger.catalog.metadata import DEFAULT_ROOT
 from magnetar.model.entry import Entry
 from magnetar.model.errors import BookieError, MagnetarError
 from magnetar.model.ledger import LedgerMetadata, LedgerState

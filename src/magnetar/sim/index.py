@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from magnetar.bookie.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.model.errors import BookieIOError
 
 Rows = dict[tuple[int, int], tuple[int, int]]
@@ -92,7 +92,7 @@ class IndexData:
 
 
 class SimIndex(LocationIndex):
-    """``bookie.location_index.LocationIndex`` as one process has it open."""
+    """``bookie.storage.location_index.LocationIndex`` as one process has it open."""
 
     sequence = 0  # nothing is lost here that was synced
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import LedgerError, MagnetarError, NoEntryError
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.sim.cluster import Client, Cluster

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.entry_log_format import (
+from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     LOG_SUFFIX,
     RECORD_HEADER_BYTES,
@@ -253,7 +253,7 @@ def _sizes(data: bytes, end: int, seed: int) -> tuple[dict[int, int], int]:
 
 
 class WatchedHolder:
-    """``bookie.collector.LedgerHolder``: the bookie, under the eyes of the checker."""
+    """``bookie.space.collector.LedgerHolder``: the bookie, under the eyes of the checker."""
 
     def __init__(self, machine: BookieMachine, bookie: Bookie, checker: UpkeepChecker) -> None:
         self._machine = machine

@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.collector import Collector
-from magnetar.bookie.entry_log_format import LOG_SUFFIX
-from magnetar.ledger.metadata import DEFAULT_ROOT, LedgerManager
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.bookie.space.collector import Collector
+from magnetar.bookie.storage.entry_log_format import LOG_SUFFIX
+from magnetar.ledger.catalog.metadata import DEFAULT_ROOT, LedgerManager
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
 from magnetar.sim.cluster import INSTANCE_ID, BookieMachine, Cluster, ClusterPlan
 from magnetar.sim.cluster_checkers import (

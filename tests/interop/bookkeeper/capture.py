@@ -17,11 +17,11 @@ from pathlib import Path
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.registration import BookieRegistration
-from magnetar.bookie.server import BookieServer
+from magnetar.bookie.serving.server import BookieServer
 from magnetar.config import BookieConfig, JournalConfig
 from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.env.zookeeper_server import ZooKeeperServer
-from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.metrics import Metrics
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie import bookie_pb2 as pb

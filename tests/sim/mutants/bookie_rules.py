@@ -6,10 +6,10 @@ import asyncio
 from contextlib import AbstractContextManager
 from typing import Any
 
-from magnetar.bookie.admission import RECOVERY, Admission
-from magnetar.bookie.fences import Fences
+from magnetar.bookie.ledgers.admission import RECOVERY, Admission
+from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.registration import BookieRegistration
-from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.model.errors import BookieIOError
 from tests.sim.mutants.mutant import Mutant, replaced
 

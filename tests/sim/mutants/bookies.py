@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.bookie import journal_scan, replay
-from magnetar.bookie.admission import Admission
-from magnetar.bookie.fences import Fences
-from magnetar.bookie.journal import Journal
-from magnetar.bookie.journal_format import LEDGER, commit_bytes, decode_ledger
-from magnetar.bookie.ledger_state import LedgerState
-from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.journal import journal_scan, replay
+from magnetar.bookie.journal.journal import Journal
+from magnetar.bookie.journal.journal_format import LEDGER, commit_bytes, decode_ledger
+from magnetar.bookie.ledgers.admission import Admission
+from magnetar.bookie.ledgers.fences import Fences
+from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.sim import cluster
 from tests.sim.mutants.mutant import Mutant, replaced
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from magnetar.ledger.owed import OwedEntries
-from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict, WriteState
-from magnetar.ledger.recovery_plan import Decision, EntryVote, LacCoverage
+from magnetar.ledger.recovering.recovery_plan import Decision, EntryVote, LacCoverage
+from magnetar.ledger.writing.owed import OwedEntries
+from magnetar.ledger.writing.quorum_write import (
+    FailureKind,
+    QuorumWrite,
+    Resend,
+    Verdict,
+    WriteState,
+)
 from magnetar.model.ids import BookieId
 from magnetar.sim.bookies import Stored
 

@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.ledger.deferred_sync import DeferredSync
-from magnetar.ledger.ensemble_change import EnsembleChange
-from magnetar.ledger.placement import replaced_fragments
-from magnetar.ledger.quorum_write import QuorumWrite
-from magnetar.ledger.stored_ledger import StoredLedger
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.catalog.stored_ledger import StoredLedger
+from magnetar.ledger.placing.placement import replaced_fragments
+from magnetar.ledger.writing.deferred_sync import DeferredSync
+from magnetar.ledger.writing.ensemble_change import EnsembleChange
+from magnetar.ledger.writing.quorum_write import QuorumWrite
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import LedgerClosedError, LedgerError, MetadataError
 from magnetar.model.ids import BookieId
 from tests.sim.mutants.mutant import Mutant, replaced

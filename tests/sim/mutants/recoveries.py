@@ -6,15 +6,16 @@ import asyncio
 from contextlib import AbstractContextManager
 from typing import Any
 
-from magnetar.ledger import client, last_confirmed, recovery, recovery_reads
+from magnetar.ledger import client
 from magnetar.ledger.bookies import AddFlag, ReadFlag
-from magnetar.ledger.last_confirmed import read_last_confirmed
-from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.recovery_plan import LacCoverage
-from magnetar.ledger.recovery_reads import RecoveryReads, _WindowReading
+from magnetar.ledger.catalog.stored_ledger import RecoveringLedger
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.recovering import last_confirmed, recovery, recovery_reads
+from magnetar.ledger.recovering.last_confirmed import read_last_confirmed
+from magnetar.ledger.recovering.recovery_plan import LacCoverage
+from magnetar.ledger.recovering.recovery_reads import RecoveryReads, _WindowReading
 from magnetar.ledger.replies import Refusal
-from magnetar.ledger.stored_ledger import RecoveringLedger
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import BookieUnavailableError
 from tests.sim.mutants.mutant import Mutant, replaced
 

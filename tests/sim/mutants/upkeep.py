@@ -7,22 +7,22 @@ from contextlib import AbstractContextManager, aclosing
 from typing import Any
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.collector import Collector
-from magnetar.bookie.compactor import Compactor
-from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter
-from magnetar.bookie.entry_log_format import HEADER_BYTES, encode_footer
-from magnetar.bookie.flusher import Flusher
-from magnetar.bookie.journal_format import DELETE
-from magnetar.bookie.ledger_table import LedgerTable
-from magnetar.bookie.log_counts import LogCounts
-from magnetar.bookie.log_usage import LogUsage
-from magnetar.bookie.marks import MarkFile
-from magnetar.bookie.missing_ledgers import MissingLedgers
-from magnetar.bookie.reclaim import Reclaimer
-from magnetar.bookie.replay import Replayer
-from magnetar.bookie.storage import LedgerStorage
-from magnetar.bookie.upkeep import Upkeep
-from magnetar.ledger.metadata import LedgerManager
+from magnetar.bookie.journal.journal_format import DELETE
+from magnetar.bookie.journal.replay import Replayer
+from magnetar.bookie.ledgers.ledger_table import LedgerTable
+from magnetar.bookie.space.collector import Collector
+from magnetar.bookie.space.compactor import Compactor
+from magnetar.bookie.space.log_counts import LogCounts
+from magnetar.bookie.space.log_usage import LogUsage
+from magnetar.bookie.space.missing_ledgers import MissingLedgers
+from magnetar.bookie.space.reclaim import Reclaimer
+from magnetar.bookie.space.upkeep import Upkeep
+from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
+from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, encode_footer
+from magnetar.bookie.storage.flusher import Flusher
+from magnetar.bookie.storage.marks import MarkFile
+from magnetar.bookie.storage.storage import LedgerStorage
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.model.errors import MetadataError
 from tests.sim.mutants.mutant import Mutant, replaced
 

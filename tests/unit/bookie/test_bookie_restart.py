@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
-from magnetar.bookie.entry_log_format import HEADER_BYTES, RECORD_HEADER_BYTES
+from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, RECORD_HEADER_BYTES
 from magnetar.config import BookieConfig
 from magnetar.env.disk import RealDisk
 from magnetar.metrics import Metrics

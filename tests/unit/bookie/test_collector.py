@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from magnetar.bookie.collector import Collector
-from magnetar.bookie.missing_ledgers import MissingLedgers
+from magnetar.bookie.space.collector import Collector
+from magnetar.bookie.space.missing_ledgers import MissingLedgers
 from magnetar.model.errors import MetadataError
 
 

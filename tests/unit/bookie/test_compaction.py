@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import RECOVERY, Bookie
-from magnetar.bookie.entry_log_format import log_ids, log_path
-from magnetar.bookie.location_index import LocationIndex
+from magnetar.bookie.storage.entry_log_format import log_ids, log_path
+from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
 from magnetar.env.disk import DiskFile, RealDisk
 from magnetar.metrics import Metrics

@@ -6,8 +6,13 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from magnetar.bookie.journal_format import JournalPosition
-from magnetar.bookie.storage import CHUNK_BYTES_MAX, PACED_FILL_MAX, REST_S_MAX, LedgerStorage
+from magnetar.bookie.journal.journal_format import JournalPosition
+from magnetar.bookie.storage.storage import (
+    CHUNK_BYTES_MAX,
+    PACED_FILL_MAX,
+    REST_S_MAX,
+    LedgerStorage,
+)
 from magnetar.config import BookieConfig
 from magnetar.env.disk import RealDisk
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
-from magnetar.bookie.reserve import Reserve
+from magnetar.bookie.space.reserve import Reserve
 from magnetar.env.disk import Buffer, DiskFile, DiskSpace, RealDisk
 from magnetar.model.errors import (
     BookieIOError,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.bookie.journal_blocks import (
+from magnetar.bookie.journal.journal_blocks import (
     ATTEMPTS,
     BLOCK_BYTES,
     begins_commit,

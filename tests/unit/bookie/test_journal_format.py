@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.journal_blocks import BLOCK_BYTES
-from magnetar.bookie.journal_format import (
+from magnetar.bookie.journal.journal_blocks import BLOCK_BYTES
+from magnetar.bookie.journal.journal_format import (
     ENTRY,
     LAC,
     LEDGER,
@@ -23,7 +23,7 @@ from magnetar.bookie.journal_format import (
     encode_ledger,
     seed_of,
 )
-from magnetar.bookie.journal_scan import FileScan
+from magnetar.bookie.journal.journal_scan import FileScan
 
 FILE_ID = 7
 

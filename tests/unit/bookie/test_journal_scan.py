@@ -12,9 +12,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.journal_blocks import BLOCK_BYTES
-from magnetar.bookie.journal_format import COMMIT_BYTES, ENTRY, encode_commit, seed_of
-from magnetar.bookie.journal_scan import FileScan
+from magnetar.bookie.journal.journal_blocks import BLOCK_BYTES
+from magnetar.bookie.journal.journal_format import COMMIT_BYTES, ENTRY, encode_commit, seed_of
+from magnetar.bookie.journal.journal_scan import FileScan
 
 FILE_ID = 7
 OLD_ID = 3

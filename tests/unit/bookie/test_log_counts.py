@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.entry_log_format import HEADER_BYTES, log_path, read_footer
+from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, log_path, read_footer
 from magnetar.config import BookieConfig
 from magnetar.env.disk import RealDisk
 from magnetar.model.errors import BookieIOError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from magnetar.bookie.journal_format import JournalPosition
-from magnetar.bookie.page_window import PageWindow
-from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.journal.journal_format import JournalPosition
+from magnetar.bookie.storage.page_window import PageWindow
+from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
 from magnetar.env.disk import RealDisk
 

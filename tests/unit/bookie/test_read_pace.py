@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.bookie.read_pace import ADDING_S, LEDGERS_MAX, REST_S_MAX, REST_SHARE, ReadPace
+from magnetar.bookie.storage.read_pace import (
+    ADDING_S,
+    LEDGERS_MAX,
+    REST_S_MAX,
+    REST_SHARE,
+    ReadPace,
+)
 
 
 def read(pace: ReadPace, ledger_id: int, following: int, seconds: float, now_s: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.entry_log_format import log_ids
+from magnetar.bookie.storage.entry_log_format import log_ids
 from magnetar.env.disk import RealDisk
 from magnetar.model.errors import NoLedgerError
 from tests.unit.bookie.storage_kit import add, crashed, entry, flip_bit, running, settings

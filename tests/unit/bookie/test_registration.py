@@ -10,7 +10,7 @@ import pytest
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.env.metadata import CreateMode, SessionState
 from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
-from magnetar.ledger.registry import BookieRegistry
+from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.errors import BookieRegisteredError, MetadataUnavailableError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie import flusher
-from magnetar.bookie.location_index import LocationIndex
+from magnetar.bookie.storage import flusher
+from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.model.errors import NoEntryError, NoLedgerError
 from tests.unit.bookie.storage_kit import WatchedDisk, add, crashed, entry, running, settings
 

@@ -11,20 +11,20 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter
-from magnetar.bookie.entry_log_format import (
+from magnetar.bookie.journal.journal_format import JournalPosition
+from magnetar.bookie.ledgers.ledger_state import inspect_entries
+from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
+from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
     decode_footer,
     log_ids,
     log_path,
 )
-from magnetar.bookie.journal_format import JournalPosition
-from magnetar.bookie.ledger_state import inspect_entries
-from magnetar.bookie.location_index import LocationIndex
-from magnetar.bookie.marks import MarkFile, Marks, decode_marks, encode_marks
-from magnetar.bookie.read_cache import ReadCache
-from magnetar.bookie.write_cache import WriteCache, WriteHalf
+from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.marks import MarkFile, Marks, decode_marks, encode_marks
+from magnetar.bookie.storage.read_cache import ReadCache
+from magnetar.bookie.storage.write_cache import WriteCache, WriteHalf
 from magnetar.env.disk import RealDisk
 from magnetar.model.errors import BadRequestError, BookieIOError, ConfigError
 from tests.unit.bookie.storage_kit import WatchedDisk, entry, flip_bit

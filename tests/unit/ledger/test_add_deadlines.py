@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from magnetar.ledger.add_deadlines import AddDeadlines
-from magnetar.ledger.quorum_write import FailureKind, QuorumWrite
+from magnetar.ledger.writing.add_deadlines import AddDeadlines
+from magnetar.ledger.writing.quorum_write import FailureKind, QuorumWrite
 
 
 def test_a_slot_is_late_when_it_owes_and_stands_still() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from magnetar.ledger.add_frames import AddFrames
+from magnetar.ledger.connections.add_frames import AddFrames
 from magnetar.wire.bookie import v2
 from magnetar.wire.bookie.messages import ADD_RECOVERY
 

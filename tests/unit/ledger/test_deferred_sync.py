@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import BookieUnavailableError, LedgerError
 from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, MemoryBookie, Outcomes, payloads

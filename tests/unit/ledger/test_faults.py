@@ -350,7 +350,7 @@ def test_a_failed_change_does_not_stop_the_close() -> None:
     """The store is away during an ensemble change; the writer ends, and closes at its LAC."""
 
     async def run(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("magnetar.ledger.stored_ledger.RETRY_DELAYS_S", (0.001, 0.001))
+        monkeypatch.setattr("magnetar.ledger.catalog.stored_ledger.RETRY_DELAYS_S", (0.001, 0.001))
         cluster = Cluster(5, (3, 3, 3))
         async with opened(cluster) as writer:
             outcomes = Outcomes()

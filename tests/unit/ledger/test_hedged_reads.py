@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.model.errors import BookieIOError
 from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads

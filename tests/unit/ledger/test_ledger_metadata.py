@@ -11,7 +11,7 @@ import pytest
 from magnetar.env.metadata import CreateMode, MetadataStore
 from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.env.sqlite_tree import SqliteTree
-from magnetar.ledger.metadata import LedgerManager
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.model.errors import (
     BadVersionError,
     LedgerError,

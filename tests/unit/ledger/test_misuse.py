@@ -10,10 +10,10 @@ import pytest
 
 from magnetar.config import LedgerConfig
 from magnetar.ledger import sync
+from magnetar.ledger.catalog.ledger_list import LedgerList
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import connect
-from magnetar.ledger.ledger_list import LedgerList
-from magnetar.ledger.metadata import LedgerManager
-from magnetar.ledger.writer import Buffer
+from magnetar.ledger.writing.writer import Buffer
 from magnetar.model.errors import (
     ConfigError,
     EntryTooLargeError,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from magnetar.ledger.bookies import AddDone
-from magnetar.ledger.pending_adds import Add, Answered, PendingAdds
+from magnetar.ledger.connections.pending_adds import Add, Answered, PendingAdds
 from magnetar.model.errors import MagnetarError
 
 

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from magnetar.ledger.placement import (
+from magnetar.ledger.placing.placement import (
     choose_ensemble,
     choose_replacements,
     no_replacement,
     replaced_fragments,
     without_empty_tail,
 )
-from magnetar.ledger.quarantine import QUARANTINE_S, Quarantine
+from magnetar.ledger.placing.quarantine import QUARANTINE_S, Quarantine
 from magnetar.model.errors import NotEnoughBookiesError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import Fragment

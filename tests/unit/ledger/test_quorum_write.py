@@ -6,7 +6,13 @@ import random
 
 import pytest
 
-from magnetar.ledger.quorum_write import FailureKind, QuorumWrite, Resend, Verdict, WriteState
+from magnetar.ledger.writing.quorum_write import (
+    FailureKind,
+    QuorumWrite,
+    Resend,
+    Verdict,
+    WriteState,
+)
 
 GONE = FailureKind.UNAVAILABLE
 

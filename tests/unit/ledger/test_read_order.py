@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from magnetar.ledger.hedging import HedgeBound
-from magnetar.ledger.read_order import DEMOTED_S, DEMOTED_S_MAX, ReadOrder
+from magnetar.ledger.reading.hedging import HedgeBound
+from magnetar.ledger.reading.read_order import DEMOTED_S, DEMOTED_S_MAX, ReadOrder
 from magnetar.model.ids import BookieId
 
 A, B, C = (BookieId(name) for name in "abc")

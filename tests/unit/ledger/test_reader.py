@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.model.errors import BookieIOError, LedgerError, NoEntryError
 from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, payloads

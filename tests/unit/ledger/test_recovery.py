@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.ledger.bookies import AddFlag
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.writer import LedgerWriter
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import (
     BookieIOError,
     BookieUnavailableError,

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from magnetar.ledger.recovery_plan import (
+from magnetar.ledger.recovering.recovery_plan import (
     Decision,
     EntryVote,
     LacCoverage,

@@ -8,14 +8,14 @@ from itertools import permutations
 
 import pytest
 
-from magnetar.ledger.placement import (
+from magnetar.ledger.placing.placement import (
     NOWHERE,
     BookieTraits,
     Placement,
     choose_ensemble,
     choose_replacements,
 )
-from magnetar.ledger.spread import spread_of
+from magnetar.ledger.placing.spread import spread_of
 from magnetar.model.errors import NotEnoughBookiesError
 from magnetar.model.ids import BookieId
 

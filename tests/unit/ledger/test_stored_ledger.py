@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.ledger import stored_ledger
-from magnetar.ledger.stored_ledger import RecoveringLedger, StoredLedger
+from magnetar.ledger.catalog import stored_ledger
+from magnetar.ledger.catalog.stored_ledger import RecoveringLedger, StoredLedger
 from magnetar.model.errors import (
     LedgerClosedError,
     LedgerFencedError,

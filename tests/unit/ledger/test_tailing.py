@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.ledger.lac_announcer import TRIES_MAX
-from magnetar.ledger.tailing import TailingReader
+from magnetar.ledger.reading.tailing import TailingReader
+from magnetar.ledger.writing.lac_announcer import TRIES_MAX
 from magnetar.model.errors import NoSuchLedgerError
 from magnetar.model.ledger import Fragment, LedgerState
 from magnetar.sim.virtual_time import run_virtual

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.placement import ANYWHERE, BookieTraits
-from magnetar.ledger.topology import Topology, read_topology_file
+from magnetar.ledger.placing.placement import ANYWHERE, BookieTraits
+from magnetar.ledger.placing.topology import Topology, read_topology_file
 from magnetar.model.errors import ConfigError, NotEnoughBookiesError
 from magnetar.model.ids import BookieId
 from magnetar.sim.virtual_time import run_virtual

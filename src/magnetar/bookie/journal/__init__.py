@@ -1,0 +1,1 @@
+"""The write-ahead log: commits, files, and what a start makes of them."""

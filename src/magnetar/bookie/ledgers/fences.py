@@ -1,0 +1,94 @@
+"""What is written of a ledger beside its entries: its key, its fence, its explicit LAC, its end.
+
+Rules:
+
+* The first add or fence of a ledger binds its master key; both are in the journal before any
+  entry or answer that depends on them.
+* A fence is durable before it is answered, by whichever reader.
+"""
+
+from __future__ import annotations
+
+from magnetar.bookie.journal.journal import Request
+from magnetar.bookie.journal.journal_format import (
+    DELETE,
+    LAC,
+    LEDGER,
+    encode_delete,
+    encode_lac,
+    encode_ledger,
+)
+from magnetar.bookie.ledgers.admission import RECOVERY, Admission, check_key, check_key_length
+from magnetar.bookie.ledgers.ledger_state import LAC_BODY_BYTES_MAX, LedgerState
+from magnetar.bookie.ledgers.ledger_table import LedgerTable
+from magnetar.bookie.ledgers.reads import EntryReads
+from magnetar.model.errors import BadRequestError, NoLedgerError
+
+
+class Fences:
+    """On the loop."""
+
+    def __init__(self, table: LedgerTable, admission: Admission, reads: EntryReads) -> None:
+        self._table = table
+        self._admission = admission
+        self._reads = reads
+
+    def bind(
+        self, ledger_id: int, ledger: LedgerState | None, master_key: bytes, begins: bool = False
+    ) -> LedgerState:
+        """Bind the master key: in the journal before whatever depends on it. ``begins``: this is
+        the ledger's first entry, so nothing of it can have been lost before."""
+        if ledger is None:
+            ledger = self._table.create(ledger_id, master_key)
+            ledger.epoch = ledger.storage.marks.epoch if begins else 0
+        ledger.master_key = master_key
+        ledger.storage.dirty[ledger_id] = ledger
+        record = encode_ledger(ledger_id, master_key, ledger.fenced)
+        ledger.journal.append(Request(LEDGER, (record,), len(record), None, ()))
+        return ledger
+
+    async def fence(self, ledger_id: int, master_key: bytes) -> LedgerState:
+        """Fence the ledger, durably; it is created if it is unknown."""
+        self._admission.check_open()
+        ledger = self._table.find(ledger_id)
+        if ledger is None:
+            check_key_length(ledger_id, master_key)
+            ledger = self._table.create(ledger_id, master_key)
+        elif ledger.deleted:
+            raise NoLedgerError(f"ledger {ledger_id} was deleted here")
+        else:
+            check_key(ledger, master_key)
+        if not ledger.fenced:
+            ledger.fenced = True
+            self.bind(ledger_id, ledger, master_key)
+        if not ledger.fence_durable:
+            await ledger.journal.barrier()
+            ledger.fence_durable = True
+        return ledger
+
+    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
+        if len(body) > LAC_BODY_BYTES_MAX:
+            raise BadRequestError(f"LAC of ledger {ledger_id}: body of {len(body)} bytes")
+        ledger = self._table.find(ledger_id)
+        self._admission.check_add(ledger_id, ledger, master_key, RECOVERY)
+        if ledger is None or not ledger.master_key:
+            ledger = self.bind(ledger_id, ledger, master_key)
+        if lac > ledger.explicit_lac:
+            ledger.explicit_lac, ledger.lac_body = lac, bytes(body)
+            ledger.storage.dirty[ledger_id] = ledger
+        await ledger.journal.write(LAC, encode_lac(ledger_id, lac, body))
+
+    async def delete(self, ledger_id: int) -> None:
+        self._admission.check_open()
+        ledger = self._table.find(ledger_id)
+        if ledger is None and ledger_id in (self._table.storage_of(ledger_id).strays or ()):
+            ledger = self._table.create(ledger_id, b"")
+        if ledger is None or (ledger.deleted and ledger_id not in ledger.storage.deleted):
+            return
+        ledger.deleted = True
+        ledger.storage.cache.drop_ledger(ledger_id)
+        ledger.storage.dirty[ledger_id] = ledger
+        ledger.storage.deleted[ledger_id] = None
+        self._reads.drop_ledger(ledger_id)
+        await ledger.journal.write(DELETE, encode_delete(ledger_id))
+        ledger.storage.deletion_journaled(ledger_id)

@@ -1,0 +1,128 @@
+"""What a bookie knows of one ledger, and where the ledger lives.
+
+Invariants: a bound master key never changes; a fence and a deletion are never undone; the last
+entry id and the LACs only grow.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from magnetar.bookie.journal.journal import Journal
+from magnetar.bookie.ledgers.ledger_record import LedgerRecord, decode_record
+from magnetar.bookie.storage.storage import LedgerStorage
+from magnetar.model.entry import ENTRY_HEADER_BYTES
+from magnetar.model.errors import BadRequestError
+
+LAC_BODY_BYTES_MAX = 4096
+
+_entry_head = struct.Struct(">qqq").unpack_from
+
+
+class LedgerState:
+    """One ledger, on the loop. ``epoch``: losses of this bookie (``Marks.epoch``) before the
+    ledger's first entry came; 0 also if that is not known."""
+
+    __slots__ = (
+        "deleted",
+        "epoch",
+        "explicit_lac",
+        "fence_durable",
+        "fenced",
+        "journal",
+        "lac",
+        "lac_body",
+        "last_entry_id",
+        "ledger_id",
+        "master_key",
+        "storage",
+    )
+
+    def __init__(
+        self, ledger_id: int, master_key: bytes, storage: LedgerStorage, journal: Journal
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.storage = storage
+        self.journal = journal
+        self.fenced = False
+        self.fence_durable = False
+        self.deleted = False
+        self.epoch = 0
+        self.last_entry_id = -1
+        self.lac = -1
+        self.explicit_lac = -1
+        self.lac_body = b""
+
+    @property
+    def certain(self) -> bool:
+        """Whether what is not held was never held: the bookie has lost nothing since."""
+        marks = self.storage.marks
+        return not marks.limbo or self.epoch == marks.epoch
+
+    def encode(self) -> bytes:
+        """The ledger's record in the index."""
+        return LedgerRecord(
+            self.fenced,
+            self.deleted,
+            self.epoch,
+            self.master_key,
+            self.last_entry_id,
+            self.lac,
+            self.explicit_lac,
+            self.lac_body,
+        ).encode()
+
+    def restore(self, record: bytes) -> None:
+        """Take over what ``encode`` gave. Raises ``BookieIOError`` if it is not that."""
+        found = decode_record(self.ledger_id, record)
+        self.fenced = self.fence_durable = found.fenced
+        self.deleted = found.deleted
+        self.epoch = found.epoch
+        self.master_key = found.master_key
+        self.last_entry_id = found.last_entry_id
+        self.lac = found.lac
+        self.explicit_lac = found.explicit_lac
+        self.lac_body = found.lac_body
+
+
+def inspect_entries(
+    ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes], entry_bytes_max: int
+) -> tuple[int, int, int]:
+    """Check the headers of a batch; (bytes, highest LAC, highest entry id).
+
+    Raises ``BadRequestError`` if a header does not name this ledger and entry, or an entry is
+    too short or too long: replay finds an entry by its header alone.
+    """
+    if len(entries) == len(entry_ids) == 1:  # a writer of many ledgers sends runs of one
+        (entry_id,), (data,) = entry_ids, entries
+        size = len(data)
+        if ENTRY_HEADER_BYTES <= size <= entry_bytes_max:
+            found_ledger, found_entry, lac = _entry_head(data)
+            if found_ledger == ledger_id and found_entry == entry_id >= 0:
+                return size, lac if lac > -1 else -1, entry_id
+    size = 0
+    lac = last = -1
+    if len(entry_ids) != len(entries) or not entries:
+        raise BadRequestError(
+            f"add to ledger {ledger_id}: {len(entry_ids)} ids for {len(entries)} entries"
+        )
+    for entry_id, data in zip(entry_ids, entries, strict=True):
+        length = len(data)
+        if not ENTRY_HEADER_BYTES <= length <= entry_bytes_max:
+            raise BadRequestError(
+                f"entry {ledger_id}:{entry_id} has {length} bytes; allowed are "
+                f"{ENTRY_HEADER_BYTES} to {entry_bytes_max} (entry_bytes_max)"
+            )
+        found_ledger, found_entry, found_lac = _entry_head(data)
+        if found_ledger != ledger_id or found_entry != entry_id or entry_id < 0:
+            raise BadRequestError(
+                f"entry {ledger_id}:{entry_id} has a header of {found_ledger}:{found_entry}"
+            )
+        if found_lac > lac:
+            lac = found_lac
+        if entry_id > last:
+            last = entry_id
+        size += length
+    return size, lac, last

@@ -1,0 +1,75 @@
+"""Which ledgers the bookie knows, and where each has its place.
+
+A ledger's directory is ``ledger id % directories`` and its journal ``ledger id % journals``. A
+ledger is looked up in the index when it is first touched (one point lookup, mostly answered by a
+bloom filter in memory) and kept until it is clean and many others have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from magnetar.bookie.journal.journal import Journal
+from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.storage.storage import LedgerStorage
+
+LEDGERS_KEPT_MAX = 16_384
+
+
+class LedgerTable:
+    def __init__(self, storages: Sequence[LedgerStorage], journals: Sequence[Journal]) -> None:
+        self.storages = storages
+        self.journals = journals
+        self._states: dict[int, LedgerState] = {}
+        self.get_loaded = self._states.get
+        """The ledger's state if it is in memory; no lookup."""
+        self.new_from = 1 << 63
+        """Ledgers with this id and above were made after the bookie's last loss; 2^63: none is
+        known to be."""
+
+    def storage_of(self, ledger_id: int) -> LedgerStorage:
+        return self.storages[ledger_id % len(self.storages)]
+
+    def journal_of(self, ledger_id: int) -> Journal:
+        return self.journals[ledger_id % len(self.journals)]
+
+    def find(self, ledger_id: int) -> LedgerState | None:
+        """The ledger's state, from memory or the index; None: never heard of."""
+        state = self._states.get(ledger_id)
+        if state is not None or ledger_id < 0:
+            return state
+        storage = self.storage_of(ledger_id)
+        record = storage.location_index.ledger(ledger_id)
+        if record is None:
+            return None
+        state = self._new(ledger_id, b"")
+        state.restore(record)
+        self._states[ledger_id] = state
+        return state
+
+    def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
+        """A ledger never heard of; dirty until the next flush."""
+        state = self._states[ledger_id] = self._new(ledger_id, master_key)
+        state.storage.dirty[ledger_id] = state
+        return state
+
+    def _new(self, ledger_id: int, master_key: bytes) -> LedgerState:
+        storage, journal = self.storage_of(ledger_id), self.journal_of(ledger_id)
+        return LedgerState(ledger_id, master_key, storage, journal)
+
+    def loaded(self) -> Iterator[LedgerState]:
+        return iter(self._states.values())
+
+    def shrink(self) -> None:
+        """Forget clean ledgers when too many are in memory. Call after a flush, on the loop,
+        when no flush of any directory is under way."""
+        if len(self._states) <= LEDGERS_KEPT_MAX:
+            return
+        dirty = {ledger_id for storage in self.storages for ledger_id in storage.dirty}
+        idle = [
+            ledger_id
+            for ledger_id, state in self._states.items()
+            if ledger_id not in dirty and (state.fence_durable or not state.fenced)
+        ]
+        for ledger_id in idle[: len(self._states) - LEDGERS_KEPT_MAX // 2]:
+            del self._states[ledger_id]

@@ -1,0 +1,133 @@
+"""The bookie's reads from entry logs: shared, cached, paced.
+
+Rules:
+
+* Readers of the same entry share one read, and what follows it is kept for a while.
+* What is kept is never older than what the write cache has or had: an entry that was added again
+  leaves the cache (``drop_entries``), and a read that was under way then is not kept.
+* A reader that goes forward rests while entries are being added (``storage.read_pace``).
+* At most ``READS_MAX`` reads are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.storage.read_cache import ReadCache
+from magnetar.bookie.storage.read_pace import ReadPace
+from magnetar.config import BookieConfig
+from magnetar.model.errors import TooManyRequestsError
+
+READS_MAX = 1024
+
+
+class EntryReads:
+    """``appended_bytes``: what adds have brought so far, of all journals. Used on the loop."""
+
+    def __init__(self, config: BookieConfig, appended_bytes: Callable[[], int]) -> None:
+        self._config = config
+        self._appended_bytes = appended_bytes
+        self._cache = ReadCache(config.read_cache_bytes)
+        self._pace = ReadPace()
+        self._under_way: dict[tuple[int, int], asyncio.Future[list[bytes]]] = {}
+        self._outdated: set[tuple[int, int]] = set()  # of those: what they read may be old
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes kept."""
+        return self._cache.byte_count
+
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry if it is kept here."""
+        return self._cache.get(ledger_id, entry_id)
+
+    def at_hand(self, ledger: LedgerState, entry_id: int, count: int) -> Sequence[bytes]:
+        """The entry and what follows it, as far as memory has them in a row; empty: ask
+        ``fetch``."""
+        written = ledger.storage.cache.run(ledger.ledger_id, entry_id, count)
+        return written or self._cache.run(ledger.ledger_id, entry_id, count)
+
+    def drop_entries(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """These entries are being added again."""
+        self._outdate(ledger_id)
+        self._cache.drop_entries(ledger_id, entry_ids)
+
+    def drop_ledger(self, ledger_id: int) -> None:
+        """The ledger was deleted."""
+        self._outdate(ledger_id)
+        self._cache.drop_ledger(ledger_id)
+
+    def _outdate(self, ledger_id: int) -> None:
+        self._outdated.update(key for key in self._under_way if key[0] == ledger_id)
+
+    async def fetch(
+        self, ledger: LedgerState, entry_id: int, count: int, bytes_max: int
+    ) -> Sequence[bytes]:
+        """Read from the entry log: ``count`` entries from ``entry_id`` on, if they lie there one
+        behind the other and within ``bytes_max`` bytes; a reader of one gets those that follow
+        read ahead. Empty: the index has no such entry. Raises ``BookieIOError``,
+        ``TooManyRequestsError``."""
+        key = (ledger.ledger_id, entry_id)
+        while key not in self._under_way:
+            rest_s = self._pace.rest_s(*key, self._appended_bytes(), _now_s())
+            if not rest_s:
+                break
+            await asyncio.sleep(rest_s)
+        future = shared = self._under_way.get(key)
+        if future is None:
+            future = self._begin(ledger, entry_id, count, bytes_max)
+        found = await asyncio.shield(future)
+        if not found and shared is not None:  # it may have looked before the entry came
+            return await self.fetch(ledger, entry_id, count, bytes_max)
+        kept = _older(ledger, entry_id, found)
+        return kept if kept or not found else self.at_hand(ledger, entry_id, count)
+
+    def _begin(
+        self, ledger: LedgerState, entry_id: int, count: int, bytes_max: int
+    ) -> asyncio.Future[list[bytes]]:
+        ledger_id, config = ledger.ledger_id, self._config
+        key = (ledger_id, entry_id)
+        if len(self._under_way) >= READS_MAX:
+            raise TooManyRequestsError(
+                f"read of entry {ledger_id}:{entry_id}: {READS_MAX} reads are under way; "
+                "try again later"
+            )
+        ahead = count == 1
+        count = config.read_ahead_entries if ahead else count
+        bytes_max = min(bytes_max, config.read_ahead_bytes)
+        future = ledger.storage.read(ledger_id, entry_id, count, bytes_max, ahead)
+        self._under_way[key] = future
+        self._pace.begun(ledger_id, entry_id + count)
+        begun_s = _now_s()
+
+        def ended(future: asyncio.Future[list[bytes]]) -> None:
+            del self._under_way[key]
+            outdated = key in self._outdated
+            self._outdated.discard(key)
+            if future.cancelled() or future.exception() is not None or ledger.deleted:
+                return
+            found = future.result()
+            if found:
+                self._pace.ended(ledger_id, entry_id + len(found), begun_s, _now_s())
+            if not outdated:
+                self._cache.put(ledger_id, entry_id, _older(ledger, entry_id, found))
+
+        future.add_done_callback(ended)
+        return future
+
+
+def _older(ledger: LedgerState, entry_id: int, found: list[bytes]) -> list[bytes]:
+    """``found`` up to the first entry of which the write cache has newer bytes."""
+    cache = ledger.storage.cache
+    if not cache.has_ledger(ledger.ledger_id):
+        return found
+    for place in range(len(found)):
+        if cache.get(ledger.ledger_id, entry_id + place) is not None:
+            return found[:place]
+    return found
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,95 @@
+"""The bookie's TCP server: listens, keeps its sessions, watches their deadlines, ends them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from magnetar.bookie.core import BookieCore
+from magnetar.bookie.serving.lac_watch import LacWatch
+from magnetar.bookie.serving.session import BookieSession, SessionLimits
+from magnetar.env.tasks import TaskScope
+
+log = structlog.get_logger(__name__)
+
+CONNECTIONS_MAX = 10_000
+SWEEPS_PER_TIMEOUT = 4
+
+
+class BookieServer:
+    """Serves ``core`` over BookKeeper's protocol.
+
+    ``host`` and ``port`` (0: a free one) are where to listen. Past ``connections_max``
+    connections, new ones are closed at once.
+    """
+
+    def __init__(
+        self,
+        core: BookieCore,
+        host: str,
+        port: int,
+        limits: SessionLimits | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._core = core
+        self._host = host
+        self._port = port
+        self._limits = limits or SessionLimits()
+        self._connections_max = connections_max
+        self._watch = LacWatch()
+        self._sessions: dict[BookieSession, None] = {}
+        self._scope = TaskScope(f"bookie server {host}:{port}")
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on. Requires ``start``."""
+        assert self._server is not None, "start the server first"
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._sessions)
+
+    async def start(self) -> None:
+        """Listen. Raises ``OSError`` when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._session, self._host, self._port)
+        self._scope.spawn(self._sweep(), "frame deadlines")
+
+    def _session(self) -> BookieSession:
+        return BookieSession(
+            self._core, self._limits, self._watch, self._scope, self._began, self._ended
+        )
+
+    def _began(self, session: BookieSession) -> None:
+        if len(self._sessions) >= self._connections_max:
+            log.warning(
+                "connection refused: too many",
+                peer=session.peer,
+                connections_max=self._connections_max,
+            )
+            session.abort()
+            return
+        self._sessions[session] = None
+
+    def _ended(self, session: BookieSession) -> None:
+        self._sessions.pop(session, None)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._limits.frame_timeout_s / SWEEPS_PER_TIMEOUT)
+            now_s = loop.time()
+            for session in tuple(self._sessions):
+                session.check_frame_deadline(now_s)
+
+    async def close(self) -> None:
+        """Stop listening, end every connection (answers already made leave first). Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        for session in tuple(self._sessions):
+            session.close()
+        await self._scope.close()

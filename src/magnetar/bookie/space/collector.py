@@ -1,0 +1,108 @@
+"""Forgets ledgers that the metadata store no longer has, so that their space can be given back.
+
+Rules (which ledgers: ``missing_ledgers.py``):
+
+* The bookie's ledgers are listed before the store's. A ledger's metadata is made before its first
+  entry and lives as long as anybody may read it, so one that the bookie has and the store has not
+  was deleted.
+* A sweep that cannot be sure of the store (``living`` raises) deletes nothing and counts for
+  nothing.
+* The store is asked for lists, a directory of ledgers each, never for one ledger; a pause lies
+  between any ``PAUSE_LEDGERS`` ids of its answers, and ids past the last one held are not asked
+  for. Of the answers only what the bookie holds is kept.
+* Deletions are a journal record each: a pause lies between ``DELETE_BATCH`` of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+import structlog
+
+from magnetar.bookie.space.missing_ledgers import MissingLedgers
+from magnetar.model.errors import BookieError, MetadataError
+
+log = structlog.get_logger(__name__)
+
+PAUSE_LEDGERS = 1000
+PAUSE_S = 0.002
+DELETE_BATCH = 50
+
+
+class LedgerHolder(Protocol):
+    """The bookie, as far as this is concerned."""
+
+    async def ledgers(self) -> list[int]: ...
+
+    async def delete_ledger(self, ledger_id: int) -> None: ...
+
+
+class LivingLedgers(Protocol):
+    """The ids of all ledgers of the cluster, ascending. Raises ``MetadataError`` when the store
+    cannot be asked, or is not the one that the bookie belongs to."""
+
+    def __call__(self) -> AsyncGenerator[int, None]: ...
+
+
+class Collector:
+    """``grace_s``: how long a ledger must be missing before it is deleted here."""
+
+    def __init__(
+        self,
+        bookie: LedgerHolder,
+        living: LivingLedgers,
+        grace_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bookie = bookie
+        self._living = living
+        self._missing = MissingLedgers(grace_s)
+        self._clock = clock
+
+    async def run(self, interval_s: float) -> None:
+        """Sweep for ever, every ``interval_s``."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                deleted = await self.sweep()
+            except (MetadataError, BookieError) as error:
+                log.warning("deleted ledgers not looked for", error=str(error))
+                continue
+            if deleted:
+                log.info("deleted ledgers forgotten", count=len(deleted), first=deleted[0])
+
+    async def sweep(self) -> list[int]:
+        """One look; returns what it deleted. Raises ``MetadataError``, ``BookieError``."""
+        held = await self._bookie.ledgers()
+        try:
+            living = await self._living_of(held)
+        except MetadataError:
+            self._missing.start_again()
+            raise
+        gone = self._missing.look(held, living, self._clock())
+        for count, ledger_id in enumerate(gone, 1):
+            await self._bookie.delete_ledger(ledger_id)
+            if count % DELETE_BATCH == 0:
+                await asyncio.sleep(PAUSE_S)
+        return gone
+
+    async def _living_of(self, held: Sequence[int]) -> frozenset[int]:
+        """Which of ``held`` (ascending) the store has."""
+        if not held:
+            return frozenset()
+        wanted, found, last = frozenset(held), [], held[-1]
+        count = 0
+        async with aclosing(self._living()) as living:
+            async for ledger_id in living:
+                if ledger_id > last:
+                    break
+                if ledger_id in wanted:
+                    found.append(ledger_id)
+                count += 1
+                if count % PAUSE_LEDGERS == 0:
+                    await asyncio.sleep(PAUSE_S)
+        return frozenset(found)

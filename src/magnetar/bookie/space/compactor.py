@@ -1,0 +1,410 @@
+"""Compaction of a ledger directory's entry logs: gives back the space of deleted ledgers that
+share a log with living ones. When, and which logs: ``compaction_plan.py``.
+
+    step                                                  a crash behind it leaves
+    1  begin the new log; its header names the sources    a log without footer: removed at a start
+    2  copy what the index has in the sources             the same
+    3  sync, footer, sync: the new log is whole           an unfinished one: taken up again at 4
+    4  point the index to the new log, batch by batch     the same; a batch is moved once only
+    5  sync the index                                     the same
+    6  remove the sources                                 what sources are left are removed
+
+Invariants:
+
+* The index points to whole, durable records at every moment: to the sources until 4, to either
+  in between, to the new log after.
+* The sources are closed, and every record in them that anybody may read is in the index already:
+  so 2 misses nothing. Index changes happen in the flush lane only, each against what the index
+  says then.
+* A source with damage in it is not compacted: the damage stays where the index says it is, so its
+  entry is answered with an error and not forgotten.
+
+What has been copied, and what has been written and verified, leaves the kernel's page cache at
+once: nobody reads it soon, and what readers and flushes have there stays. The copying has a lane
+of its own, takes ``WALK_BYTES`` at a time and rests between, so that all reading and writing stays
+below ``compaction_bytes_per_s``; not while the disk is nearly full, when no adds are taken.
+
+If there is no room to copy to, the sources give back in place what is dead in them (``holes.py``),
+a log at a time, the one with most of it first, until one fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Container
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from magnetar.bookie.space.compaction_plan import Compaction, plan, wasteful
+from magnetar.bookie.space.disk_space import is_no_space
+from magnetar.bookie.space.holes import DeadRanges, can_punch, punch
+from magnetar.bookie.space.log_counts import LogCounts
+from magnetar.bookie.space.log_usage import LogUse
+from magnetar.bookie.space.reclaim import ClosedLog, Reclaimer, inspect_log
+from magnetar.bookie.storage.entry_log import EntryLogWriter, LogIds
+from magnetar.bookie.storage.entry_log_format import (
+    HEADER_BYTES,
+    SOURCES_MAX,
+    Footer,
+    RecordPlace,
+    RecordWalk,
+    log_path,
+    record_at,
+    seed_of,
+)
+from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.env.disk import CANNOT_PUNCH, Disk, DiskFile, Lane
+from magnetar.model.errors import BookieIOError
+
+log = structlog.get_logger(__name__)
+
+SYNC_BYTES = 1 << 20
+"""Written between syncs: one large sync would hold up the journal's on the same device."""
+
+
+class Storage(Protocol):
+    """The ledger directory, as far as this is concerned."""
+
+    path: Path
+    flush_lane: Lane
+    location_index: LocationIndex
+    reclaimer: Reclaimer
+    log_ids: LogIds
+    settled_id: int
+
+    def end_log(self, share: float) -> None: ...
+
+
+class Pace(NamedTuple):
+    """``bytes_per_s``: read and written together; ``pressing`` says that space matters more;
+    ``sleep`` takes seconds."""
+
+    bytes_per_s: int
+    pressing: Callable[[], bool]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+class _Source:
+    """One log being copied. In the compaction lane."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, log_id: int, dead: Container[int], end: int
+    ) -> None:
+        """``dead``: its deleted ledgers; ``end``: where its records end."""
+        self.log_id = log_id
+        self.dead = dead
+        self.seed = seed_of(log_id)
+        self.file: DiskFile = disk.open(log_path(directory, log_id))
+        self.walk = RecordWalk(self.file, log_id, end)
+
+    def damaged(self, offset: int) -> _DamagedLogError:
+        return _damage(self.file.path, self.log_id, offset)
+
+
+class Compactor:
+    """Of one ledger directory. Methods are called on the loop, one at a time."""
+
+    def __init__(
+        self, storage: Storage, disk: Disk, lane: Lane, log_bytes_max: int, pace: Pace
+    ) -> None:
+        self._storage = storage
+        self._disk = disk
+        self._lane = lane
+        self._log_bytes_max = log_bytes_max
+        self._pace = pace
+        self._damaged: set[int] = set()
+        self._punched: dict[int, int] = {}
+        """Log id -> what was live in it when it gave back the rest; -1: it has not."""
+        self._cannot_punch = False
+        self._counts = LogCounts(storage, disk, lane, self._rest)
+        self.copied_bytes = 0
+
+    # -- after a start ------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Take up what a crash has cut short, and count logs that have no footer. Raises
+        ``BookieIOError``, ``OSError``."""
+        reclaimer = self._storage.reclaimer
+        while reclaimer.unfinished:
+            await self._guarded(self._take_up(reclaimer.unfinished[0]))
+            del reclaimer.unfinished[0]
+        while reclaimer.unknown:
+            await self._counts.count(reclaimer.unknown[0])
+            del reclaimer.unknown[0]
+        self._damaged.update(await self._counts.settle())
+        await self._storage.flush_lane.run(lambda: reclaimer.remove_dead(self._storage.settled_id))
+
+    async def _take_up(self, unfinished: ClosedLog) -> int:
+        log_id, sources = unfinished.log_id, unfinished.sources
+        if unfinished.footer is not None:
+            log.info("compaction is taken up again", log=log_id, sources=sources)
+            return await self._finish(unfinished, unfinished.footer)
+        if await self._lane.run(lambda: self._referenced(unfinished)):
+            log.error(
+                "a compacted entry log has no whole footer though the index refers to it; it and "
+                "its sources are kept",
+                path=str(log_path(self._storage.path, log_id)),
+            )
+            self._damaged.update((log_id, *sources))
+        else:
+            log.info("compaction was cut short; it will be done anew", log=log_id)
+            await self._storage.flush_lane.run(lambda: self._storage.reclaimer.remove([log_id]))
+        for source in sources:
+            await self._counts.count(source)
+        return 0
+
+    def _referenced(self, unfinished: ClosedLog) -> bool:
+        """Whether the index points into a log that was not finished: it must not."""
+        index, log_id = self._storage.location_index, unfinished.log_id
+        file = self._disk.open(log_path(self._storage.path, log_id))
+        try:
+            for place in RecordWalk(file, log_id, unfinished.byte_count):
+                location = index.location(place.ledger_id, place.entry_id)
+                if location is not None and location[0] == log_id:
+                    return True
+        finally:
+            file.close()
+        return False
+
+    # -- passes -------------------------------------------------------------------------------
+
+    async def compact(self, share: float, room_bytes: Callable[[], int]) -> int:
+        """Compact every log with a live share under ``share``, as far as there is room. Returns
+        how many logs were removed. Raises ``BookieIOError``, ``OSError``."""
+        storage = self._storage
+        if self._pace.pressing():
+            await storage.flush_lane.run(lambda: storage.end_log(share))
+        removed = 0
+        while True:
+            try:
+                await self.settle()
+                work = await self._next(share, room_bytes())
+                if work is not None:
+                    removed += await self._guarded(self._compact(work))
+                    continue
+            except (BookieIOError, OSError) as error:
+                if not is_no_space(error) or not await self._punch_one(share):
+                    raise
+                continue
+            if not await self._punch_one(share):
+                return removed
+
+    async def _guarded(self, work: Awaitable[int]) -> int:
+        """What meets damage is not tried again in this life of the bookie."""
+        try:
+            return await work
+        except _DamagedLogError as error:
+            log.error("entry logs are not compacted", logs=error.log_ids, error=str(error))
+            self._damaged.update(error.log_ids)
+            return 0
+
+    async def _next(self, share: float, room_bytes: int) -> Compaction | None:
+        return plan(await self._sound(), share, room_bytes, self._log_bytes_max, SOURCES_MAX)
+
+    async def _sound(self) -> list[LogUse]:
+        """The logs that may be compacted."""
+        storage = self._storage
+        uses = await storage.flush_lane.run(
+            lambda: storage.reclaimer.usage.uses(storage.settled_id)
+        )
+        held = {log_id for each in storage.reclaimer.unfinished for log_id in each.sources}
+        return [use for use in uses if use.log_id not in self._damaged | held]
+
+    async def _compact(self, work: Compaction) -> int:
+        storage = self._storage
+        writer = EntryLogWriter(
+            self._disk, storage.path, 1 << 62, storage.log_ids, sources=work.sources
+        )
+        try:
+            for source in work.sources:
+                await self._copy(source, writer)
+            await self._lane.run(writer.sync)
+            await self._lane.run(writer.finish)
+        except BaseException:
+            await asyncio.shield(self._lane.run(lambda: self._discard(writer)))
+            raise
+        if not writer.log_id:  # the index has nothing in them: written twice, or deleted since
+            return len(await storage.flush_lane.run(lambda: self._remove(work.sources)))
+        found = await self._lane.run(lambda: inspect_log(self._disk, storage.path, writer.log_id))
+        if found.footer is None:
+            raise BookieIOError(f"entry log {writer.log_id} of {storage.path} was not written")
+        storage.reclaimer.unfinished.append(found)
+        removed = await self._finish(found, found.footer)
+        storage.reclaimer.unfinished.remove(found)
+        return removed
+
+    def _remove(self, sources: tuple[int, ...]) -> list[int]:
+        return self._storage.reclaimer.remove(sources)
+
+    def _discard(self, writer: EntryLogWriter) -> None:
+        """Nothing refers to what was copied so far."""
+        writer.abandon()
+        path = log_path(self._storage.path, writer.log_id)
+        if writer.log_id and path.name in self._disk.list(self._storage.path):
+            self._disk.remove(path)
+
+    # -- copying ------------------------------------------------------------------------------
+
+    async def _copy(self, log_id: int, writer: EntryLogWriter) -> None:
+        storage, usage = self._storage, self._storage.reclaimer.usage
+        dead, size = await storage.flush_lane.run(lambda: usage.state(log_id))
+        source = await self._lane.run(
+            lambda: _Source(self._disk, storage.path, log_id, dead, HEADER_BYTES + size)
+        )
+        unsynced_bytes = 0
+        try:
+            while not source.walk.whole:
+                read, written = await self._lane.run(lambda: self._copy_some(source, writer))
+                unsynced_bytes += written
+                if unsynced_bytes >= SYNC_BYTES:
+                    await self._lane.run(writer.sync)
+                    unsynced_bytes = 0
+                await self._rest(read + written)
+        finally:
+            source.file.close()
+
+    def _copy_some(self, source: _Source, writer: EntryLogWriter) -> tuple[int, int]:
+        """In the compaction lane; (bytes read, bytes written)."""
+        data, start, places = source.walk.step()
+        if not places and not source.walk.whole:  # it may have ended with a hole
+            raise source.damaged(source.walk.pos)
+        location = self._storage.location_index.location
+        rows = []
+        for ledger_id, entry_id, offset, _ in places:
+            if ledger_id in source.dead:  # the index may not know it yet, for want of room
+                continue
+            if location(ledger_id, entry_id) != (source.log_id, offset):
+                continue
+            entry = record_at(data, offset - start, source.seed)
+            if entry is None:
+                raise source.damaged(offset)
+            rows.append((ledger_id, entry_id, entry))
+        written = sum(len(row[2]) for row in rows)
+        for begin in range(0, len(rows), BATCH_MAX):
+            writer.append(rows[begin : begin + BATCH_MAX])
+        self.copied_bytes += written
+        self._disk.drop_cached(source.file.path, start, source.walk.pos)
+        return len(data), written
+
+    # -- without room to copy to --------------------------------------------------------------
+
+    async def _punch_one(self, share: float) -> bool:
+        """Have a log with a live share under ``share`` give back in place what is dead in it.
+        False: none is left to, or the disk is not nearly full. Raises ``OSError``."""
+        if not self._pace.pressing() or self._cannot_punch:
+            return False
+        sound = await self._sound()
+        self._punched = {use.log_id: self._punched.get(use.log_id, -1) for use in sound}
+        worst = wasteful(sound, share, self._punched)
+        if worst is None:
+            return False
+        self._punched[worst.log_id] = worst.live_bytes
+        try:
+            freed = await self._guarded(self._punch(worst.log_id))
+        except FileNotFoundError:
+            return True  # its last ledger has been deleted meanwhile
+        except OSError as error:
+            if error.errno not in CANNOT_PUNCH:
+                raise
+            self._cannot_punch = True
+            path = str(self._storage.path)
+            log.warning(
+                "the file system cannot free parts of a file; a disk without a byte gets room "
+                "from entry logs in which all is deleted only",
+                path=path,
+            )
+            return False
+        log.warning("no room to compact: freed in place", log=worst.log_id, byte_count=freed)
+        return True
+
+    async def _punch(self, log_id: int) -> int:
+        """Returns the bytes that are holes now."""
+        disk, usage, freed = self._disk, self._storage.reclaimer.usage, 0
+        path = log_path(self._storage.path, log_id)
+        dead, size = await self._storage.flush_lane.run(lambda: usage.state(log_id))
+        file = await self._lane.run(lambda: disk.open(path))
+        ranges = DeadRanges(file, log_id, HEADER_BYTES + size, dead)
+        try:
+            await self._lane.run(lambda: can_punch(file, disk.size(path)))
+            while not ranges.whole:
+                read, damaged_at = await self._lane.run(ranges.step)
+                if damaged_at is not None:
+                    raise _damage(file.path, log_id, damaged_at)
+                if ranges.full:
+                    freed += await self._lane.run(lambda: punch(file, log_id, ranges.take()))
+                await self._rest(read)
+        finally:
+            file.close()
+        self._disk.drop_cached(path, 0, HEADER_BYTES + size)
+        return freed
+
+    # -- from the sources to the new log ------------------------------------------------------
+
+    async def _finish(self, unfinished: ClosedLog, footer: Footer) -> int:
+        """Steps 4 to 6. What fails here is taken up again by the next pass."""
+        storage, log_id, sources = self._storage, unfinished.log_id, unfinished.sources
+        path = log_path(storage.path, log_id)
+        file = await self._lane.run(lambda: self._disk.open(path))
+        walk = RecordWalk(file, log_id, footer.offset)
+        moving = frozenset(sources)
+        try:
+            while not walk.whole:
+                places = await self._lane.run(lambda: self._verify_some(walk, unfinished))
+                for begin in range(0, len(places), BATCH_MAX):
+                    await self._move(log_id, places[begin : begin + BATCH_MAX], moving)
+        finally:
+            file.close()
+        gone = await storage.flush_lane.run(
+            lambda: storage.reclaimer.replace(log_id, footer, sources)
+        )
+        log.info("entry logs compacted", log=log_id, sources=sources, byte_count=footer.offset)
+        return len(gone)
+
+    def _verify_some(self, walk: RecordWalk, unfinished: ClosedLog) -> list[RecordPlace]:
+        """In the compaction lane; as ``_verified``."""
+        start = walk.pos
+        places = _verified(walk, unfinished)
+        path = log_path(self._storage.path, unfinished.log_id)
+        self._disk.drop_cached(path, start, walk.pos)
+        return places
+
+    async def _move(self, log_id: int, places: list[RecordPlace], sources: frozenset[int]) -> None:
+        reclaimer = self._storage.reclaimer
+        await self._storage.flush_lane.run(lambda: reclaimer.move(log_id, places, sources))
+        await self._rest(sum(place.length for place in places))
+
+    async def _rest(self, byte_count: int) -> None:
+        pressing = self._pace.pressing()
+        await self._pace.sleep(0 if pressing else byte_count / self._pace.bytes_per_s)
+
+
+class _DamagedLogError(BookieIOError):
+    """``log_ids``: what must be left as it is."""
+
+    def __init__(self, log_ids: tuple[int, ...], message: str) -> None:
+        super().__init__(message)
+        self.log_ids = log_ids
+
+
+def _damage(path: Path, log_id: int, offset: int) -> _DamagedLogError:
+    return _DamagedLogError(
+        (log_id,),
+        f"{path} is damaged at offset {offset}; it is not compacted: read what was there from "
+        "another bookie and let re-replication restore this copy",
+    )
+
+
+def _verified(walk: RecordWalk, unfinished: ClosedLog) -> list[RecordPlace]:
+    """The next records of a compacted log, all whole. Raises ``_DamagedLogError``."""
+    data, start, places = walk.step()
+    seed = seed_of(unfinished.log_id)
+    bad = [one.offset for one in places if record_at(data, one.offset - start, seed) is None]
+    if bad or not places:
+        raise _DamagedLogError(
+            (unfinished.log_id, *unfinished.sources),
+            f"compacted entry log {unfinished.log_id} is damaged at {bad[0] if bad else walk.pos}; "
+            f"it and what it replaces ({unfinished.sources}) are kept",
+        )
+    return places

@@ -1,0 +1,187 @@
+"""The closed entry logs of a ledger directory: what they hold of use, and their end.
+
+Used by the directory's flush lane only, so that index, deletions and logs change one after the
+other. Blocking; raises ``OSError`` and ``BookieIOError``.
+
+Rules:
+
+* A log is removed when all of its ledgers are deleted, durably (in the journal at least; a deleted
+  ledger takes no entry any more, its record stays and refuses), or when a compacted one replaces
+  it.
+* The index is moved from a log to the one that replaces it by ``move``: an entry that was added
+  again or deleted meanwhile is not where the old log had it, and is left alone.
+* A log without footer is never removed before its ledgers are counted (``log_counts.py``).
+* A compacted log with sources that still exist is ``unfinished``: a crash came between its
+  completion and theirs. ``compactor.py`` takes such work up again at a start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from magnetar.bookie.ledgers.ledger_record import record_deleted
+from magnetar.bookie.space.compaction_plan import dead
+from magnetar.bookie.space.log_usage import LogUsage
+from magnetar.bookie.storage.entry_log_format import (
+    HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    Footer,
+    RecordPlace,
+    decode_header,
+    log_ids,
+    log_path,
+    read_footer,
+)
+from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.env.disk import Disk
+
+log = structlog.get_logger(__name__)
+
+
+class ClosedLog(NamedTuple):
+    """``sources``: the logs it was made to replace; ``footer`` None: it has no whole one."""
+
+    log_id: int
+    byte_count: int
+    sources: tuple[int, ...]
+    footer: Footer | None
+
+
+def inspect_log(disk: Disk, directory: Path, log_id: int) -> ClosedLog:
+    """Header and footer; a header that is not whole tells of no sources."""
+    path = log_path(directory, log_id)
+    size = disk.size(path)
+    file = disk.open(path)
+    try:
+        sources = decode_header(file.pread(HEADER_BYTES, 0), log_id) or ()
+        return ClosedLog(log_id, size, sources, read_footer(file, log_id, size))
+    finally:
+        file.close()
+
+
+class Reclaimer:
+    """``removed`` is told of logs that are no more: an open file keeps its space."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        index: LocationIndex,
+        removed: Callable[[Sequence[int]], None],
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._index = index
+        self._removed = removed
+        self.usage = LogUsage(RECORD_HEADER_BYTES)
+        self._found_max = 0
+        self.unfinished: list[ClosedLog] = []
+        self.unknown: list[int] = []
+        """Logs without a footer; whoever has the time counts their ledgers."""
+
+    def open(self) -> int:
+        """Look at every log's header and footer; returns the highest id (0: there is none)."""
+        ids = log_ids(self._disk.list(self._directory))
+        found = [inspect_log(self._disk, self._directory, log_id) for log_id in ids]
+        held: set[int] = set()
+        for each in found:
+            if any(source in ids for source in each.sources):
+                self.unfinished.append(each)
+                held.update((each.log_id, *each.sources))
+        known: dict[int, bool] = {}
+
+        def gone(ledger_id: int) -> bool:
+            if ledger_id not in known:
+                known[ledger_id] = self._gone(ledger_id)
+            return known[ledger_id]
+
+        for each in found:
+            if each.footer is None:
+                if each.log_id not in held:
+                    self.unknown.append(each.log_id)
+            elif each.log_id not in held:
+                size = each.footer.offset - HEADER_BYTES
+                self.usage.add(each.log_id, size, each.footer.ledgers, gone)
+        self._found_max = max(ids, default=0)
+        return self._found_max
+
+    def deleted(self, ledger_id: int) -> bool:
+        record = self._index.ledger(ledger_id)
+        return record is not None and record_deleted(record)
+
+    def _gone(self, ledger_id: int) -> bool:
+        """Of a ledger in a log that an earlier life of the bookie wrote: deleted, or the index has
+        nothing of it. Then its flush was cut short, and what was acknowledged of it is flushed
+        again, elsewhere; nobody would ever delete it here."""
+        if self._index.ledger(ledger_id) is None:
+            return not self._index.entry_ids(ledger_id)
+        return self.deleted(ledger_id)
+
+    def add(
+        self,
+        log_id: int,
+        byte_count: int,
+        ledgers: Mapping[int, Sequence[int]],
+        settled: bool = False,
+    ) -> None:
+        """A log takes no more. ``byte_count``: up to the end of its records. Its header does not
+        count: a log that is all alive must not look as if compaction made it any smaller."""
+        dead = self._gone if log_id <= self._found_max else self.deleted
+        self.usage.add(log_id, byte_count - HEADER_BYTES, ledgers, dead, settled)
+
+    def live_bytes(self, ledgers: Mapping[int, Sequence[int]]) -> int:
+        """Of records, ledger id -> (entries, bytes), those of ledgers that are not deleted."""
+        return sum(
+            counts[1] + counts[0] * RECORD_HEADER_BYTES
+            for ledger_id, counts in ledgers.items()
+            if not self.deleted(ledger_id)
+        )
+
+    def forget_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        """They were deleted, durably."""
+        self.usage.forget_ledgers(ledger_ids)
+
+    def remove_dead(self, below: int) -> list[int]:
+        """Remove the settled logs (all with ids under ``below``) that have deleted ledgers only;
+        returns their ids. Call when the deletions are durable."""
+        return self.remove(dead(self.usage.uses(below)))
+
+    def remove(self, ids: Sequence[int]) -> list[int]:
+        """Those of them that are there; returns their ids."""
+        names = self._disk.list(self._directory) if ids else []
+        gone = [log_id for log_id in log_ids(names) if log_id in ids]
+        for log_id in gone:
+            self._disk.remove(log_path(self._directory, log_id))
+        self.usage.drop(ids)
+        if gone:
+            self._removed(gone)
+            self._disk.sync_dir(self._directory)
+            log.info("entry logs removed", directory=str(self._directory), logs=gone)
+        return gone
+
+    # -- the steps of a compaction that change the index --------------------------------------
+
+    def move(self, log_id: int, places: Sequence[RecordPlace], sources: frozenset[int]) -> int:
+        """Point the index to ``places`` of ``log_id`` where it points into ``sources``; returns
+        how many that were. At most ``BATCH_MAX`` places."""
+        assert len(places) <= BATCH_MAX
+        rows = []
+        for ledger_id, entry_id, offset, _ in places:
+            location = self._index.location(ledger_id, entry_id)
+            if location is not None and location[0] in sources:
+                rows.append((ledger_id, entry_id, log_id, offset))
+        if rows:
+            self._index.put_locations(rows)
+        return len(rows)
+
+    def replace(self, log_id: int, footer: Footer, sources: Sequence[int]) -> list[int]:
+        """All has been moved: make it durable, then remove the sources. Returns their ids. The
+        new log is settled, though its id is behind that of the one that flushes write to."""
+        self._index.sync()
+        gone = self.remove(sources)
+        self.add(log_id, footer.offset, footer.ledgers, settled=True)
+        return gone

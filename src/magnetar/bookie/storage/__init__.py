@@ -1,0 +1,1 @@
+"""Where entries lie: write cache, entry logs, location index, marks, read cache."""

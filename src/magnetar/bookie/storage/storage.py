@@ -1,0 +1,455 @@
+"""One ledger directory: write cache, flushes, entry logs, location index, reads.
+
+The way of an entry through here: ``put`` (loop) -> active half -> ``flush``: the half is swapped
+on the loop, then the flush lane appends its entries to the entry log, sorted, syncs it, writes
+their locations and the ledgers' records to the index, syncs that, moves the mark -> the half is
+let go.
+
+Invariants:
+
+* Everything queued to a journal was put here (entries, dirty ledgers, deletions) before that
+  journal's ``committed`` could pass it. ``flush`` takes the positions and the state in the same
+  turn of the loop, so a mark never passes what is not flushed, in this directory or (each has its
+  own marks) in any other.
+* A flush with no entries still writes dirty ledgers before it moves the mark: fences and master
+  keys of empty ledgers survive.
+* One flush at a time. One that failed is repeated with the same half into a new entry log: after
+  a failed sync nothing written to the old one is trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice, repeat
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from magnetar.bookie.journal.journal_format import JournalPosition
+from magnetar.bookie.ledgers.ledger_record import decode_record, record_deleted
+from magnetar.bookie.space.disk_space import is_no_space
+from magnetar.bookie.space.reclaim import Reclaimer
+from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter, LogIds
+from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, log_path
+from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.storage.marks import MarkFile, Marks
+from magnetar.bookie.storage.page_window import PageWindow
+from magnetar.bookie.storage.write_cache import EntryColumns, WriteCache, WriteHalf
+from magnetar.config import BookieConfig
+from magnetar.env.disk import Disk
+from magnetar.model.errors import BookieIOError
+
+log = structlog.get_logger(__name__)
+
+READ_LANES = 2
+CHUNK_BYTES_MAX = 256 << 10
+PACED_FILL_MAX = 0.5
+"""A flush rests as long as it works, while it is on its way to end before the active half is so
+full: before the next flush is due."""
+REST_S_MAX = 0.005
+"""After a slow sync a flush looks again soon whether there is still time to rest."""
+SYNC_BYTES = 4 << 20
+"""Written between syncs of an entry log: one large sync would hold up the journal's on the same
+device."""
+RANDOM_READ_BYTES = 64 << 10
+"""Read ahead for a reader that is not known to move forward, or while it is not known how large
+the ledger's entries are."""
+READERS_KEPT_MAX = 256
+"""Expected next reads, and sizes of a ledger's entries, that a lane remembers."""
+
+
+class Encodable(Protocol):
+    """What a flush knows of a ledger: its record."""
+
+    def encode(self) -> bytes: ...
+
+
+class FlushWork(NamedTuple):
+    """What one flush takes with it."""
+
+    half: WriteHalf
+    records: list[tuple[int, bytes]]
+    deleted: list[int]
+
+
+class LedgerStorage:
+    """A ledger directory. Methods are called on the loop unless they say otherwise."""
+
+    def __init__(
+        self,
+        index: int,
+        path: Path,
+        disk: Disk,
+        config: BookieConfig,
+        half_bytes_max: int,
+        open_index: Callable[[Path], LocationIndex] = LocationIndex,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.index = index
+        self.path = path
+        self.cache = WriteCache(half_bytes_max)
+        self.dirty: dict[int, Encodable] = {}
+        """Ledgers whose records changed since the last flush."""
+        self.deleted: dict[int, None] = {}
+        self._journaled: dict[int, None] = {}
+        self.strays: frozenset[int] | None = None
+        """Ledgers with entries in the index and no record, as the last life left them: a flush that
+        a crash cut short had written entries that no journal has. None: not looked for yet."""
+        self.flush_lane = disk.lane(f"flush-{index}")
+        self.settled_id = 0
+        """Logs with smaller ids are closed, and all of them that is of use is in the index. The
+        flush lane's."""
+        self._disk = disk
+        self._config = config
+        self._open_index = open_index
+        self._sleep = sleep
+        self._mark_file = MarkFile(disk, path)
+        self._opened = False
+        self._work: FlushWork | None = None
+        self._read_lanes = [disk.lane(f"read-{index}-{n}") for n in range(READ_LANES)]
+        self._readers = [EntryLogReader(disk, path) for _ in range(READ_LANES)]
+        self._following: list[dict[tuple[int, int], None]] = [{} for _ in range(READ_LANES)]
+        self._entry_bytes: list[dict[int, int]] = [{} for _ in range(READ_LANES)]
+
+    def open(self, count: int, journals: int) -> None:
+        """Blocking. ``count``: ledger directories; ``journals``: journal directories."""
+        self._disk.make_dir(self.path)
+        self.marks: Marks = self._mark_file.load(self.index, count, journals)
+        self.location_index = self._open_index(self.path / "index")
+        self._check_index()
+        self._pages = PageWindow(self._disk, self._config.entry_log_cached_bytes_max)
+        self.reclaimer = Reclaimer(self._disk, self.path, self.location_index, self._close_removed)
+        self._opened = True
+        self.log_ids = LogIds(self.reclaimer.open())
+        self.settled_id = self.log_ids.next_id
+        self._log = EntryLogWriter(
+            self._disk,
+            self.path,
+            self._config.entry_log_bytes_max,
+            self.log_ids,
+            self.reclaimer.add,
+        )
+        self._mark_file.store(self.marks)
+
+    def _check_index(self) -> None:
+        """Is the index the one that the mark was written with, and whole? What it lacks is
+        denied, and fences are forgotten, so a directory that lost some of it goes into limbo.
+        Raises ``BookieIOError`` if it lost all."""
+        index, marks = self.location_index, self.marks
+        first = next(index.ledgers(), None)
+        if first is None and marks.index_sequence:
+            index.close()
+            raise BookieIOError(
+                f"the location index {index.path} is empty, but {self.path} is in use: it was "
+                "removed or replaced, and without it the bookie would deny entries that it "
+                "acknowledged. Restore it; if it is lost, let the other bookies re-replicate, and "
+                "start an empty bookie under a new id"
+            )
+        if marks.index_sequence > index.sequence:
+            log.error(
+                "location index damaged: it lacks changes that were durable; negative answers are "
+                "withheld until the bookie is repaired",
+                path=str(index.path),
+                changes=index.sequence,
+                durable_changes=marks.index_sequence,
+            )
+        elif first is None or self._mark_file.whole:
+            return
+        else:
+            log.error(
+                "lastmark damaged or gone: what it said of losses is not known; negative answers "
+                "are withheld until the bookie is repaired",
+                path=str(self._mark_file.path),
+            )
+        epochs = [decode_record(*row).epoch for row in index.ledgers()]
+        marks = replace(marks, index_sequence=index.sequence)
+        self.marks = marks.in_limbo(max(epochs, default=0) + 1)
+
+    def enter_limbo(self) -> None:
+        """Blocking. Remember durably that "no" is not certain any more."""
+        self.marks = self.marks.in_limbo()
+        self._mark_file.store(self.marks)
+
+    async def leave_limbo(self) -> None:
+        """What was lost has been restored from other bookies."""
+        await self.flush_lane.run(self._leave_limbo)
+
+    def _leave_limbo(self) -> None:
+        self.marks = self.marks.repaired()
+        self._mark_file.store(self.marks)
+
+    async def close(self) -> None:
+        for lane in self._read_lanes:
+            await lane.close()
+        if self._opened:
+            await self.flush_lane.run(self._close_files)
+        await self.flush_lane.close()
+
+    def _close_files(self) -> None:
+        for reader in self._readers:
+            reader.close()
+        try:
+            self._log.finish()
+        except (OSError, BookieIOError) as error:  # the footer only saves reading the log through
+            log.error("entry log closed without its footer", path=str(self.path), error=str(error))
+            self._log.abandon()
+        self.location_index.close()
+
+    # -- flushing -----------------------------------------------------------------------------
+
+    async def flush(self, positions: Sequence[JournalPosition]) -> None:
+        """Write what the cache holds, then move the marks to ``positions``, which the caller
+        took in this same turn of the loop. Raises ``BookieIOError``; what was not flushed stays
+        in the cache and the marks stay."""
+        if self._work is not None:  # the last flush failed: that half goes first, marks stay
+            await self._flush_work(self._work, None)
+        else:
+            self._work = self.take_work()
+            await self._flush_work(self._work, positions)
+
+    @property
+    def has_failed_work(self) -> bool:
+        """A flush failed or was cut short; the next one repeats it and does nothing else."""
+        return self._work is not None
+
+    def take_work(self) -> FlushWork:
+        records = [(ledger_id, state.encode()) for ledger_id, state in self.dirty.items()]
+        deleted = list(self.deleted)
+        self.dirty.clear()
+        self.deleted.clear()
+        return FlushWork(self.cache.swap(), records, deleted)
+
+    async def _flush_work(
+        self, work: FlushWork, positions: Sequence[JournalPosition] | None
+    ) -> None:
+        await self.flush_lane.run(lambda: self.write(work, positions, paced=True))
+        self._work = None
+        self.cache.flushed()
+
+    def write(
+        self, work: FlushWork, positions: Sequence[JournalPosition] | None, paced: bool
+    ) -> None:
+        """In the flush lane (or, before the lanes run, in the replay's thread)."""
+        try:
+            self._write_entries(work.half, paced)
+            for start in range(0, len(work.records), BATCH_MAX):
+                self.location_index.put_ledgers(work.records[start : start + BATCH_MAX])
+            for ledger_id in work.deleted:
+                self.location_index.delete_locations(ledger_id)
+            if work.half.entry_count or work.records or work.deleted:
+                self.location_index.sync()
+            marks = self._moved_marks(positions)
+            if marks != self.marks:
+                self._mark_file.store(marks)
+                self.marks = marks
+            self.settled_id = self._log.settled_id
+            if work.deleted:
+                self.reclaimer.forget_ledgers(work.deleted)
+                self.reclaimer.remove_dead(self.settled_id)
+        except OSError as error:
+            self._log.abandon()
+            raise BookieIOError(f"cannot flush {self.path}: {error}") from error
+
+    def _moved_marks(self, positions: Sequence[JournalPosition] | None) -> Marks:
+        if positions is None:
+            return self.marks
+        return self.marks.moved(positions, self.location_index.synced_sequence)
+
+    def begin_marks(self, journal: int, position: JournalPosition) -> None:
+        """Blocking. Remember the first file of a journal: that it is gone shall be noticed."""
+        marks = self.marks.begun(journal, position)
+        if marks != self.marks:
+            self._mark_file.store(marks)
+            self.marks = marks
+
+    def deletion_journaled(self, ledger_id: int) -> None:
+        """It is in the journal, durably, that the ledger was deleted."""
+        if ledger_id in self.deleted or (self._work and ledger_id in self._work.deleted):
+            self._journaled[ledger_id] = None
+
+    async def free_deleted(self) -> None:
+        """Remove the logs that are dead by deletions that only the journal knows: the flush that
+        would write them to the index may be waiting for that very space. Nothing is written here,
+        so it works on a disk without a free byte. Raises ``OSError``."""
+        ids = list(self._journaled)
+        self._journaled.clear()
+        if ids:
+            await self.flush_lane.run(lambda: self._free_deleted(ids))
+
+    def _free_deleted(self, ids: list[int]) -> None:
+        self.reclaimer.forget_ledgers(ids)
+        self.reclaimer.remove_dead(self.settled_id)
+
+    def end_log(self, share: float) -> None:
+        """In the flush lane. If less than ``share`` of the log that flushes write to is of use, it
+        takes no more, so that its space can be given back: on a disk that is nearly full no add
+        comes that would fill it. (What a flush that failed has left in it is of no use: the flush
+        is repeated, with the same half.)"""
+        byte_count, ledgers = self._log.held
+        if self.reclaimer.live_bytes(ledgers) >= share * byte_count:
+            return
+        try:
+            self._log.finish()
+        except OSError as error:  # no room for the footer, which only saves reading the log through
+            log.warning("entry log without footer", path=str(self.path), error=str(error))
+            self._log.abandon()
+        self.settled_id = self._log.settled_id
+
+    def _close_removed(self, log_ids: Sequence[int]) -> None:
+        """In the flush lane: readers let go of logs that were removed."""
+        for lane, reader in zip(self._read_lanes, self._readers, strict=True):
+            lane.submit(partial(reader.forget, log_ids))
+
+    def _write_entries(self, half: WriteHalf, paced: bool) -> None:
+        columns = half.sorted_columns()
+        log_ids: list[int] = []
+        offsets: list[int] = []
+        before = self._log.log_id
+        try:
+            self._append_all(columns, half.byte_count if paced else 0, log_ids, offsets)
+        except OSError as error:
+            if is_no_space(error):
+                self._take_back({self._log.log_id, *log_ids} - {before})
+            raise
+        places = zip(columns.ledger_ids, columns.entry_ids, log_ids, offsets, strict=True)
+        while rows := list(islice(places, BATCH_MAX)):
+            started = time.perf_counter()
+            self.location_index.put_locations(rows)
+            self._rest(started, 1 if paced else 0)
+
+    def _append_all(
+        self, columns: EntryColumns, paced_bytes: int, log_ids: list[int], offsets: list[int]
+    ) -> None:
+        """Write the entries, durably. ``paced_bytes``: of all; 0: there is no time to rest."""
+        unsynced_bytes = written_bytes = 0
+        for start, stop in columns.chunks(BATCH_MAX, CHUNK_BYTES_MAX):
+            started = time.perf_counter()
+            entries = columns.entries[start:stop]
+            offsets += self._append(columns.ledger_ids[start:stop], entries)
+            log_ids += repeat(self._log.log_id, stop - start)
+            chunk_bytes = sum(map(len, entries))
+            unsynced_bytes += chunk_bytes
+            written_bytes += chunk_bytes
+            if unsynced_bytes >= SYNC_BYTES:
+                self._sync_log()
+                unsynced_bytes = 0
+            self._rest(started, written_bytes / paced_bytes if paced_bytes else 0)
+        if offsets:
+            self._sync_log()
+
+    def _take_back(self, begun: set[int]) -> None:
+        """The disk was full before a flush was written, and nothing refers to the logs that it has
+        begun: each try would leave as much as has found room."""
+        self._log.abandon()
+        try:
+            self.reclaimer.remove(sorted(begun))
+        except OSError as error:
+            log.warning("entry logs of a failed flush stay", path=str(self.path), error=str(error))
+
+    def _append(self, ledger_ids: list[int], entries: list[bytes]) -> list[int]:
+        """Write entries to the entry log; their offsets."""
+        offsets = self._log.append_columns(ledger_ids, entries)
+        end = offsets[-1] + RECORD_HEADER_BYTES + len(entries[-1])
+        self._pages.written(log_path(self.path, self._log.log_id), offsets[0], end)
+        return offsets
+
+    def _sync_log(self) -> None:
+        self._log.sync()
+        self._pages.synced()
+
+    def _rest(self, started: float, share: float) -> None:
+        """``share`` of the flush is done; 0: there is no time to rest."""
+        cache = self.cache
+        if share and cache.active.byte_count < cache.half_bytes_max * PACED_FILL_MAX * share:
+            self._sleep(min(time.perf_counter() - started, REST_S_MAX))
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(
+        self, ledger_id: int, entry_id: int, entries_max: int, bytes_max: int, ahead: bool = False
+    ) -> asyncio.Future[list[bytes]]:
+        """The entry and some that follow it without a gap, from the entry log; empty: not in the
+        index. ``ahead``: only the first was asked for, so if the reader is not known to move
+        forward less is read. Fails with ``BookieIOError``."""
+        lane = ledger_id % READ_LANES
+        return self._read_lanes[lane].run(
+            lambda: self._read(lane, ledger_id, entry_id, entries_max, bytes_max, ahead)
+        )
+
+    def _read(
+        self,
+        lane: int,
+        ledger_id: int,
+        entry_id: int,
+        entries_max: int,
+        bytes_max: int,
+        ahead: bool,
+    ) -> list[bytes]:
+        location = self.location_index.location(ledger_id, entry_id)
+        if location is None:
+            return []
+        following, sizes = self._following[lane], self._entry_bytes[lane]
+        known_bytes = sizes.pop(ledger_id, 0)
+        forward = following.pop((ledger_id, entry_id), False) is None
+        if not known_bytes or (ahead and not forward):
+            bytes_max = min(bytes_max, RANDOM_READ_BYTES)
+        if known_bytes:  # whole records only: what is cut off would be read again
+            whole = max(1, min(entries_max, bytes_max // known_bytes))
+            bytes_max = whole * (RECORD_HEADER_BYTES + known_bytes)
+        found = self._read_at(location, lane, ledger_id, entry_id, entries_max, bytes_max)
+        sizes[ledger_id] = max(len(found[0]), len(found[-1]))
+        following[ledger_id, entry_id + len(found)] = None
+        for remembered in (following, sizes):
+            if len(remembered) > READERS_KEPT_MAX:
+                del remembered[next(iter(remembered))]  # type: ignore[arg-type]
+        return found
+
+    def _read_at(
+        self,
+        location: tuple[int, int],
+        lane: int,
+        ledger_id: int,
+        entry_id: int,
+        entries_max: int,
+        bytes_max: int,
+    ) -> list[bytes]:
+        """At ``location``, or where compaction has put it since the index was asked."""
+        reader = self._readers[lane]
+        while True:
+            try:
+                return reader.read(*location, ledger_id, entry_id, entries_max, bytes_max)
+            except OSError as error:
+                moved = self.location_index.location(ledger_id, entry_id)
+                if isinstance(error, FileNotFoundError) and moved not in (None, location):
+                    location = moved
+                    continue
+                path = log_path(self.path, location[0])
+                raise BookieIOError(
+                    f"entry {ledger_id}:{entry_id} should lie in {path} at offset {location[1]}: "
+                    f"{error}; read it from another bookie"
+                ) from error
+
+    async def entry_ids(self, ledger_id: int) -> list[int]:
+        """Every entry of the ledger in this directory, ascending."""
+        cached = self.cache.entry_ids(ledger_id)  # before the index: a flush moves them there
+        flushed = await self._read_lanes[ledger_id % READ_LANES].run(
+            lambda: self.location_index.entry_ids(ledger_id)
+        )
+        return sorted(cached.union(flushed))
+
+    async def ledgers(self) -> list[tuple[int, bool]]:
+        """(ledger id, deleted) of the index; strays come first, and again once they have a
+        record."""
+        return await self._read_lanes[0].run(self._ledgers)
+
+    def _ledgers(self) -> list[tuple[int, bool]]:
+        index = self.location_index
+        listed = [(row[0], record_deleted(row[1])) for row in index.ledgers()]
+        if self.strays is None:
+            self.strays = frozenset(index.located()).difference(row[0] for row in listed)
+        return [(ledger_id, False) for ledger_id in sorted(self.strays)] + listed

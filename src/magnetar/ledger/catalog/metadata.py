@@ -1,0 +1,285 @@
+"""``LedgerManager``: the metadata of ledgers in a metadata store, in BookKeeper's places.
+
+Owns the nodes under its root: LAYOUT, INSTANCEID, the id counters and one node per ledger.
+Changes to a ledger are compare-and-set on the version that came with it. When a connection to
+the store breaks in mid-write the manager finds out what happened before it answers: a creator
+token tells our own node from another's, and a value that is exactly ours one version on is our
+own write.
+
+Source: BookKeeper's ``AbstractZkLedgerManager``; docs/formats/metadata.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import replace
+
+from magnetar.env.metadata import MetadataStore
+from magnetar.ledger.catalog.ledger_ids import LedgerIdGenerator
+from magnetar.model.errors import (
+    LedgerExistsError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NoSuchLedgerError,
+)
+from magnetar.model.ledger import LedgerMetadata
+from magnetar.wire.bookie.metadata import decode_ledger_metadata, encode_ledger_metadata
+from magnetar.wire.bookie.metadata_layout import (
+    Digits,
+    LedgerLayout,
+    decode_layout,
+    encode_layout,
+    ledger_path,
+    level_digits,
+)
+
+DEFAULT_ROOT = "/ledgers"
+
+_ATTEMPTS = 3  # of a write whose connection broke; the store itself waits for a new connection
+
+
+def random_token() -> int:
+    """A creator token: 63 random bits, never 0 (0 stands for "none")."""
+    return secrets.randbelow(2**63 - 1) + 1
+
+
+class LedgerManager:
+    """Ledgers under ``root``. ``await initialize()`` comes first."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str = DEFAULT_ROOT,
+        new_token: Callable[[], int] = random_token,
+        new_instance_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._store = store
+        self.root = root
+        self._new_token = new_token
+        self._new_instance_id = new_instance_id
+        self._layout = LedgerLayout.HIERARCHICAL
+        self._ids = LedgerIdGenerator(store, root, self._layout)
+        self.instance_id = ""
+
+    # -- the cluster --------------------------------------------------------------------------
+
+    async def initialize(self, create: bool = True) -> str:
+        """Read LAYOUT and INSTANCEID, making what a new cluster lacks, and return the instance
+        id. ``create`` False only reads, and raises ``NoNodeError`` when no cluster is there.
+        Raises ``MetadataFormatError`` for a layout that we do not know."""
+        try:
+            layout = await self._store.get(f"{self.root}/LAYOUT")
+        except NoNodeError as error:
+            if not create:
+                raise NoNodeError(
+                    f"there is no cluster at {self.root} of the metadata store: {error}; start a "
+                    f"bookie or a broker on it once, or correct the metadata URL"
+                ) from error
+            await self._create_cluster()
+            layout = await self._store.get(f"{self.root}/LAYOUT")
+        self._layout = decode_layout(layout.value)
+        self._ids = LedgerIdGenerator(self._store, self.root, self._layout)
+        self.instance_id = await self._read_instance_id()
+        return self.instance_id
+
+    async def _create_cluster(self) -> None:
+        """The nodes of a new cluster; LAYOUT last, because it says that the others are there.
+        Another process may do the same at the same time: the first of each node stays."""
+        nodes = {
+            "available/readonly": b"",
+            "cookies": b"",
+            "INSTANCEID": self._new_instance_id().encode(),
+            "LAYOUT": encode_layout(LedgerLayout.HIERARCHICAL),
+        }
+        for name, value in nodes.items():
+            try:
+                await self._store.create(f"{self.root}/{name}", value)
+            except NodeExistsError:
+                continue
+
+    async def _read_instance_id(self) -> str:
+        """The instance id; empty in a cluster that an old BookKeeper made without one."""
+        try:
+            found = await self._store.get(f"{self.root}/INSTANCEID")
+        except NoNodeError:
+            return ""
+        return found.value.decode("utf-8", "replace").strip()
+
+    @property
+    def store(self) -> MetadataStore:
+        """Where it all lies."""
+        return self._store
+
+    @property
+    def layout(self) -> LedgerLayout:
+        return self._layout
+
+    # -- one ledger ---------------------------------------------------------------------------
+
+    def path(self, ledger_id: int) -> str:
+        """The node of a ledger."""
+        return self.root + ledger_path(self._layout, ledger_id)
+
+    async def new_ledger_id(self) -> int:
+        """An id that no ledger had before, larger than every id given before it."""
+        return await self._ids.next_id()
+
+    async def create(self, metadata: LedgerMetadata) -> int:
+        """Store a new ledger; returns its version. Raises ``LedgerExistsError`` if the id is
+        another's."""
+        if metadata.format_version >= 3:
+            metadata = replace(metadata, creator_token=self._new_token())
+        outcomes = await asyncio.gather(
+            self._create(metadata), self._ids.retire(), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        version = outcomes[0]
+        assert isinstance(version, int)
+        return version
+
+    async def _create(self, metadata: LedgerMetadata) -> int:
+        value = encode_ledger_metadata(metadata)
+        for attempt in range(_ATTEMPTS):
+            try:
+                await self._store.create(self.path(metadata.ledger_id), value)
+                return 0
+            except NodeExistsError as error:
+                return await self._own_version(metadata, error)
+            except MetadataUnavailableError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _own_version(self, metadata: LedgerMetadata, error: NodeExistsError) -> int:
+        """The version of the node that exists already, if it is the one that we made."""
+        try:
+            found, version = await self.read(metadata.ledger_id)
+        except NoSuchLedgerError:
+            found, version = None, 0  # made and removed meanwhile: the id is used up all the same
+        if found is not None and 0 != metadata.creator_token == found.creator_token:
+            return version
+        raise LedgerExistsError(
+            f"ledger {metadata.ledger_id} exists already at {self.path(metadata.ledger_id)} and "
+            f"was created by somebody else; take a new id"
+        ) from error
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """The metadata and the version to write against. Raises ``NoSuchLedgerError``,
+        ``MetadataFormatError``."""
+        path = self.path(ledger_id)
+        try:
+            found = await self._store.get(path)
+        except NoNodeError as error:
+            raise self._no_such_ledger(ledger_id) from error
+        return decode_ledger_metadata(ledger_id, found.value), found.version
+
+    async def write(self, metadata: LedgerMetadata, version: int) -> int:
+        """Compare-and-set; returns the new version. Raises ``BadVersionError`` when somebody
+        else has changed the ledger since ``version``, ``NoSuchLedgerError``."""
+        path, value = self.path(metadata.ledger_id), encode_ledger_metadata(metadata)
+        for attempt in range(_ATTEMPTS):
+            try:
+                return await self._store.put(path, value, version)
+            except NoNodeError as error:
+                raise self._no_such_ledger(metadata.ledger_id) from error
+            except MetadataUnavailableError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            if version >= 0 and await self._holds(path, value, version + 1):
+                return version + 1
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _holds(self, path: str, value: bytes, version: int) -> bool:
+        try:
+            return await self._store.get(path) == (value, version)
+        except NoNodeError:
+            return False  # the next put says so
+
+    async def delete(self, ledger_id: int, version: int = -1) -> None:
+        """Forget a ledger. Raises ``BadVersionError``, ``NoSuchLedgerError``."""
+        path = self.path(ledger_id)
+        for attempt in range(_ATTEMPTS):
+            try:
+                await self._store.delete(path, version)
+                break
+            except NoNodeError as error:
+                if attempt == 0:
+                    raise self._no_such_ledger(ledger_id) from error
+                break  # the attempt whose answer was lost has removed it
+            except MetadataUnavailableError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        await self._prune(path)
+
+    async def _prune(self, path: str) -> None:
+        """Remove the directories that ``path`` has left empty, lowest first."""
+        while (path := path.rpartition("/")[0]) != self.root:
+            try:
+                await self._store.delete(path)
+            except MetadataError:
+                return  # in use, or gone; an empty one left behind is no harm
+
+    def watch(self, ledger_id: int, changed: Callable[[int], None]) -> Callable[[], None]:
+        """Call ``changed(ledger_id)`` on the loop after each change of the ledger's metadata
+        (changes may be merged). Returns the function that ends the watch."""
+        return self._store.watch(self.path(ledger_id), lambda _path: changed(ledger_id))
+
+    def _no_such_ledger(self, ledger_id: int) -> NoSuchLedgerError:
+        return NoSuchLedgerError(
+            f"ledger {ledger_id} does not exist in the metadata store ({self.path(ledger_id)}): it "
+            f"was deleted, or never created under this root"
+        )
+
+    # -- all ledgers --------------------------------------------------------------------------
+
+    async def ledger_ids(self) -> list[int]:
+        """The ids of all ledgers, ascending."""
+        return [ledger_id async for ledger_id in self.iterate()]
+
+    async def living(self, instance_id: str) -> AsyncGenerator[int, None]:
+        """The ids of all ledgers, ascending: those that there were at the call, and still are, for
+        certain. What is not among them then was deleted, or is younger. Raises ``MetadataError``
+        if the store cannot be asked or is not the one of the cluster ``instance_id``: then
+        nothing follows from what it does not know."""
+        await self._store.sync()
+        found = await LedgerManager(self._store, self.root).initialize(create=False)
+        if found != instance_id:
+            raise MetadataError(
+                f"the metadata store was replaced: its cluster is {found!r}, this process belongs "
+                f"to {instance_id!r}; restore the store, or restart what belongs to it"
+            )
+        async for ledger_id in self.iterate():
+            yield ledger_id
+
+    async def iterate(self) -> AsyncIterator[int]:
+        """The ids of all ledgers, ascending, one directory in memory at a time. Ledgers made or
+        deleted meanwhile may or may not be among them."""
+        for digits in self._layout.trees:
+            async for ledger_id in self._iterate_level(self.root, digits, 0, ""):
+                yield ledger_id
+
+    async def _iterate_level(
+        self, path: str, digits: Digits, depth: int, prefix: str
+    ) -> AsyncIterator[int]:
+        try:
+            names = await self._store.children(path)
+        except NoNodeError:
+            return  # pruned meanwhile
+        for name in names:
+            found = level_digits(name, digits, depth)
+            if found is None:
+                continue
+            if depth == len(digits) - 1:
+                yield int(prefix + found)
+                continue
+            async for ledger_id in self._iterate_level(
+                f"{path}/{name}", digits, depth + 1, prefix + found
+            ):
+                yield ledger_id

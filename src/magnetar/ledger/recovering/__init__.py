@@ -1,0 +1,1 @@
+"""Taking a ledger over from its writer: fence, vote, write again, close."""

@@ -1,0 +1,277 @@
+"""Gives bookies that were away what was confirmed without them: makes a ledger whole again.
+
+One task per client, running only while something is owed (``owed``). For each bookie and
+ledger: read the owed entries from the other replicas, a piece at a time, and add them to the
+bookie as they are. A bookie that refuses because the ledger is fenced, or because it takes no new
+entries, gets them marked as recovery: neither must keep a confirmed entry out. (Plain adds cost
+both sides less.)
+
+Rules:
+
+* The metadata decides: it is read anew before each ledger, and an entry goes to a bookie only if
+  the metadata names it there. A ledger in recovery is left alone until it is closed. Deleted
+  ledgers are forgotten.
+* Memory and load are bounded: a piece of ``PIECE_BYTES`` is added while the next one is read, and
+  no more is under way. Mending goes on beside writers and leaves most of a bookie to them.
+* A bookie that does not answer is tried again after ``BACKOFF_S``, doubling to ``BACKOFF_S_MAX``.
+
+Debts live as long as the client; the log has the beginning and the end of each, and what a client
+still owes when it is closed. What a process owed when it ended is for re-replication to find and
+repair. Why so, and what that means: docs/adr/0044-copies-for-slow-bookies.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from magnetar.config import LedgerConfig
+from magnetar.env.tasks import TaskScope
+from magnetar.ledger.bookies import AddFlag, BookiePool
+from magnetar.ledger.reading.read_order import ReadPolicy
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.writing.owed import OwedEntries
+from magnetar.model.entry import Entry
+from magnetar.model.errors import (
+    BookieUnavailableError,
+    FencedError,
+    MagnetarError,
+    NoSuchLedgerError,
+    ReadOnlyBookieError,
+    UnknownLedgerStateError,
+)
+from magnetar.model.ids import BookieId
+from magnetar.model.ledger import LedgerMetadata, LedgerState
+from magnetar.wire.bookie.digest import EntryDigest
+
+log = structlog.get_logger(__name__)
+
+PIECE_BYTES = 1 << 20
+PIECE_ENTRIES = 1000
+LOGGED_MAX = 100
+"""Ledgers that a line of the log names."""
+BACKOFF_S = 0.5
+BACKOFF_S_MAX = 15.0
+
+
+class MetadataReader(Protocol):
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]: ...
+
+
+class Mender:
+    """The mending of one client's ledgers; see the module's text."""
+
+    def __init__(
+        self, manager: MetadataReader, pool: BookiePool, config: LedgerConfig, policy: ReadPolicy
+    ) -> None:
+        self._manager = manager
+        self._pool = pool
+        self._config = config
+        self._policy = policy
+        self._owed = OwedEntries()
+        self._scope = TaskScope("mending")
+        self._running = False
+        self._closed = False
+        self._timers: dict[asyncio.TimerHandle, Callable[[], None]] = {}
+        self.mended_entries = 0
+        """Entries copied to bookies that lacked them, since the start."""
+
+    @property
+    def owing(self) -> bool:
+        """Whether some bookie is known to lack confirmed entries, or has yet to be looked at."""
+        return bool(self._owed or self._timers)
+
+    def owes(self, bookie_id: BookieId, ledger_id: int, entry_ids: range) -> None:
+        """``bookie_id`` may lack some of these confirmed entries."""
+        if not entry_ids or self._closed:
+            return
+        if not self._owed.ranges(bookie_id, ledger_id):
+            log.info(
+                "bookie lacks confirmed entries; they are owed to it",
+                bookie=bookie_id,
+                ledger=ledger_id,
+                first_entry=entry_ids[0],
+            )
+        dropped = self._owed.dropped
+        self._owed.add(bookie_id, ledger_id, entry_ids)
+        if self._owed.dropped > dropped:
+            log.warning("too much is owed; the oldest debt is forgotten", dropped=dropped + 1)
+        if not self._running:
+            self._running = True
+            self._scope.spawn(self._run(), "owed entries")
+
+    def look_later(self, delay_s: float, look: Callable[[], None]) -> None:
+        """Call ``look`` after ``delay_s``, unless this is closed before: a bookie that is only
+        late may have answered by then."""
+        if self._closed:
+            return
+
+        def due() -> None:
+            del self._timers[timer]
+            look()
+
+        timer = asyncio.get_running_loop().call_later(delay_s, due)
+        self._timers[timer] = look
+
+    async def close(self) -> None:
+        """Stop mending; what is still owed goes to the log, as nobody else knows. Idempotent."""
+        if self._closed:
+            return
+        for timer, look in self._timers.items():
+            timer.cancel()
+            look()
+        self._timers.clear()
+        self._closed = True
+        await self._scope.close()
+        for bookie_id in self._owed.bookies():
+            ledger_ids = self._owed.ledgers(bookie_id)
+            log.warning(
+                "the client ends before the bookie got what it lacks: these ledgers stay short of "
+                "copies until they are replicated again",
+                bookie=bookie_id,
+                ledgers=ledger_ids[:LOGGED_MAX],
+                ledger_count=len(ledger_ids),
+                entries_at_most=self._owed.entries(bookie_id),
+            )
+
+    # -- the task -----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        backoff_s = BACKOFF_S
+        try:
+            while self._owed:
+                before = self.mended_entries
+                await asyncio.sleep(backoff_s)
+                for bookie_id in self._owed.bookies():
+                    await self._mend_bookie(bookie_id)
+                moved = self.mended_entries > before
+                backoff_s = BACKOFF_S if moved else min(2 * backoff_s, BACKOFF_S_MAX)
+        finally:
+            self._running = False
+
+    async def _mend_bookie(self, bookie_id: BookieId) -> None:
+        """Everything owed to one bookie, until it refuses."""
+        try:
+            for ledger_id in self._owed.ledgers(bookie_id):
+                before = self.mended_entries
+                await self._mend_ledger(bookie_id, ledger_id)
+                if not self._owed.ranges(bookie_id, ledger_id):
+                    log.info(
+                        "bookie lacks nothing of the ledger any more",
+                        bookie=bookie_id,
+                        ledger=ledger_id,
+                        copied_entries=self.mended_entries - before,
+                    )
+        except MagnetarError as error:
+            log.debug("cannot mend now", bookie=bookie_id, error=str(error))
+
+    async def _mend_ledger(self, bookie_id: BookieId, ledger_id: int) -> None:
+        try:
+            metadata, _ = await self._manager.read(ledger_id)
+        except NoSuchLedgerError:
+            self._owed.forget(ledger_id)
+            return
+        if metadata.state is LedgerState.IN_RECOVERY:
+            return
+        for owed in self._owed.ranges(bookie_id, ledger_id):
+            last = owed[-1]
+            if metadata.closed:
+                last = min(last, metadata.last_entry_id)
+            await self._mend_range(bookie_id, metadata, range(owed.start, last + 1))
+            self._owed.settled(bookie_id, ledger_id, owed)
+
+    async def _mend_range(self, bookie_id: BookieId, metadata: LedgerMetadata, owed: range) -> None:
+        digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
+        reader = LedgerReader(
+            metadata, owed[-1] if owed else -1, self._pool, self._config, self._policy, bookie_id
+        )
+        flags = AddFlag.NONE
+        coming = self._read_ahead(reader, bookie_id, owed)
+        try:
+            while coming is not None:
+                found = await coming
+                if isinstance(found, MagnetarError):
+                    raise found
+                read = range(found[0].entry_id, found[-1].entry_id + 1)
+                coming = self._read_ahead(reader, bookie_id, range(read.stop, owed.stop))
+                own = [entry for entry in found if bookie_id in metadata.write_set(entry.entry_id)]
+                if own:
+                    flags = await self._add(
+                        bookie_id, metadata.ledger_id, digest.master_key, own, flags
+                    )
+                self._owed.settled(bookie_id, metadata.ledger_id, read)
+        finally:
+            if coming is not None:
+                coming.cancel()
+
+    def _read_ahead(
+        self, reader: LedgerReader, bookie_id: BookieId, owed: range
+    ) -> asyncio.Task[list[Entry] | MagnetarError] | None:
+        """Begin to read the next piece of ``owed``; None if nothing of it is the bookie's."""
+        metadata = reader.metadata
+        while owed and bookie_id not in metadata.fragment_of(owed.start).bookies:
+            owed = owed[reader.fragment_end(owed.start) + 1 - owed.start :]
+        if not owed:
+            return None
+        count = min(PIECE_ENTRIES, len(owed))
+
+        async def read() -> list[Entry] | MagnetarError:
+            try:
+                return await reader.read(owed.start, count, PIECE_BYTES)
+            except MagnetarError as error:
+                return error
+
+        return self._scope.spawn(read(), "a piece")
+
+    async def _add(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        master_key: bytes,
+        entries: Sequence[Entry],
+        flags: AddFlag,
+    ) -> AddFlag:
+        """Returns the flags that it takes. Raises ``BookieError``."""
+        try:
+            await self._add_with(bookie_id, ledger_id, master_key, entries, flags)
+        except (FencedError, ReadOnlyBookieError, UnknownLedgerStateError):
+            if flags & AddFlag.RECOVERY:
+                raise
+            flags = AddFlag.RECOVERY
+            await self._add_with(bookie_id, ledger_id, master_key, entries, flags)
+        self.mended_entries += len(entries)
+        return flags
+
+    async def _add_with(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        master_key: bytes,
+        entries: Sequence[Entry],
+        flags: AddFlag,
+    ) -> None:
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        left = len(entries)
+
+        def done(error: MagnetarError | None, entry_ids: Sequence[int]) -> None:
+            nonlocal left
+            left -= len(entry_ids)
+            if finished.done():
+                return
+            if error is not None:
+                finished.set_exception(error)
+            elif left == 0:
+                finished.set_result(None)
+
+        ids = [entry.entry_id for entry in entries]
+        data = [entry.data for entry in entries]
+        client = self._pool.client(bookie_id)
+        client.add_entries(ledger_id, master_key, ids, data, flags, done)
+        try:
+            async with asyncio.timeout(self._config.add_timeout_ms / 1000):
+                await finished
+        except TimeoutError as error:
+            raise BookieUnavailableError(f"{bookie_id} did not answer an add in time") from error
