@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -38,6 +38,7 @@ from magnetar.ledger.catalog.stored_ledger import StoredLedger
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.ledger.writing.add_deadlines import AddDeadlines
+from magnetar.ledger.writing.appends import Append, AppendDone, pieces
 from magnetar.ledger.writing.bounded_adds import BoundedAdds
 from magnetar.ledger.writing.deferred_sync import DeferredSync
 from magnetar.ledger.writing.ensemble_change import EnsembleChange
@@ -63,32 +64,8 @@ log = structlog.get_logger(__name__)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-AppendDone: TypeAlias = Callable[[MagnetarError | None, int, int, int], None]
-"""``done(error, ledger_id, first_entry_id, count)``, as in ``log.seam``: these payloads of the
-append are confirmed under consecutive ids; with ``error`` set the rest of it failed and the ids
-are -1."""
-
 SEND_BYTES = 256 << 10
 """What a turn of the loop appends is sent at its end, or when it has come to this."""
-
-RESEND_BYTES = 1 << 20
-"""Entries that are sent again go in pieces of about this size."""
-
-
-class _Batch:
-    """One append under way: ``entries[0]`` has the id ``base``, ``last`` is the id of the last;
-    ids before ``first_open`` are confirmed. ``length``: payload bytes of the ledger with it."""
-
-    __slots__ = ("base", "done", "entries", "first_open", "last", "length")
-
-    def __init__(
-        self, base: int, last: int, entries: list[bytes], length: int, done: AppendDone
-    ) -> None:
-        self.base = self.first_open = base
-        self.last = last
-        self.entries = entries
-        self.length = length
-        self.done = done
 
 
 class _Channel:
@@ -187,7 +164,7 @@ class LedgerWriter:
         self._payload_bytes_max = context.config.payload_bytes_max
         self._length = length
         self._confirmed_length = length
-        self._pending: deque[_Batch] = deque()
+        self._pending: deque[Append] = deque()
         self._unsent: list[bytes] = []  # the last of what is pending
         self._unsent_bytes = 0
         self._error: MagnetarError | None = None  # why the writer failed
@@ -316,7 +293,7 @@ class LedgerWriter:
             self._check_sizes(payloads)
         machine.pushed(len(entries))
         self._length = length
-        self._pending.append(_Batch(first, machine.last_add_pushed, entries, length, done))
+        self._pending.append(Append(first, machine.last_add_pushed, entries, length, done))
         if self._timer is None:
             self._watch()
         if not self._unsent:
@@ -382,7 +359,7 @@ class LedgerWriter:
             if self._drained is not None:
                 self._drained.set()
 
-    def _confirm_part(self, batch: _Batch, lac: EntryId) -> None:
+    def _confirm_part(self, batch: Append, lac: EntryId) -> None:
         first, end = batch.first_open, lac + 1
         batch.first_open = end
         entries = batch.entries[first - batch.base : end - batch.base]
@@ -421,24 +398,12 @@ class LedgerWriter:
         self._channels[slot] = channel = self._channel(slot)
         self._deadlines.sent_again(slot, self._loop.time())
         key = self._digest.master_key
-        for entry_ids, entries in _chunks(resend.entry_ids, self._entries(resend.entry_ids)):
+        for entry_ids, entries in pieces(resend.entry_ids, self._pending):
             channel.client.add_entries(
                 self.ledger_id, key, entry_ids, entries, self._flags, channel.answered
             )
         if self._timer is None:
             self._watch()
-
-    def _entries(self, entry_ids: Sequence[int]) -> list[bytes]:
-        """The pending entries of these ids, which ascend."""
-        wanted, found = iter(entry_ids), []
-        entry_id = next(wanted, None)
-        for batch in self._pending:
-            end = batch.base + len(batch.entries)
-            while entry_id is not None and entry_id < end:
-                found.append(batch.entries[entry_id - batch.base])
-                entry_id = next(wanted, None)
-        assert entry_id is None
-        return found
 
     def fail(self, error: MagnetarError) -> None:
         """End the writer: every pending append fails, later ones fail at once. Idempotent."""
@@ -547,18 +512,6 @@ class LedgerWriter:
                 self._drained = asyncio.Event()
             self._drained.clear()
             await self._drained.wait()
-
-
-def _chunks(
-    entry_ids: Sequence[int], entries: Sequence[bytes]
-) -> Iterator[tuple[Sequence[int], Sequence[bytes]]]:
-    """Pieces of about ``RESEND_BYTES``: a bookie that has no room for all takes a part."""
-    start = byte_count = 0
-    for end, entry in enumerate(entries, 1):
-        byte_count += len(entry)
-        if byte_count >= RESEND_BYTES or end == len(entries):
-            yield entry_ids[start:end], entries[start:end]
-            start, byte_count = end, 0
 
 
 def failure_kind(error: MagnetarError) -> FailureKind:
