@@ -26,6 +26,7 @@ from bench.ledger_disk import cat_mb_per_s, commits_at_once, make_cold
 from bench.ledger_reading import CatchUpLoad, RecoverLoad
 from bench.ledger_store_text import Row, as_text
 from bench.ledger_writing import PacedLoad, PipelinedLoad
+from bench.loopback import round_trips
 from bench.measure import machine
 from bench.results import store as store_results
 from bench.server import WORK_DIR, Store, ledger_store
@@ -113,12 +114,14 @@ def _without(report: Report, name: str) -> Report:
 
 def group_commit(store: Store, sizes: Sizes) -> list[Row]:
     """One writer with one entry outstanding, on one bookie and on all, against as many raw writers
-    as there are journals; rounds of both alternate, as a disk drifts."""
+    as there are journals, and against a bare round trip between two processes; rounds of all
+    alternate, as a machine drifts."""
     rows: list[Row] = []
     _add(store, ALL_COPIES, SHAPES[0], sizes)  # as above
     for quorums in ((1, 1, 1), ALL_COPIES):
-        raw, added = [], []
+        raw, added, trips = [], [], []
         for _ in range(sizes.commit_rounds):
+            trips.append(round_trips(sizes.commit_s / 2))
             raw.append(commits_at_once(WORK_DIR, quorums[0], sizes.commit_s))
             load = PipelinedLoad(
                 store.metadata_url, quorums, SMALL_BYTES, 1, 1, 1, sizes.commit_s, 0.3
@@ -128,7 +131,10 @@ def group_commit(store: Store, sizes: Sizes) -> list[Row]:
         for name in ("p50_ms", "p99_ms", "fdatasync_p50_ms", "fdatasync_p99_ms"):
             row[f"raw_{name}"] = _median(raw, name)
         row |= {"p50_ms": _median(added, "p50_ms"), "p99_ms": _median(added, "p99_ms")}
+        row["trip_p50_ms"] = _median(trips, "p50_ms")
         row["ratio"] = round(_median(added, "p50_ms") / _median(raw, "p50_ms"), 2)
+        bare_ms = _median(raw, "p50_ms") + _median(trips, "p50_ms")
+        row["ratio_with_trip"] = round(_median(added, "p50_ms") / bare_ms, 2)
         rows.append(row)
     return rows
 
