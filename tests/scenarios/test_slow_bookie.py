@@ -2,8 +2,8 @@
 goes on with two, in bounded memory, and when the bookie is back the ledger is made whole.
 
 ``STALL_S`` in the environment sets how long the long version takes (60 seconds if it does not);
-on a fast machine each second takes 150 MB of disk. ``STALL_REST_S`` paces the writer: so long a
-rest after each 16 entries.
+on a fast machine each second takes up to 300 MB of disk with entries of 1 KiB; ``STALL_BYTES``
+makes them smaller. ``STALL_REST_S`` paces the writer: so long a rest after each 16 entries.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.zookeeper
 
 QUORUMS = (3, 3, 2)
 STALL_S = float(os.environ.get("STALL_S", "60"))
+BYTES = int(os.environ.get("STALL_BYTES", "1024"))
 REST_S = float(os.environ.get("STALL_REST_S", "0"))
 GROWTH_BYTES_MAX = 128 << 20
 """Of a process's resident memory. What may wait in the writer: 32 MiB for the connection of the
@@ -168,7 +169,7 @@ def test_a_bookie_that_hangs_for_seconds(
 def test_a_bookie_that_hangs_for_a_minute_or_more(
     start_cluster: Callable[[int], Cluster], tmp_path: Path, counts: Counts
 ) -> None:
-    hangs_and_comes_back(start_cluster(3), tmp_path, STALL_S, 1024, counts, REST_S)
+    hangs_and_comes_back(start_cluster(3), tmp_path, STALL_S, BYTES, counts, REST_S)
 
 
 def test_a_writer_killed_while_it_owes_leaves_qa_copies_and_a_line_in_its_log(

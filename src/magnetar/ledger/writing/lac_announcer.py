@@ -92,18 +92,16 @@ class LacAnnouncer:
 
     async def _tell(self, lac: EntryId, told: set[BookieId]) -> set[BookieId]:
         """Tell every bookie but those of ``told``; returns which took it."""
-        metadata, digest = self._writer.metadata, self._writer.digest
-        key, body = digest.master_key, digest.build_lac(lac)
-        bookies = [each for each in metadata.fragments[-1].bookies if each not in told]
-        writes = [
-            self._pool.client(each).write_lac(metadata.ledger_id, key, lac, body)
-            for each in bookies
-        ]
-        answers = await asyncio.gather(
-            *(reply(*write, self._timeout_s) for write in zip(bookies, writes, strict=True))
-        )
-        pairs = zip(bookies, answers, strict=True)
-        return {bookie_id for bookie_id, answer in pairs if not isinstance(answer, Refusal)}
+        body = self._writer.digest.build_lac(lac)
+        bookies = [each for each in self._writer.metadata.fragments[-1].bookies if each not in told]
+        taken = await asyncio.gather(*(self._write(each, lac, body) for each in bookies))
+        return {bookie_id for bookie_id, took in zip(bookies, taken, strict=True) if took}
+
+    async def _write(self, bookie_id: BookieId, lac: EntryId, body: bytes) -> bool:
+        """Whether the bookie took it."""
+        ledger_id, key = self._writer.metadata.ledger_id, self._writer.digest.master_key
+        write = self._pool.client(bookie_id).write_lac(ledger_id, key, lac, body)
+        return not isinstance(await reply(bookie_id, write, self._timeout_s), Refusal)
 
     def stop(self) -> None:
         """Idempotent."""
