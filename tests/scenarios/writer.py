@@ -26,7 +26,7 @@ import sys
 import time
 from pathlib import Path
 
-from magnetar.ledger.writing.mending import Mender
+from magnetar.ledger.mending.mending import Mender
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
 from tests.roles import END_S

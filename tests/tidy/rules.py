@@ -42,9 +42,9 @@ NARROWER: dict[str, set[str]] = {
 }
 
 DECIDING: tuple[str, ...] = (
-    "magnetar.bookie.space.compaction_plan",
-    "magnetar.bookie.space.disk_space",
-    "magnetar.bookie.space.log_usage",
+    "magnetar.bookie.storage.compaction_plan",
+    "magnetar.bookie.disk_space",
+    "magnetar.bookie.storage.log_usage",
     "magnetar.bookie.space.missing_ledgers",
     "magnetar.bookie.storage.read_pace",
     "magnetar.ledger.writing.quorum_write",
@@ -53,7 +53,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.ledger.placing.spread",
     "magnetar.ledger.writing.add_deadlines",
     "magnetar.ledger.placing.quarantine",
-    "magnetar.ledger.writing.owed",
+    "magnetar.ledger.mending.owed",
     "magnetar.ledger.reading.hedging",
     "magnetar.ledger.reading.read_order",
     "magnetar.log.acknowledgements",
@@ -149,6 +149,29 @@ def no_cycle(modules: Sequence[Module]) -> list[str]:
     for name in graph:
         _visit(name, graph, [], done, faults)
     return faults
+
+
+def no_cycle_between_rooms_within(modules: Sequence[Module]) -> list[str]:
+    """What holds of modules holds of the rooms within a room (``bookie/journal/``), each taken as
+    one, beside the modules that stand in none."""
+    graph: dict[str, set[str]] = {}
+    for module in modules:
+        own = _room_within(module.name)
+        targets = {_room_within(item.module) for item in module.imports}
+        graph.setdefault(own, set()).update(
+            target for target in targets - {own} if target.split(".")[:2] == own.split(".")[:2]
+        )
+    known = {name: sorted(targets & graph.keys()) for name, targets in graph.items()}
+    done: set[str] = set()
+    faults: list[str] = []
+    for name in known:
+        _visit(name, known, [], done, faults)
+    return faults
+
+
+def _room_within(name: str) -> str:
+    """``magnetar.bookie.journal`` of what is in it; of a module that is in none, its own name."""
+    return ".".join(name.split(".")[:3])
 
 
 def _visit(
@@ -315,6 +338,7 @@ ALL: tuple[Rule, ...] = (
     import_table,
     brokers_see_only_the_seam,
     no_cycle,
+    no_cycle_between_rooms_within,
     broker_layers,
     deciding_modules_are_pure,
     functions_are_short,

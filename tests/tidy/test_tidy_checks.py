@@ -38,6 +38,11 @@ PLANTED = [
     (rules.no_cycle, "magnetar.model.a", "import magnetar.model.b\n"),
     (rules.no_cycle, "magnetar.model.a", "def f():\n    import magnetar.model.b\n"),
     (rules.no_cycle, "magnetar.model.a", "if TYPE_CHECKING:\n    import magnetar.model.b\n"),
+    (
+        rules.no_cycle_between_rooms_within,
+        "magnetar.model.a.inner",
+        "import magnetar.model.b.other\n",
+    ),
     (rules.broker_layers, "magnetar.broker.topic", "import magnetar.broker.session\n"),
     (
         rules.broker_layers,

@@ -30,15 +30,15 @@ import structlog
 
 from magnetar.bookie.journal.journal import Done, Journal
 from magnetar.bookie.journal.journal_files import JournalDirectory
-from magnetar.bookie.journal.replay import StartReport, replay_all
 from magnetar.bookie.ledgers.adds import DEFERRED_SYNC, Adds
 from magnetar.bookie.ledgers.admission import RECOVERY, Admission, unknown_state
 from magnetar.bookie.ledgers.fences import Fences
+from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_state import LedgerState
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.ledgers.reads import EntryReads
+from magnetar.bookie.replay import StartReport, replay_all
 from magnetar.bookie.space.upkeep import Upkeep
-from magnetar.bookie.storage.flusher import Flusher
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig

@@ -14,7 +14,7 @@ from magnetar.ledger.catalog.ledger_list import LedgerIds, LedgerList
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import connect
 from magnetar.ledger.reading.reader import LedgerReader
-from magnetar.ledger.reading.tailing import TailingReader
+from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (

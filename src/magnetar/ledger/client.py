@@ -25,14 +25,14 @@ from magnetar.ledger.catalog.ledger_list import LedgerList
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.catalog.stored_ledger import StoredLedger
 from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.mending.mending import Mender
 from magnetar.ledger.placing.placement import RandomSource, choose_ensemble
 from magnetar.ledger.placing.topology import Topology
 from magnetar.ledger.reading.reader import LedgerReader
-from magnetar.ledger.reading.tailing import TailingReader
 from magnetar.ledger.recovering.last_confirmed import read_last_confirmed
 from magnetar.ledger.recovering.recovery import recover_ledger
 from magnetar.ledger.replies import listing
-from magnetar.ledger.writing.mending import Mender
+from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import (
     LedgerError,

@@ -8,13 +8,13 @@ from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.turn_end import TurnEnd
+from magnetar.ledger.failure_notes import FailureNotes
+from magnetar.ledger.mending.mending import Mender
 from magnetar.ledger.placing.placement import RandomSource
 from magnetar.ledger.placing.quarantine import Quarantine
 from magnetar.ledger.placing.topology import Topology
 from magnetar.ledger.reading.read_order import ReadPolicy
 from magnetar.ledger.reading.reader import read_policy
-from magnetar.ledger.writing.failure_notes import FailureNotes
-from magnetar.ledger.writing.mending import Mender
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from magnetar.ledger.writing.owed import OwedEntries
+from magnetar.ledger.mending.owed import OwedEntries
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.sim.bookies import Stored
 from magnetar.sim.clients import Cluster

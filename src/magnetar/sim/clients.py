@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from magnetar.ledger.mending.owed import OwedEntries
 from magnetar.ledger.placing.placement import (
     choose_replacements,
     replaced_fragments,
     without_empty_tail,
 )
 from magnetar.ledger.recovering.recovery_plan import Decision, EntryVote, LacCoverage, RecoveryScan
-from magnetar.ledger.writing.owed import OwedEntries
 from magnetar.ledger.writing.quorum_write import (
     FailureKind,
     QuorumWrite,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from magnetar.ledger.mending.owed import OwedEntries
 from magnetar.ledger.recovering.recovery_plan import Decision, EntryVote, LacCoverage
-from magnetar.ledger.writing.owed import OwedEntries
 from magnetar.ledger.writing.quorum_write import (
     FailureKind,
     QuorumWrite,

@@ -8,19 +8,19 @@ from typing import Any
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.journal.journal_format import DELETE
-from magnetar.bookie.journal.replay import Replayer
+from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
+from magnetar.bookie.replay import Replayer
 from magnetar.bookie.space.collector import Collector
 from magnetar.bookie.space.compactor import Compactor
 from magnetar.bookie.space.log_counts import LogCounts
-from magnetar.bookie.space.log_usage import LogUsage
 from magnetar.bookie.space.missing_ledgers import MissingLedgers
-from magnetar.bookie.space.reclaim import Reclaimer
 from magnetar.bookie.space.upkeep import Upkeep
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, encode_footer
-from magnetar.bookie.storage.flusher import Flusher
+from magnetar.bookie.storage.log_usage import LogUsage
 from magnetar.bookie.storage.marks import MarkFile
+from magnetar.bookie.storage.reclaim import Reclaimer
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.model.errors import MetadataError

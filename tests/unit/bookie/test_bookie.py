@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
-from magnetar.bookie.ledgers import parking
-from magnetar.bookie.storage import flusher
+from magnetar.bookie.ledgers import flusher, parking
 from magnetar.config import BookieConfig
 from magnetar.env.disk import DiskSpace
 from magnetar.metrics import Metrics

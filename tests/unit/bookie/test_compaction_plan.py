@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from magnetar.bookie.space.compaction_plan import PRESSING_S, PRESSING_SHARE, Schedule, dead, plan
-from magnetar.bookie.space.log_usage import LogUsage, LogUse
+from magnetar.bookie.storage.compaction_plan import PRESSING_S, PRESSING_SHARE, Schedule, dead, plan
+from magnetar.bookie.storage.log_usage import LogUsage, LogUse
 
 NO_LIMIT = 1 << 40
 

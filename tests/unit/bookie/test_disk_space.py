@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from magnetar.bookie.space.disk_space import Level, SpaceRules, is_no_space, judge
+from magnetar.bookie.disk_space import Level, SpaceRules, is_no_space, judge
 from magnetar.env.disk import DiskSpace
 from magnetar.model.errors import BookieIOError
 

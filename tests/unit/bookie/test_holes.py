@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.space.compaction_plan import wasteful
 from magnetar.bookie.space.holes import DeadRanges, Range, punch
-from magnetar.bookie.space.log_usage import LogUse
+from magnetar.bookie.storage.compaction_plan import wasteful
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
@@ -26,6 +25,7 @@ from magnetar.bookie.storage.entry_log_format import (
     log_path,
     seed_of,
 )
+from magnetar.bookie.storage.log_usage import LogUse
 from magnetar.config import BookieConfig
 from magnetar.env.disk import BLOCK_BYTES, SECTOR_BYTES, Disk, DiskFile, DiskSpace, RealDisk
 from magnetar.model.errors import NoLedgerError

@@ -19,7 +19,7 @@ from magnetar.bookie.journal.journal import Journal, Request
 from magnetar.bookie.journal.journal_files import JournalDirectory
 from magnetar.bookie.journal.journal_format import ENTRY, JournalPosition
 from magnetar.bookie.journal.journal_scan import Record
-from magnetar.bookie.journal.replay import replay_journal
+from magnetar.bookie.replay import replay_journal
 from magnetar.config import JournalConfig
 from magnetar.env.disk import Buffer, DiskFile, RealDisk
 from magnetar.metrics import Metrics

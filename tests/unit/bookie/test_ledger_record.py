@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from magnetar.bookie.ledgers.ledger_record import LedgerRecord, decode_record, record_deleted
+from magnetar.bookie.storage.ledger_record import LedgerRecord, decode_record, record_deleted
 from magnetar.model.errors import BookieIOError
 
 RECORD = LedgerRecord(True, False, 3, bytes(range(20)), 9, 8, 7, b"body")

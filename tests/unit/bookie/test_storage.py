@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.storage import flusher
+from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.model.errors import NoEntryError, NoLedgerError
 from tests.unit.bookie.storage_kit import WatchedDisk, add, crashed, entry, running, settings

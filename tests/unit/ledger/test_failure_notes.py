@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from magnetar.ledger.writing.failure_notes import CALM_S, NOTE_S, FailureNote, FailureNotes
+from magnetar.ledger.failure_notes import CALM_S, NOTE_S, FailureNote, FailureNotes
 from magnetar.model.ids import BookieId
 from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from magnetar.ledger.writing.owed import RANGES_MAX, OwedEntries
+from magnetar.ledger.mending.owed import RANGES_MAX, OwedEntries
 from magnetar.model.ids import BookieId
 
 A, B = BookieId("a"), BookieId("b")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.ledger.reading.tailing import TailingReader
+from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.lac_announcer import TRIES_MAX
 from magnetar.model.errors import NoSuchLedgerError
 from magnetar.model.ledger import Fragment, LedgerState

@@ -1,1 +1,1 @@
-"""The write-ahead log: commits, files, and what a start makes of them."""
+"""The write-ahead log: commits, their blocks, files."""

@@ -33,6 +33,7 @@ from typing import TypeAlias
 
 import structlog
 
+from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.journal.journal_blocks import BLOCK_BYTES
 from magnetar.bookie.journal.journal_files import JournalDirectory, JournalFile
 from magnetar.bookie.journal.journal_format import (
@@ -46,7 +47,6 @@ from magnetar.bookie.journal.journal_format import (
     encode_file_header,
     seed_of,
 )
-from magnetar.bookie.space.disk_space import is_no_space
 from magnetar.config import JournalConfig
 from magnetar.env.disk import Buffer, Disk
 from magnetar.metrics import Metrics

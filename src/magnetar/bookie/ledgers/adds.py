@@ -22,11 +22,11 @@ from magnetar.bookie.journal.journal import Done, Journal, Request
 from magnetar.bookie.journal.journal_format import ENTRY
 from magnetar.bookie.ledgers.admission import RECOVERY, Admission, check_certain
 from magnetar.bookie.ledgers.fences import Fences
+from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_state import LedgerState, inspect_entries
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.ledgers.parking import Add, Parking
 from magnetar.bookie.ledgers.reads import EntryReads
-from magnetar.bookie.storage.flusher import Flusher
 from magnetar.config import BookieConfig
 from magnetar.model.errors import MagnetarError, TooManyRequestsError
 

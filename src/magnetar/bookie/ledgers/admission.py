@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from magnetar.bookie.ledgers.ledger_record import MASTER_KEY_BYTES
 from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.storage.ledger_record import MASTER_KEY_BYTES
 from magnetar.model.errors import (
     BookieIOError,
     FencedError,

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from magnetar.bookie.journal.journal import Journal
-from magnetar.bookie.ledgers.ledger_record import LedgerRecord, decode_record
+from magnetar.bookie.storage.ledger_record import LedgerRecord, decode_record
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.model.entry import ENTRY_HEADER_BYTES
 from magnetar.model.errors import BadRequestError

@@ -1,1 +1,1 @@
-"""Room on disks: deleted ledgers, compaction, reserves, what a full disk allows."""
+"""Room on disks: deleted ledgers, compaction, reserves."""

@@ -37,12 +37,10 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from magnetar.bookie.space.compaction_plan import Compaction, plan, wasteful
-from magnetar.bookie.space.disk_space import is_no_space
+from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.space.holes import DeadRanges, can_punch, punch
 from magnetar.bookie.space.log_counts import LogCounts
-from magnetar.bookie.space.log_usage import LogUse
-from magnetar.bookie.space.reclaim import ClosedLog, Reclaimer, inspect_log
+from magnetar.bookie.storage.compaction_plan import Compaction, plan, wasteful
 from magnetar.bookie.storage.entry_log import EntryLogWriter, LogIds
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
@@ -55,6 +53,8 @@ from magnetar.bookie.storage.entry_log_format import (
     seed_of,
 )
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.storage.log_usage import LogUse
+from magnetar.bookie.storage.reclaim import ClosedLog, Reclaimer, inspect_log
 from magnetar.env.disk import CANNOT_PUNCH, Disk, DiskFile, Lane
 from magnetar.model.errors import BookieIOError
 

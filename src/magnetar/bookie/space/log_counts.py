@@ -20,7 +20,6 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from magnetar.bookie.space.reclaim import Reclaimer, inspect_log
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
@@ -28,6 +27,7 @@ from magnetar.bookie.storage.entry_log_format import (
     log_path,
 )
 from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.reclaim import Reclaimer, inspect_log
 from magnetar.env.disk import Disk, Lane
 
 log = structlog.get_logger(__name__)

@@ -22,11 +22,11 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from magnetar.bookie.disk_space import Level, SpaceRules, is_no_space, judge
 from magnetar.bookie.journal.journal import Journal
-from magnetar.bookie.space.compaction_plan import Schedule
 from magnetar.bookie.space.compactor import Compactor, Pace
-from magnetar.bookie.space.disk_space import Level, SpaceRules, is_no_space, judge
 from magnetar.bookie.space.reserve import CHUNK_BYTES, Reserve
+from magnetar.bookie.storage.compaction_plan import Schedule
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk, Lane

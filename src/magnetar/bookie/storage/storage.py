@@ -30,15 +30,15 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.journal.journal_format import JournalPosition
-from magnetar.bookie.ledgers.ledger_record import decode_record, record_deleted
-from magnetar.bookie.space.disk_space import is_no_space
-from magnetar.bookie.space.reclaim import Reclaimer
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter, LogIds
 from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, log_path
+from magnetar.bookie.storage.ledger_record import decode_record, record_deleted
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.storage.marks import MarkFile, Marks
 from magnetar.bookie.storage.page_window import PageWindow
+from magnetar.bookie.storage.reclaim import Reclaimer
 from magnetar.bookie.storage.write_cache import EntryColumns, WriteCache, WriteHalf
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk

@@ -1,1 +1,1 @@
-"""Readers: of what is closed, of what is still written; hedged, in an order that learns."""
+"""Reads from any replica: hedged, in an order that learns."""

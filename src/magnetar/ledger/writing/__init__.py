@@ -1,1 +1,1 @@
-"""A ledger's one writer: quorum, change of the ensemble, deferred sync, what bookies are owed."""
+"""A ledger's one writer: quorum, change of the ensemble, deferred sync."""

@@ -23,9 +23,7 @@ from typing import NamedTuple
 
 import structlog
 
-from magnetar.bookie.ledgers.ledger_record import record_deleted
-from magnetar.bookie.space.compaction_plan import dead
-from magnetar.bookie.space.log_usage import LogUsage
+from magnetar.bookie.storage.compaction_plan import dead
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
@@ -36,7 +34,9 @@ from magnetar.bookie.storage.entry_log_format import (
     log_path,
     read_footer,
 )
+from magnetar.bookie.storage.ledger_record import record_deleted
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.storage.log_usage import LogUsage
 from magnetar.env.disk import Disk
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from magnetar.bookie.space.log_usage import LogUse
+from magnetar.bookie.storage.log_usage import LogUse
 
 PRESSING_SHARE = 0.9
 PRESSING_S = 10.0

@@ -31,9 +31,9 @@ import structlog
 from magnetar.config import LedgerConfig
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddFlag, BookiePool
+from magnetar.ledger.mending.owed import OwedEntries
 from magnetar.ledger.reading.read_order import ReadPolicy
 from magnetar.ledger.reading.reader import LedgerReader
-from magnetar.ledger.writing.owed import OwedEntries
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BookieUnavailableError,

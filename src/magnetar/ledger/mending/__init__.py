@@ -1,0 +1,1 @@
+"""What bookies that were away are owed, and how they get it."""
