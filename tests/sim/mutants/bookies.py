@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.bookie.journal import journal_scan, replay
+from magnetar.bookie import replay
+from magnetar.bookie.journal import journal_scan
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.journal.journal_format import LEDGER, commit_bytes, decode_ledger
 from magnetar.bookie.ledgers.admission import Admission
