@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from magnetar.bookie.bookie import Bookie
 from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.model.errors import NoEntryError
 from tests.unit.bookie.storage_kit import add, entry, running, settings
 
 RECOVERY = 1
@@ -105,5 +108,35 @@ def test_a_read_from_before_a_newer_entry_was_flushed_keeps_only_what_comes_befo
             assert await bookie.read_entry(1, 5) == old[5]  # reads the old entry 7 ahead
             await bookie._flusher.flush_all()
             assert await bookie.read_entry(1, 7) == newer
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_meets_a_read_just_ended_with_nothing_reads_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read is listed as under way until the loop's next turn, and it has nothing."""
+
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            await flushed(bookie, 1, 3, 100)
+            await add(bookie, 1, [9])
+            reads: list[asyncio.Future[list[bytes]]] = []
+
+            def read(*_: object) -> asyncio.Future[list[bytes]]:
+                reads.append(asyncio.get_running_loop().create_future())
+                return reads[-1]
+
+            monkeypatch.setattr(bookie._table.storage_of(1), "read", read)
+            first = asyncio.ensure_future(bookie.read_entry(1, 5))
+            await asyncio.sleep(0)
+            second = asyncio.ensure_future(bookie.read_entry(1, 5))  # begins before ``first`` ends
+            reads[0].set_result([])
+            await asyncio.sleep(0.01)
+            assert len(reads) == 2
+            reads[1].set_result([entry(1, 5)])
+            assert await second == entry(1, 5)
+            with pytest.raises(NoEntryError):
+                await first
 
     asyncio.run(scenario())

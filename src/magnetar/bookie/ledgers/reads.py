@@ -70,19 +70,25 @@ class EntryReads:
         read ahead. Empty: the index has no such entry. Raises ``BookieIOError``,
         ``TooManyRequestsError``."""
         key = (ledger.ledger_id, entry_id)
+        while True:
+            await self._rest(key)
+            shared = self._under_way.get(key)
+            found = await asyncio.shield(shared or self._begin(ledger, entry_id, count, bytes_max))
+            if found or shared is None:
+                break
+            # Another's read, which may have looked before the entry came: read once more. First
+            # the loop takes its turn: a read that has just ended is listed as under way until then.
+            await asyncio.sleep(0)
+        kept = _older(ledger, entry_id, found)
+        return kept if kept or not found else self.at_hand(ledger, entry_id, count)
+
+    async def _rest(self, key: tuple[int, int]) -> None:
+        """Until a reader that goes forward may read again, or somebody else reads the same."""
         while key not in self._under_way:
             rest_s = self._pace.rest_s(*key, self._appended_bytes(), _now_s())
             if not rest_s:
-                break
+                return
             await asyncio.sleep(rest_s)
-        future = shared = self._under_way.get(key)
-        if future is None:
-            future = self._begin(ledger, entry_id, count, bytes_max)
-        found = await asyncio.shield(future)
-        if not found and shared is not None:  # it may have looked before the entry came
-            return await self.fetch(ledger, entry_id, count, bytes_max)
-        kept = _older(ledger, entry_id, found)
-        return kept if kept or not found else self.at_hand(ledger, entry_id, count)
 
     def _begin(
         self, ledger: LedgerState, entry_id: int, count: int, bytes_max: int
