@@ -109,7 +109,7 @@ def _reader_does_not_look_again() -> AbstractContextManager[None]:
         except FileNotFoundError:
             return []
 
-    def read_place(self: Any, lane: int, ledger_id: int, entry_id: int, *rest: int) -> Any:
+    def read_place(self: Any, lane: int, ledger_id: int, entry_id: int, *rest: Any) -> Any:
         try:
             return original_read(self, lane, ledger_id, entry_id, *rest)
         except IndexError:  # the last id of an empty answer
