@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.ledgers.reads import PIECE_BYTES
+from magnetar.bookie.storage.read_pace import ADDING_S
 from magnetar.env.disk import DiskFile, RealDisk
 from magnetar.model.errors import NoEntryError
 from tests.unit.bookie.storage_kit import add, entry, running, settings
@@ -54,11 +56,25 @@ def test_a_batch_read_reads_what_it_gives(tmp_path: Path) -> None:
             entries = await flushed(bookie, 1, 1000, 1000)
             record_bytes = 8 + len(entries[0])
             assert await bookie.read_batch(1, 0, 10, 1 << 20) == entries[:10]
+            await asyncio.sleep(2 * ADDING_S)  # else reads go in pieces
             disk.read_bytes.clear()
             assert await bookie.read_batch(1, 10, 300, 1 << 20) == entries[10:310]
             assert await bookie.read_batch(1, 700, 900, 50 * len(entries[0])) == entries[700:750]
             assert sum(disk.read_bytes) <= 350 * record_bytes
             assert len(disk.read_bytes) <= 3
+
+    asyncio.run(scenario())
+
+
+def test_while_entries_are_added_reads_go_in_pieces(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = CountingDisk()
+        async with running(settings(tmp_path, read_cache_bytes=0), disk) as bookie:
+            entries = await flushed(bookie, 1, 300, 1000)
+            disk.read_bytes.clear()
+            assert await bookie.read_batch(1, 0, 300, 1 << 20) == entries
+            assert max(disk.read_bytes) <= PIECE_BYTES + 1000
+            assert len(disk.read_bytes) >= 300_000 // PIECE_BYTES
 
     asyncio.run(scenario())
 

@@ -21,6 +21,8 @@ from magnetar.config import BookieConfig
 from magnetar.model.errors import TooManyRequestsError
 
 READS_MAX = 1024
+PIECE_BYTES = 64 << 10
+"""Of a read while entries are being added: they wait for no more than one piece."""
 
 
 class EntryReads:
@@ -103,6 +105,8 @@ class EntryReads:
         ahead = count == 1
         count = config.read_ahead_entries if ahead else count
         bytes_max = min(bytes_max, config.read_ahead_bytes)
+        if self._pace.adding(self._appended_bytes(), _now_s()):
+            bytes_max = min(bytes_max, PIECE_BYTES)
         future = ledger.storage.read(ledger_id, entry_id, count, bytes_max, ahead)
         self._under_way[key] = future
         self._pace.begun(ledger_id, entry_id + count)

@@ -41,14 +41,17 @@ class ReadPace:
     def rest_s(self, ledger_id: int, entry_id: int, appended_bytes: int, now_s: float) -> float:
         """How long to wait before reading ``entry_id`` from the disk. ``appended_bytes``: what
         adds have brought so far."""
-        if appended_bytes != self._appended_bytes:
-            self._appended_bytes, self._added_at_s = appended_bytes, now_s
+        adding = self.adding(appended_bytes, now_s)
         reader = self._readers.get(ledger_id)
-        if reader is None or entry_id not in reader.ends:
-            return 0.0
-        if now_s - self._added_at_s >= ADDING_S:
+        if reader is None or entry_id not in reader.ends or not adding:
             return 0.0
         return max(0.0, reader.resting_until_s - now_s)
+
+    def adding(self, appended_bytes: int, now_s: float) -> bool:
+        """Whether entries are being added. ``appended_bytes``: what adds have brought so far."""
+        if appended_bytes != self._appended_bytes:
+            self._appended_bytes, self._added_at_s = appended_bytes, now_s
+        return now_s - self._added_at_s < ADDING_S
 
     def begun(self, ledger_id: int, next_entry_id: int) -> None:
         """A read is to end before ``next_entry_id``."""
