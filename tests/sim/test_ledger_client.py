@@ -257,11 +257,10 @@ def breaks(seeds: range) -> bool:
     return False
 
 
-def silence_is_absence(vote: EntryVote[Copy], refusals: list[Refusal], told: object) -> None:
+def silence_is_absence(vote: EntryVote[Copy], told: object) -> None:
     if isinstance(told, Copy):
         vote.found(told)
     elif isinstance(told, Refusal):
-        refusals.append(told)
         vote.negative()
 
 

@@ -384,6 +384,7 @@ class SimRecovery:
             self._cluster, self._name, self._metadata, start_after, self._live(self._maybe_close)
         )
         self._next_read = start_after + 1
+        self._votes: dict[int, EntryVote[Stored]] = {}
         self._read_on()
 
     def _read_on(self) -> None:
@@ -393,6 +394,7 @@ class SimRecovery:
             vote = self._cluster.parts.entry_vote(
                 self._metadata.write_quorum, self._metadata.ack_quorum
             )
+            self._votes[entry_id] = vote
             fence = self._cluster.parts.fencing_reads
             for name in self._metadata.write_set(entry_id):
                 self.links[name].request(
@@ -413,12 +415,13 @@ class SimRecovery:
         else:
             vote.unknown()
         if vote.decision is not Decision.PENDING:
-            self._decided(entry_id, vote)
+            self._decided()
 
-    def _decided(self, entry_id: int, vote: EntryVote[Stored]) -> None:
+    def _decided(self) -> None:
         rewriter = self._rewriter
         assert rewriter is not None
-        copies = self._scan.decided(entry_id, vote)
+        ahead = range(self._scan.next_entry_id, self._next_read)
+        copies = self._scan.decided(self._votes[entry_id] for entry_id in ahead)
         if copies:
             rewriter.append([copy.token for copy in copies])
         if self._scan.blocked_at is not None:

@@ -39,9 +39,8 @@ def _earlier_fragment() -> AbstractContextManager[None]:
 
 
 def _truncates_on_unknown() -> AbstractContextManager[None]:
-    def count(vote: Any, refusals: list[Any], told: Any) -> None:
+    def count(vote: Any, told: Any) -> None:
         if isinstance(told, Refusal):
-            refusals.append(told)
             vote.negative()
         else:
             vote.found(told)

@@ -126,22 +126,25 @@ def voted(decision: Decision, copy: str = "") -> EntryVote[str]:
 def test_a_scan_takes_turns_in_order_and_ends_at_the_first_absent_entry() -> None:
     scan: RecoveryScan[str] = RecoveryScan(9)
     assert scan.next_entry_id == 10
-    assert scan.decided(11, voted(Decision.FOUND, "b")) == []
-    assert scan.decided(13, voted(Decision.FOUND, "beyond the hole")) == []
-    assert scan.decided(10, voted(Decision.FOUND, "a")) == ["a", "b"]
+    pending, beyond = EntryVote[str](1, 1), voted(Decision.FOUND, "beyond the hole")
+    first, second = voted(Decision.FOUND, "a"), voted(Decision.FOUND, "b")
+    assert scan.decided([pending, second]) == []
+    assert scan.decided([pending, second, pending, beyond]) == []
+    assert scan.decided([first, second, pending, beyond]) == ["a", "b"]
     assert not scan.finished
-    assert scan.decided(12, voted(Decision.ABSENT)) == []
+    assert scan.decided([voted(Decision.ABSENT), beyond]) == []
     assert scan.end == 11
     assert scan.finished
-    assert scan.decided(14, voted(Decision.UNKNOWN)) == ()
+    assert scan.decided([voted(Decision.UNKNOWN)]) == []
     assert scan.blocked_at is None
 
 
 def test_a_scan_stops_at_an_entry_of_unknown_fate() -> None:
     scan: RecoveryScan[str] = RecoveryScan(-1)
-    assert scan.decided(1, voted(Decision.UNKNOWN)) == []
+    unknown = voted(Decision.UNKNOWN)
+    assert scan.decided([EntryVote(1, 1), unknown]) == []
     assert not scan.finished  # an absent entry before it would still end the ledger
-    assert scan.decided(0, voted(Decision.FOUND, "a")) == ["a"]
+    assert scan.decided([voted(Decision.FOUND, "a"), unknown]) == ["a"]
     assert scan.blocked_at == 1
     assert scan.end is None
 

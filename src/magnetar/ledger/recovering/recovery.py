@@ -44,7 +44,6 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EntryId
 from magnetar.model.ledger import LedgerMetadata, LedgerState
-from magnetar.wire.bookie.digest import EntryDigest
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +105,6 @@ class _Recovery:
         self._metadata = metadata = stored.metadata  # reads go here, whatever is replaced later
         self._pool = context.pool
         self._timeout_s = context.config.read_timeout_ms / 1000
-        self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
         self._rewrites = _Rewrites(stored, context)
         self._reads = RecoveryReads(metadata, context.pool, self._timeout_s, FENCING)
 
@@ -180,7 +178,7 @@ class _Recovery:
                 f"ledger {self._metadata.ledger_id} cannot be closed: its last entry cannot be "
                 f"read: {error}"
             ) from error
-        return self._digest.verify(entry.data, entry_id)[1]
+        return self._reads.digest.verify(entry.data, entry_id)[1]
 
 
 class _Rewrites:

@@ -32,7 +32,7 @@ Transitions of an entry's vote::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import islice
 from typing import Generic, TypeVar
@@ -143,7 +143,7 @@ class EntryVote(Generic[T]):
 
 
 class RecoveryScan(Generic[T]):
-    """Puts the decisions of entries read ahead, in any order, into the order of the ledger.
+    """Takes the decisions of entries read ahead in the order of the ledger.
 
     ``next_entry_id`` is the first entry without its turn yet. ``end`` is the last entry of the
     ledger once known. ``blocked_at`` is the entry whose fate cannot be known now: the recovery
@@ -154,28 +154,15 @@ class RecoveryScan(Generic[T]):
         self.next_entry_id = start_after + 1
         self.end: int | None = None
         self.blocked_at: int | None = None
-        self._waiting: dict[int, EntryVote[T]] = {}
 
     @property
     def finished(self) -> bool:
         return self.end is not None or self.blocked_at is not None
 
-    def decided(self, entry_id: int, vote: EntryVote[T]) -> Sequence[T]:
-        """An entry's vote is decided; returns the copies, in order, whose turn has come and
-        which are to be written again."""
-        assert vote.decision is not Decision.PENDING
-        if self.finished:
-            return ()
-        self._waiting[entry_id] = vote
-        copies: list[T] = []
-        while not self.finished and self.next_entry_id in self._waiting:
-            self._take_turn(self._waiting.pop(self.next_entry_id), copies)
-        return copies
-
-    def decided_run(self, votes: Iterable[EntryVote[T]]) -> list[T]:
-        """As ``decided`` for the entries from ``next_entry_id`` on, up to the first of ``votes``
-        that is pending."""
-        assert not self._waiting, "entries come one by one or in runs"
+    def decided(self, votes: Iterable[EntryVote[T]]) -> list[T]:
+        """``votes`` are those of the entries from ``next_entry_id`` on. Returns the copies, in
+        order, whose turn has come and which are to be written again: up to the first entry that
+        is pending, or that ends the scan."""
         copies: list[T] = []
         for vote in votes:
             if self.finished or vote.decision is Decision.PENDING:
@@ -228,7 +215,7 @@ class VotingWindow(Generic[T]):
     def take_turns(self) -> list[T]:
         """Hand the scan what is decided; returns the copies whose turn has come."""
         begin = self._scan.next_entry_id - self.entry_ids.start
-        return self._scan.decided_run(islice(self._votes, begin, None))
+        return self._scan.decided(islice(self._votes, begin, None))
 
 
 def runs_of(metadata: LedgerMetadata, entry_ids: range) -> dict[BookieId, list[range]]:

@@ -133,11 +133,9 @@ class _WindowReading:
         return about
 
     def _count(self, entry_id: EntryId, told: Copy | Refusal) -> None:
-        if isinstance(told, Copy):
-            _count(self._window.vote(entry_id), [], told)
-        else:
-            refusals = self.refusals.setdefault(entry_id, [])
-            _count(self._window.vote(entry_id), refusals, told)
+        if isinstance(told, Refusal):
+            self.refusals.setdefault(entry_id, []).append(told)
+        _count(self._window.vote(entry_id), told)
 
     def _copy(self, bookie_id: BookieId, entry_id: EntryId, data: bytes) -> Copy | Refusal:
         digest = self._reads.digest
@@ -148,13 +146,11 @@ class _WindowReading:
         return Copy(memoryview(data)[digest.payload_offset :], length)
 
 
-def _count(vote: EntryVote[Copy], refusals: list[Refusal], told: Copy | Refusal) -> None:
-    """Count an answer; whoever had no copy goes to ``refusals``."""
+def _count(vote: EntryVote[Copy], told: Copy | Refusal) -> None:
+    """What an answer means."""
     if isinstance(told, Copy):
         vote.found(told)
-        return
-    refusals.append(told)
-    if isinstance(told.error, NoEntryError | NoLedgerError):
+    elif isinstance(told.error, NoEntryError | NoLedgerError):
         vote.negative()
     else:
         vote.unknown()
