@@ -109,7 +109,7 @@ def assert_bounded(course: Course) -> None:
 def run_course(
     writer: WriterProcess, hanging: BookieMachine, others: Sequence[BookieMachine], stall_s: float
 ) -> Course:
-    """The writer has closed its ledger then, and owes nobody."""
+    """The writer has closed its ledger then, and owes nobody; its process is still there."""
     writer.wait_confirmed(2000)
     watched = Watched(writer, others)
     before = watched.phase(min(stall_s / 2, 10))

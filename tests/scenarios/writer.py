@@ -3,8 +3,9 @@
     python -m tests.scenarios.writer METADATA_URL E/Qw/Qa PAYLOAD_BYTES REST_S
 
 It creates a ledger and appends, 16 entries after each REST_S seconds (0: full load), until it is
-told to end (a line on its input) or fails. What it says goes straight to its output, unbuffered,
-and so survives a SIGKILL:
+told to end (a line on its input) or fails. One that has closed its ledger stays, to be weighed,
+until its input ends. What it says goes straight to its output, unbuffered, and so survives a
+SIGKILL:
 
     ledger ID
     confirmed FIRST COUNT
@@ -87,6 +88,7 @@ async def write(metadata_url: str, quorums: tuple[int, int, int], size: int, res
                 await asyncio.sleep(0.1)
             say("mended", one.ledgers.mender.mended_entries)
             say("whole")
+            await asyncio.to_thread(sys.stdin.buffer.read)
         await writer.abandon()
 
 
@@ -201,7 +203,7 @@ class WriterProcess:
             time.sleep(0.02)
 
     def close(self, seconds: float = LINE_S) -> int:
-        """Let it close its ledger; returns the last entry's id."""
+        """Let it close its ledger; returns the last entry's id. The process stays: ``kill`` it."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"end\n")
         self.process.stdin.flush()
