@@ -48,7 +48,6 @@ class Flusher:
         self._metrics = metrics
         self._wanted = [asyncio.Event() for _ in table.storages]
         self._tasks = TaskScope("bookie")
-        self._under_way = 0
         self._stopped = False
 
     def start(self) -> None:
@@ -92,16 +91,13 @@ class Flusher:
     async def _flush(self, index: int) -> None:
         table, storage = self._table, self._table.storages[index]
         started = time.perf_counter()
-        self._under_way += 1
         try:
             await storage.flush([journal.committed for journal in table.journals])
         finally:
-            self._under_way -= 1
             self._upkeep.look()
         self._upkeep.flush_worked(index)
         self._metrics.bookie_flush_seconds.observe(time.perf_counter() - started)
         for journal in table.journals:
             journal.trim(min(each.marks.positions[journal.index] for each in table.storages))
-        if not self._under_way:
-            table.shrink()
+        table.shrink()
         self._parkings[index].drain(lambda: storage.cache.full)

@@ -61,11 +61,10 @@ class LedgerTable:
         return iter(self._states.values())
 
     def shrink(self) -> None:
-        """Forget clean ledgers when too many are in memory. Call after a flush, on the loop,
-        when no flush of any directory is under way."""
+        """Forget clean ledgers when too many are in memory. Call after a flush, on the loop."""
         if len(self._states) <= LEDGERS_KEPT_MAX:
             return
-        dirty = {ledger_id for storage in self.storages for ledger_id in storage.dirty}
+        dirty = set().union(*[storage.unwritten() for storage in self.storages])
         idle = [
             ledger_id
             for ledger_id, state in self._states.items()

@@ -217,6 +217,12 @@ class LedgerStorage:
         """A flush failed or was cut short; the next one repeats it and does nothing else."""
         return self._work is not None
 
+    def unwritten(self) -> set[int]:
+        """Ledgers whose records are not in the index as they are now: those that changed since the
+        last flush, and those of a flush that is under way or has failed."""
+        records = self._work.records if self._work is not None else ()
+        return set(self.dirty).union(ledger_id for ledger_id, _ in records)
+
     def take_work(self) -> FlushWork:
         records = [(ledger_id, state.encode()) for ledger_id, state in self.dirty.items()]
         deleted = list(self.deleted)

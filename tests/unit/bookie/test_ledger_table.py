@@ -1,0 +1,89 @@
+"""Which ledgers stay in memory: none is forgotten that the index does not have as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.bookie import FENCE, Bookie
+from magnetar.bookie.ledgers import ledger_table
+from magnetar.model.errors import FencedError
+from tests.unit.bookie.storage_kit import (
+    KEY,
+    WatchedDisk,
+    add,
+    entry,
+    running,
+    settings,
+)
+
+FAILED, SOUND = range(0, 40, 2), range(1, 41, 2)
+"""Ledgers of the two directories."""
+
+
+class FailingDisk(WatchedDisk):
+    """The first ledger directory takes no entry logs."""
+
+    failing = True
+
+    def note(self, operation: str, path: Path) -> None:
+        if self.failing and path.suffix == ".log" and path.parent.name == "ledgers0":
+            raise OSError(errno.EIO, "Input/output error")
+        super().note(operation, path)
+
+
+async def fill(bookie: Bookie) -> None:
+    """Entries, fences in the failing directory, and flushes of both."""
+    for ledger_id in [*FAILED, *SOUND]:
+        await add(bookie, ledger_id, range(3))
+    for ledger_id in FAILED:
+        await bookie.read_entry(ledger_id, 0, FENCE, KEY)
+
+
+def test_a_ledger_whose_flush_has_failed_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another directory's flushes succeed meanwhile, and let go of clean ledgers."""
+    monkeypatch.setattr(ledger_table, "LEDGERS_KEPT_MAX", 4)
+
+    async def scenario() -> None:
+        disk = FailingDisk()
+        config = settings(tmp_path, ledgers=2, flush_interval_ms=50)
+        async with running(config, disk) as bookie:
+            await fill(bookie)
+            await asyncio.sleep(0.5)
+            for ledger_id in FAILED:
+                assert await bookie.read_entry(ledger_id, 2) == entry(ledger_id, 2)
+                with pytest.raises(FencedError):
+                    await add(bookie, ledger_id, [3])
+            disk.failing = False
+        async with running(config) as bookie:
+            for ledger_id in [*FAILED, *SOUND]:
+                assert await bookie.read_entry(ledger_id, 2) == entry(ledger_id, 2)
+
+    asyncio.run(scenario())
+
+
+def test_clean_ledgers_are_forgotten_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_table, "LEDGERS_KEPT_MAX", 4)
+
+    async def scenario() -> None:
+        disk = FailingDisk()
+        disk.failing = False
+        config = settings(tmp_path, ledgers=2, flush_interval_ms=50)
+        async with running(config, disk) as bookie:
+            await fill(bookie)
+            async with asyncio.timeout(10):
+                while len(list(bookie._table.loaded())) > 4:
+                    await asyncio.sleep(0.01)
+            for ledger_id in FAILED:
+                assert await bookie.read_entry(ledger_id, 2) == entry(ledger_id, 2)
+                with pytest.raises(FencedError):
+                    await add(bookie, ledger_id, [3])
+
+    asyncio.run(scenario())
