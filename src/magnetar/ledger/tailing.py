@@ -134,7 +134,13 @@ class TailingReader(LedgerReader):
         if not self._changed.is_set():
             return
         self._changed.clear()
-        self.metadata, _ = await self._manager.read(self.ledger_id)
+        current = False
+        try:
+            self.metadata, _ = await self._manager.read(self.ledger_id)
+            current = True
+        finally:
+            if not current:  # failed, or the caller's time was over: nobody tells of it again
+                self._changed.set()
         if self.closed:
             self.last_add_confirmed = self.metadata.last_entry_id
 

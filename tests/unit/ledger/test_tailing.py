@@ -9,8 +9,8 @@ import pytest
 
 from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.lac_announcer import TRIES_MAX
-from magnetar.model.errors import NoSuchLedgerError
-from magnetar.model.ledger import Fragment, LedgerState
+from magnetar.model.errors import MetadataUnavailableError, NoSuchLedgerError
+from magnetar.model.ledger import Fragment, LedgerMetadata, LedgerState
 from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads, until
 
@@ -265,5 +265,41 @@ def test_a_read_by_stale_metadata_looks_again() -> None:
                 bookie.entries.clear()
             with pytest.raises(NoSuchLedgerError):
                 await reader.read(8, 1, 100)
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize("fault", ["slow", "away"])
+def test_a_change_that_could_not_be_read_is_looked_at_again(fault: str) -> None:
+    """The watch tells once. A caller that waits for a second at a time never gets to the look
+    after a quiet half minute, and would not hear of the end."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            writer.append(payloads(0, 2), outcomes)
+            await outcomes.wait(2)
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            assert await reader.wait_past(0, timeout_s=5) == 1
+            assert await reader.wait_past(1, timeout_s=1) == 1
+            await writer.close()
+            read = cluster.manager.read
+
+            async def broken(ledger_id: int) -> tuple[LedgerMetadata, int]:
+                await asyncio.sleep(2)
+                raise MetadataUnavailableError("no store")
+
+            cluster.manager.read = broken  # type: ignore[method-assign]
+            if fault == "away":
+                with pytest.raises(MetadataUnavailableError):
+                    await reader.wait_past(1)
+            else:
+                assert await reader.wait_past(1, timeout_s=1) == 1
+            cluster.manager.read = read  # type: ignore[method-assign]
+            assert not reader.closed
+            assert await reader.wait_past(1, timeout_s=1) == 1
+            assert reader.closed
+            reader.close()
 
     run_virtual(run())
