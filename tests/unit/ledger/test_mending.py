@@ -227,3 +227,41 @@ def test_a_client_that_ends_before_a_debt_is_paid_tells_what_is_short_of_copies(
         assert (warnings[0]["ledger_count"], warnings[0]["entries_at_most"]) == (2, 10)
 
     run_virtual(run())
+
+
+def test_nothing_is_owed_for_entries_that_are_not_the_bookies_own() -> None:
+    """Striped: one entry, all of its copies acknowledged; the third bookie has no part in it."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 2, 2), timeout_ms=300)
+        async with opened(cluster) as writer:
+            await writer.add(payloads(0, 1))
+            await writer.close()
+        assert not cluster.client.mender.owing
+        await cluster.client.close()
+
+    with capture_logs() as said:
+        run_virtual(run())
+    assert not [line for line in said if "lacks" in line["event"]]
+
+
+def test_a_ledger_that_nobody_can_read_does_not_keep_the_next_from_being_mended() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=300)
+        away = cluster.bookie("b3")
+        away.down = True
+        ledger_ids = []
+        for _ in range(2):
+            async with opened(cluster) as writer:
+                await writer.add(payloads(0, 5))
+                await asyncio.sleep(1)
+                await writer.close()
+                ledger_ids.append(writer.ledger_id)
+        for name in ("b1", "b2"):
+            del cluster.bookie(name).entries[ledger_ids[0]]
+        away.down = False
+        await until(lambda: whole(cluster, ledger_ids[1], 5), 60)
+        assert cluster.client.mender.owing  # the other is not forgotten
+        await cluster.client.close()
+
+    run_virtual(run())

@@ -38,7 +38,9 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BookieUnavailableError,
     FencedError,
+    LedgerError,
     MagnetarError,
+    NoEntryError,
     NoSuchLedgerError,
     ReadOnlyBookieError,
     UnknownLedgerStateError,
@@ -153,11 +155,15 @@ class Mender:
             self._running = False
 
     async def _mend_bookie(self, bookie_id: BookieId) -> None:
-        """Everything owed to one bookie, until it refuses."""
+        """Everything owed to one bookie that can be read, until it refuses."""
         try:
             for ledger_id in self._owed.ledgers(bookie_id):
                 before = self.mended_entries
-                await self._mend_ledger(bookie_id, ledger_id)
+                try:
+                    await self._mend_ledger(bookie_id, ledger_id)
+                except (LedgerError, NoEntryError) as error:  # the others gave it no copy
+                    log.debug("cannot mend now", ledger=ledger_id, error=str(error))
+                    continue
                 if not self._owed.ranges(bookie_id, ledger_id):
                     log.info(
                         "bookie lacks nothing of the ledger any more",

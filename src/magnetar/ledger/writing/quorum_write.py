@@ -225,15 +225,19 @@ class QuorumWrite:
         return self._marks[slot]
 
     def lacking(self, slot: int) -> range:
-        """The confirmed entries that the slot's bookie is not known to hold (ids that are not
-        its stripe, or that it acknowledged out of order, may be among them)."""
-        return range(self._marks[slot] + 1, self.last_add_confirmed + 1)
+        """The confirmed entries that the slot's bookie is not known to hold, empty if there is
+        none (else ids that are not its stripe, or that it acknowledged out of order, may be among
+        them)."""
+        unmarked = range(self._marks[slot] + 1, self.last_add_confirmed + 1)
+        return unmarked if self._some_are_own(slot, unmarked) else range(0)
 
     def owes(self, slot: int) -> bool:
         """Whether the slot has yet to acknowledge an entry that was pushed."""
-        unmarked = range(self._marks[slot] + 1, self.last_add_pushed + 1)
-        # A run of E ids has at least one of the slot's.
-        return bool(self.stripe(slot, unmarked[: self._size]))
+        return self._some_are_own(slot, range(self._marks[slot] + 1, self.last_add_pushed + 1))
+
+    def _some_are_own(self, slot: int, entry_ids: range) -> bool:
+        """Whether the slot's stripe has some of them; a run of E ids has at least one."""
+        return bool(self.stripe(slot, entry_ids[: self._size]))
 
     def stripe(self, slot: int, entry_ids: range) -> Sequence[int]:
         """Those of ``entry_ids`` whose write set has ``slot``."""
