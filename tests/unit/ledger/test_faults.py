@@ -373,6 +373,33 @@ def test_a_failed_change_does_not_stop_the_close() -> None:
         run_virtual(run(monkeypatch))
 
 
+def test_an_append_after_the_failure_does_not_wait_for_the_store() -> None:
+    """A bookie fails, all that is pending is confirmed without it, and the store hangs over its
+    replacement: what is appended then has the writer's time-out too."""
+
+    async def run() -> None:
+        cluster = Cluster(4, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+
+            async def away(metadata: LedgerMetadata) -> None:
+                await asyncio.sleep(60)
+                raise MetadataUnavailableError("no store")
+
+            cluster.manager.before_write = away
+            cluster.ensemble(writer.ledger_id)[0].down = True
+            writer.append(payloads(0, 1), outcomes)
+            await outcomes.wait(1)
+            await asyncio.sleep(5)
+            began_s = asyncio.get_running_loop().time()
+            with pytest.raises(NotEnoughBookiesError, match="the metadata store does not answer"):
+                await writer.add(payloads(1, 1))
+            assert asyncio.get_running_loop().time() - began_s < 1
+            assert outcomes.errors == []
+
+    run_virtual(run())
+
+
 def test_the_recovery_flag_is_not_on_ordinary_adds() -> None:
     async def run() -> None:
         cluster = Cluster()

@@ -347,13 +347,18 @@ class LedgerWriter:
         pending, ledger_id = self._pending, self.ledger_id
         if self._trouble_since_s is not None:
             self._trouble_since_s = self._loop.time() if self._machine.down_slots() else None
-        while pending and (batch := pending[0]).last <= lac:
-            pending.popleft()
-            self._confirmed_length = batch.length
-            first = batch.first_open
-            batch.done(None, ledger_id, first, batch.last + 1 - first)
-        if pending and pending[0].first_open <= lac:
-            self._confirm_part(pending[0], lac)
+        try:
+            while pending and (batch := pending[0]).last <= lac:
+                pending.popleft()
+                self._confirmed_length = batch.length
+                first = batch.first_open
+                batch.done(None, ledger_id, first, batch.last + 1 - first)
+            if pending and pending[0].first_open <= lac:
+                self._confirm_part(pending[0], lac)
+        except Exception as error:  # noqa: BLE001 - an owner's own; the others get their answers
+            self._done_failed(error)
+            self._loop.call_soon(self.confirm)
+            return
         if not pending:
             self._announcer.confirmed()
             if self._drained is not None:
@@ -418,9 +423,18 @@ class LedgerWriter:
         while self._pending:  # in place: ``confirm`` may be in the middle of it
             batch = self._pending.popleft()
             count = batch.base + len(batch.entries) - batch.first_open
-            batch.done(error, -1, -1, count)
+            try:
+                batch.done(error, -1, -1, count)
+            except Exception as failure:  # noqa: BLE001 - an owner's own, as in ``confirm``
+                self._done_failed(failure)
         if self._drained is not None:
             self._drained.set()
+
+    def _done_failed(self, error: Exception) -> None:
+        """A ``done`` has raised: told as the loop tells of any callback. It must not end the
+        bookie's connection, which it came through, nor keep anybody else waiting."""
+        message = f"ledger {self.ledger_id}: the done of an append raised"
+        self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         self.fail(LedgerError(f"ledger {self.ledger_id}: {name} failed: {error!r}"))
@@ -450,7 +464,9 @@ class LedgerWriter:
             self._bookie_failed(slot, self._machine.epoch(slot), error)
         if not self._pending:
             self._trouble_since_s = None
-        elif self._trouble_since_s is not None and now_s - self._trouble_since_s >= self._timeout_s:
+        elif self._trouble_since_s is None:  # a failure of before this was appended
+            self._trouble_since_s = now_s if self._machine.down_slots() else None
+        elif now_s - self._trouble_since_s >= self._timeout_s:
             self.fail(self._change.no_replacement_error())
         if self._timer is not None and not self._owed():
             self._timer.cancel()
