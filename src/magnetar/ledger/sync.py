@@ -20,10 +20,10 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AsyncExitStack
+from concurrent.futures import CancelledError, Future
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from magnetar.config import LedgerConfig
 from magnetar.ledger.catalog.ledger_list import LedgerIds
@@ -56,35 +56,69 @@ def connect(
     return SyncClient(metadata_url, config, session_timeout_ms)
 
 
+class _Call(Protocol):
+    """The part of a ``Future`` that ends it, whatever it gives."""
+
+    def cancel(self) -> bool: ...
+
+
 class _Loop:
-    """An event loop in a thread."""
+    """An event loop in a thread. Once it ends no call begins any more, and those that other
+    threads wait for fail."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._beginning = threading.Lock()
+        self._ended = False
+        self._under_way: set[_Call] = set()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="magnetar-ledger", daemon=True
         )
         self._thread.start()
 
     def begin(self, call: Coroutine[object, object, T]) -> Future[T]:
-        if self._loop.is_closed():
-            call.close()
-            raise LedgerError("the ledger client is closed; connect again")
-        return asyncio.run_coroutine_threadsafe(call, self._loop)
+        with self._beginning:
+            if self._ended:
+                call.close()
+                raise LedgerError("the ledger client is closed; connect again")
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+            self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return future
 
     def run(self, call: Coroutine[object, object, T]) -> T:
         """The call's result; a call that is interrupted (Ctrl-C) is cancelled."""
-        future = self.begin(call)
-        try:
-            return future.result()
-        finally:
-            future.cancel()
+        return _result_of(self.begin(call))
 
-    def stop(self) -> None:
-        self.run(_end_all())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def end(self, last: Coroutine[object, object, None]) -> None:
+        """Run ``last`` when no other call is under way, then end. Idempotent."""
+        with self._beginning:
+            ended, self._ended = self._ended, True
+        if ended:
+            last.close()
+            return
+        for call in list(self._under_way):
+            call.cancel()
+        try:
+            _result_of(asyncio.run_coroutine_threadsafe(last, self._loop))
+        finally:
+            _result_of(asyncio.run_coroutine_threadsafe(_end_all(), self._loop))
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+def _result_of(call: Future[T]) -> T:
+    """Wait for it; when that is interrupted it is cancelled."""
+    try:
+        return call.result()
+    except CancelledError:
+        raise LedgerError(
+            "the ledger client was closed while the call was under way, which may or may not have "
+            "taken effect; connect again and look"
+        ) from None
+    finally:
+        call.cancel()
 
 
 async def _end_all() -> None:
@@ -119,13 +153,11 @@ class SyncClient(_Closing):
     ) -> None:
         self._loop = _Loop()
         self._parts = AsyncExitStack()
-        self._writers: dict[LedgerWriter, None] = {}
-        self._closed = False
         opening = connect_async(metadata_url, config, session_timeout_ms=session_timeout_ms)
         try:
             self._client: LedgerClient = self._loop.run(self._parts.enter_async_context(opening))
         except BaseException:
-            self._loop.stop()
+            self._loop.end(self._parts.aclose())
             raise
 
     def __enter__(self) -> SyncClient:
@@ -148,8 +180,7 @@ class SyncClient(_Closing):
                 deferred_sync_unsafe=deferred_sync_unsafe,
             )
         )
-        self._writers[writer] = None
-        return SyncWriter(self._loop, writer, self._writers)
+        return SyncWriter(self._loop, writer)
 
     def open(self, ledger_id: int) -> SyncReader:
         """As ``LedgerClient.open``: takes the ledger from its writer if it is open."""
@@ -176,28 +207,18 @@ class SyncClient(_Closing):
         return self._loop.run(self._client.ledger_list(name).write(ledger_ids, version))
 
     def close(self) -> None:
-        """End the client and its thread; writers that are not closed are given up. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            for writer in self._writers:
-                self._loop.run(writer.abandon())
-            self._loop.run(self._parts.aclose())
-        finally:
-            self._loop.stop()
+        """End the client and its thread; writers that are not closed are given up, calls that
+        other threads wait for raise ``LedgerError``. Idempotent."""
+        self._loop.end(self._parts.aclose())
 
 
 class SyncWriter(_Closing):
     """``LedgerWriter``, waiting. As a context manager it closes the ledger, also after an error
     in the block: what was confirmed stays."""
 
-    def __init__(
-        self, loop: _Loop, writer: LedgerWriter, open_writers: dict[LedgerWriter, None]
-    ) -> None:
+    def __init__(self, loop: _Loop, writer: LedgerWriter) -> None:
         self._loop = loop
         self._writer = writer
-        self._open_writers = open_writers
 
     def __enter__(self) -> SyncWriter:
         return self
@@ -224,9 +245,9 @@ class SyncWriter(_Closing):
                 count += len(batch)
                 under_way.append(self._loop.begin(self._writer.add(batch)))
                 if len(under_way) > ADDS_UNDER_WAY:
-                    under_way.popleft().result()
+                    _result_of(under_way.popleft())
             while under_way:
-                under_way.popleft().result()
+                _result_of(under_way.popleft())
         finally:
             for add in under_way:
                 add.cancel()
@@ -238,14 +259,11 @@ class SyncWriter(_Closing):
 
     def close(self) -> LedgerMetadata:
         """As ``LedgerWriter.close``."""
-        closed = self._loop.run(self._writer.close())
-        self._open_writers.pop(self._writer, None)
-        return closed
+        return self._loop.run(self._writer.close())
 
     def abandon(self) -> None:
         """As ``LedgerWriter.abandon``."""
         self._loop.run(self._writer.abandon())
-        self._open_writers.pop(self._writer, None)
 
 
 class SyncReader(_Closing):
@@ -327,7 +345,8 @@ class SyncTail(SyncReader):
         async def close() -> None:
             self._tail.close()
 
-        self._loop.run(close())
+        with suppress(LedgerError):  # the client is closed, and its watches with it
+            self._loop.run(close())
 
 
 def _batches(payloads: Iterable[Buffer]) -> Iterator[list[Buffer]]:

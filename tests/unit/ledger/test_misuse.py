@@ -11,13 +11,11 @@ import pytest
 from magnetar.config import LedgerConfig
 from magnetar.ledger import sync
 from magnetar.ledger.catalog.ledger_list import LedgerList
-from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import connect
 from magnetar.ledger.writing.writer import Buffer
 from magnetar.model.errors import (
     ConfigError,
     EntryTooLargeError,
-    LedgerError,
     NoNodeError,
     NoSuchLedgerError,
 )
@@ -60,6 +58,35 @@ def test_a_payload_that_is_none_takes_no_room_for_ever() -> None:
                     await writer.add(wrong)
             async with asyncio.timeout(5):
                 assert await asyncio.gather(writer.add([bytes(600)]), writer.add([bytes(600)]))
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize("fault", ["none", "silent"])
+def test_a_done_that_raises_keeps_nobody_else_waiting(fault: str) -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2))
+        said: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+
+        def wrong(*_told: object) -> None:
+            raise RuntimeError("a mistake of the program")
+
+        async with opened(cluster) as writer:
+            if fault == "silent":
+                for bookie in cluster.pool.bookies.values():
+                    bookie.silent = True
+            outcomes = Outcomes()
+            writer.append([b"one"], wrong)
+            writer.append([b"two"], outcomes)
+            await outcomes.wait(1)
+            assert outcomes.confirmed == ([1] if fault == "none" else [])
+            async with asyncio.timeout(5):
+                closed = await writer.close()
+            assert closed.last_entry_id == (1 if fault == "none" else -1)
+        (told,) = said
+        assert told["message"] == "ledger 1: the done of an append raised"
+        assert isinstance(told["exception"], RuntimeError)
 
     run_virtual(run())
 
@@ -109,20 +136,3 @@ def test_a_file_that_is_not_there_is_no_cluster_and_is_not_made(tmp_path: Path) 
 
     asyncio.run(run())
     assert not list(tmp_path.iterdir())
-
-
-def test_a_closed_client_says_so(tmp_path: Path) -> None:
-    async def make() -> str:
-        from magnetar.env.sqlite_metadata import SqliteMetadataStore
-
-        store = await SqliteMetadataStore.open(tmp_path / "metadata.sqlite")
-        await LedgerManager(store).initialize()
-        await store.close()
-        return f"sqlite:{tmp_path / 'metadata.sqlite'}"
-
-    client = sync.connect(asyncio.run(make()))
-    client.close()
-    client.close()
-    for call in (client.create, lambda: client.open(0), lambda: client.read_list("a")):
-        with pytest.raises(LedgerError, match="client is closed"):
-            call()
