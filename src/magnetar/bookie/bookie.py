@@ -52,6 +52,7 @@ from magnetar.model.errors import (
     MagnetarError,
     NoEntryError,
     NoLedgerError,
+    ReadOnlyBookieError,
 )
 from magnetar.model.ids import BookieId
 
@@ -248,8 +249,16 @@ class Bookie:
         return self._known(ledger_id).lac_body
 
     async def force(self, ledger_id: int) -> None:
-        """Return when everything added to the ledger before is on the device."""
+        """Return when everything added to the ledger before is on the device. Raises
+        ``ReadOnlyBookieError`` if the journal has had no room for some of it, else
+        ``BookieIOError``."""
         await self._table.journal_of(ledger_id).barrier()
+        ledger = self._table.get_loaded(ledger_id)  # of one not loaded, all is in the index
+        if ledger is not None and ledger.unforced:
+            raise ReadOnlyBookieError(
+                f"the journal had no room for entries of ledger {ledger_id} that were answered "
+                "before they were durable; write to a new ledger"
+            )
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import DEFERRED_SYNC
-from magnetar.model.errors import BookieIOError, MagnetarError, NoEntryError
+from magnetar.model.errors import (
+    BookieIOError,
+    MagnetarError,
+    NoEntryError,
+    ReadOnlyBookieError,
+)
 from tests.unit.bookie.storage_kit import (
     KEY,
     WatchedDisk,
@@ -101,5 +106,44 @@ def test_force_tells_of_a_disk_that_failed(tmp_path: Path) -> None:
                 await bookie.force(1)
             with pytest.raises(NoEntryError):
                 await bookie.read_entry(1, 2)
+
+    asyncio.run(scenario())
+
+
+class NoRoomOnce(WatchedDisk):
+    """The journal has no room for one commit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+
+    def note(self, operation: str, path: Path) -> None:
+        if self.full and path.suffix == ".journal":
+            self.full = False
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().note(operation, path)
+
+
+def test_force_tells_of_entries_that_the_journal_had_no_room_for(tmp_path: Path) -> None:
+    """They were answered already: force is the one that can tell, though its barrier finds room."""
+
+    async def scenario() -> None:
+        disk, config = NoRoomOnce(), settings(tmp_path / "b")
+        async with running(config, disk) as bookie:
+            await add(bookie, 1, [0])
+            disk.full = True
+            await add(bookie, 1, [1], flags=DEFERRED_SYNC)
+            with pytest.raises(ReadOnlyBookieError, match="entries of ledger 1"):
+                await bookie.force(1)
+            async with asyncio.timeout(10):
+                while bookie.read_only:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+            with pytest.raises(ReadOnlyBookieError, match="entries of ledger 1"):
+                await bookie.force(1)
+            await bookie.force(2)
+            after = crashed(config, tmp_path / "b")
+        async with running(after) as bookie:
+            with pytest.raises(NoEntryError):
+                await bookie.read_entry(1, 1)
 
     asyncio.run(scenario())

@@ -79,7 +79,7 @@ def test_clean_ledgers_are_forgotten_and_come_back(
         async with running(config, disk) as bookie:
             await fill(bookie)
             async with asyncio.timeout(10):
-                while len(list(bookie._table.loaded())) > 4:
+                while len(list(bookie._table.loaded())) > 4:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(0.01)
             for ledger_id in FAILED:
                 assert await bookie.read_entry(ledger_id, 2) == entry(ledger_id, 2)

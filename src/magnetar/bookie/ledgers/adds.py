@@ -123,7 +123,7 @@ class Adds:
         storage.dirty[ledger_id] = ledger
         if flags & DEFERRED_SYNC and not self._behind(journal):
             self._loop.call_soon(done, journal.broken, entry_ids)
-            journal.append(Request(ENTRY, entries, size, None, entry_ids))
+            journal.append(Request(ENTRY, entries, size, ledger.deferred_ended, entry_ids))
         else:
             journal.append(Request(ENTRY, entries, size, done, entry_ids))
         if half.byte_count >= self.flusher.flush_bytes:

@@ -13,7 +13,7 @@ from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.storage.ledger_record import LedgerRecord, decode_record
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.model.entry import ENTRY_HEADER_BYTES
-from magnetar.model.errors import BadRequestError
+from magnetar.model.errors import BadRequestError, MagnetarError
 
 LAC_BODY_BYTES_MAX = 4096
 
@@ -37,6 +37,7 @@ class LedgerState:
         "ledger_id",
         "master_key",
         "storage",
+        "unforced",
     )
 
     def __init__(
@@ -54,6 +55,14 @@ class LedgerState:
         self.lac = -1
         self.explicit_lac = -1
         self.lac_body = b""
+        self.unforced = False
+        """Entries that were answered before they were durable had no room in the journal: only a
+        flush makes them durable, and ``force`` cannot."""
+
+    def deferred_ended(self, error: MagnetarError | None, entry_ids: Sequence[int]) -> None:
+        """What became, in the journal, of entries that were answered before."""
+        if error is not None:
+            self.unforced = True
 
     @property
     def certain(self) -> bool:
