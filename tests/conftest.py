@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from magnetar.env.zookeeper_server import ZooKeeperServer
+
+# A stall of the machine is no finding, and a run is the same as the one before. For other examples:
+# --hypothesis-profile=default, with --hypothesis-seed to repeat what it finds.
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")
