@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-READY_S = 30.0
-END_S = 30.0
+READY_S = 90.0
+END_S = 60.0
 
 
 class Role:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 import select
@@ -10,17 +12,26 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 90.0
+END_S = 60.0
+FIRST_PORT, LAST_PORT = 10_000, 31_999
+_START = FIRST_PORT + os.getpid() * 331 % (LAST_PORT - FIRST_PORT)
+PORTS: Iterator[int] = itertools.cycle((*range(_START, LAST_PORT + 1), *range(FIRST_PORT, _START)))
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port for a server that starts later, or again. Each is handed out once, and they
+    lie below those that Linux gives to whoever asks for any (from 32768 on): of those, one that is
+    closed again may be somebody else's before its server has it."""
+    for port in PORTS:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("the ports go round without end")
 
 
 class Standalone:
@@ -84,11 +95,11 @@ class Standalone:
         """SIGKILL: no goodbye."""
         self._end(signal.SIGKILL)
 
-    def stop(self, timeout_s: float = 30.0) -> int:
+    def stop(self, timeout_s: float = END_S) -> int:
         """SIGTERM; returns the exit code."""
         return self._end(signal.SIGTERM, timeout_s)
 
-    def _end(self, number: int, timeout_s: float = 30.0) -> int:
+    def _end(self, number: int, timeout_s: float = END_S) -> int:
         process, self._process = self._process, None
         if process is None:
             return 0
