@@ -3,8 +3,9 @@
 A flush of all directories is wanted when the active half of one has taken a quarter of the write
 cache, or when ``flush_interval_ms`` has passed. All together, because the journals are held by
 whichever directory is furthest behind: so the journal bytes behind the marks stay near half of
-the write cache, and a restart replays no more than that. After a flush: journal files that no
-directory needs are spent, adds that waited for room go on, the disks' free space is looked at.
+the write cache, and a restart replays no more than that. Adds that waited for room go on when a
+flush has taken the full half. After a flush: journal files that no directory needs are spent, the
+disks' free space is looked at.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ class Flusher:
     async def _flush(self, index: int) -> None:
         table, storage = self._table, self._table.storages[index]
         started = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._go_on, index)  # behind the swap, which comes in this turn
         try:
             await storage.flush([journal.committed for journal in table.journals])
         finally:
@@ -100,4 +103,11 @@ class Flusher:
         for journal in table.journals:
             journal.trim(min(each.marks.positions[journal.index] for each in table.storages))
         table.shrink()
-        self._parkings[index].drain(lambda: storage.cache.full)
+        self._go_on(index)
+
+    def _go_on(self, index: int) -> None:
+        """Adds that waited for room are carried out, as far as there is some."""
+        cache, parking = self._table.storages[index].cache, self._parkings[index]
+        parking.drain(lambda: cache.full)
+        if parking.waiting:
+            self._wanted[index].set()

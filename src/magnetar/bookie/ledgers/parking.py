@@ -42,6 +42,7 @@ class Parking:
         self.waiting: deque[_Waiting] = deque()
         """To be asked whether it is empty; every add does."""
         self._byte_count = 0
+        self._timed = False  # ``_expire`` is to be called
 
     def park(self, add: Add, byte_count: int) -> None:
         """Raises ``TooManyRequestsError`` when too much waits already."""
@@ -50,7 +51,8 @@ class Parking:
                 f"add to ledger {add.ledger_id}: the write cache is full and {self._byte_count} "
                 "bytes wait for its flush; try again later"
             )
-        if not self.waiting:
+        if not self._timed:
+            self._timed = True
             self._loop.call_later(WAIT_MS_MAX / 1000, self._expire)
         self.waiting.append(_Waiting(add, byte_count, self._loop.time() + WAIT_MS_MAX / 1000))
         self._byte_count += byte_count
@@ -83,5 +85,6 @@ class Parking:
                 "ms, its flush is behind; try again later"
             )
             self._loop.call_soon(add.done, error, add.entry_ids)
-        if self.waiting:
+        self._timed = bool(self.waiting)
+        if self._timed:
             self._loop.call_at(max(self.waiting[0].deadline_s, now + 0.001), self._expire)

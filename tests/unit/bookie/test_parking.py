@@ -1,0 +1,128 @@
+"""Adds that find the write cache full: how long they wait, and who lets them go on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.ledgers import flusher
+from magnetar.bookie.ledgers.parking import Add, Parking
+from magnetar.model.errors import MagnetarError
+from tests.unit.bookie.storage_kit import KEY, WatchedDisk, entry, running, settings
+
+CACHE_BYTES = 1 << 20
+SIZE = 10_000
+
+
+class GatedDisk(WatchedDisk):
+    """Each sync of an entry log needs a permit; ``asked`` counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.permits = threading.Semaphore(0)
+        self.asked = 0
+
+    def note(self, operation: str, path: Path) -> None:
+        if operation == "sync" and path.suffix == ".log":
+            self.asked += 1
+            assert self.permits.acquire(timeout=20)
+        super().note(operation, path)
+
+
+class Writer:
+    """Adds without waiting; ``errors`` in the order of the answers."""
+
+    def __init__(self, bookie: Bookie) -> None:
+        self._bookie = bookie
+        self.sent = 0
+        self.errors: list[MagnetarError | None] = []
+
+    def send(self, byte_count: int) -> None:
+        for entry_id in range(self.sent, self.sent + byte_count // SIZE):
+            data = [entry(1, entry_id, size=SIZE)]
+            self._bookie.add_entries(1, KEY, [entry_id], data, 0, self._done)
+            self.sent += 1
+
+    def _done(self, error: MagnetarError | None, ids: Sequence[int]) -> None:
+        self.errors += [error] * len(ids)
+
+    async def answered(self, count: int) -> None:
+        async with asyncio.timeout(3):  # before an add that waits is refused
+            while len(self.errors) < count:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        assert set(self.errors) == {None}
+
+
+def test_adds_go_on_when_a_flush_takes_the_half_and_not_only_when_it_ends(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = GatedDisk()
+        async with running(settings(tmp_path, write_cache_bytes=CACHE_BYTES), disk) as bookie:
+            writer = Writer(bookie)
+            writer.send(CACHE_BYTES // 4 + SIZE)  # the first flush begins
+            await until(lambda: disk.asked == 1)
+            writer.send(CACHE_BYTES * 3 // 4)  # more than a half
+            await asyncio.sleep(0.1)
+            assert len(writer.errors) < writer.sent
+            disk.permits.release()
+            await until(lambda: disk.asked == 2)
+            await writer.answered(writer.sent)  # though the second flush does not end
+            disk.permits.release(100)
+
+    asyncio.run(scenario())
+
+
+def test_adds_that_waited_for_a_disk_go_on_when_it_is_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush that failed is repeated, and the half that they wait for goes with the next."""
+    monkeypatch.setattr(flusher, "RETRY_S", 0.2)
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        async with running(settings(tmp_path, write_cache_bytes=CACHE_BYTES), disk) as bookie:
+
+            def fail(operation: str, name: str) -> None:
+                if name.endswith(".log"):
+                    raise OSError(errno.ENOSPC, "no room")
+
+            disk.fail = fail
+            writer = Writer(bookie)
+            writer.send(CACHE_BYTES // 4 + SIZE)
+            await asyncio.sleep(0.1)
+            writer.send(CACHE_BYTES * 3 // 4)
+            await asyncio.sleep(0.5)
+            assert len(writer.errors) < writer.sent
+            disk.fail = lambda operation, name: None
+            await writer.answered(writer.sent)
+
+    asyncio.run(scenario())
+
+
+def test_one_timer_whatever_comes_and_goes() -> None:
+    async def scenario() -> None:
+        carried_out: list[int] = []
+        waiting = Parking(1 << 20, lambda add: carried_out.extend(add.entry_ids))
+        loop = asyncio.get_running_loop()
+        timers: list[float] = []
+        later = loop.call_later
+        loop.call_later = lambda delay, *rest: (timers.append(delay), later(delay, *rest))[1]  # type: ignore[assignment,misc]
+        for entry_id in range(100):
+            waiting.park(Add(1, KEY, [entry_id], [b""], 0, lambda error, ids: None), 0)
+            waiting.drain(lambda: False)
+        assert carried_out == list(range(100))
+        assert len(timers) == 1
+
+    asyncio.run(scenario())
+
+
+async def until(holds: object) -> None:
+    assert callable(holds)
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
