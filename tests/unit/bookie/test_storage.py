@@ -180,3 +180,20 @@ def test_entries_of_a_flush_cut_short_whose_ledger_has_no_record_can_be_forgotte
             assert await bookie.read_entry(1, 2) == entry(1, 2)
 
     asyncio.run(scenario())
+
+
+def test_deletions_that_are_in_the_index_are_not_remembered(tmp_path: Path) -> None:
+    """What is kept for a full disk to be tidied up goes with the flush, or it would only grow."""
+
+    async def scenario() -> None:
+        async with running(settings(tmp_path, flush_interval_ms=20)) as bookie:
+            storage = bookie._storages[0]
+            for ledger_id in range(30):
+                await add(bookie, ledger_id, [0])
+                await bookie.delete_ledger(ledger_id)
+            async with asyncio.timeout(10):
+                while storage.deleted or storage.has_failed_work:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+            assert not storage._journaled
+
+    asyncio.run(scenario())

@@ -97,6 +97,7 @@ class LedgerStorage:
         """Ledgers whose records changed since the last flush."""
         self.deleted: dict[int, None] = {}
         self._journaled: dict[int, None] = {}
+        """Those of them of which the journal knows, durably, and those of a flush under way."""
         self.strays: frozenset[int] | None = None
         """Ledgers with entries in the index and no record, as the last life left them: a flush that
         a crash cut short had written entries that no journal has. None: not looked for yet."""
@@ -236,6 +237,8 @@ class LedgerStorage:
         await self.flush_lane.run(lambda: self.write(work, positions, paced=True))
         self._work = None
         self.cache.flushed()
+        for ledger_id in work.deleted:
+            self._journaled.pop(ledger_id, None)
 
     def write(
         self, work: FlushWork, positions: Sequence[JournalPosition] | None, paced: bool
