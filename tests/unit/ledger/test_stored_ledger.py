@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -99,6 +100,28 @@ def test_a_store_that_stays_away_is_told() -> None:
         assert ledger.metadata.fragments == (FIRST,)  # not switched before it is stored
 
     run(scenario)
+
+
+def test_a_store_that_takes_long_to_say_nothing_is_not_asked_for_ever() -> None:
+    async def scenario(manager: MemoryManager, ledger: StoredLedger) -> None:
+        tries = 0
+
+        async def away(metadata: LedgerMetadata) -> None:
+            nonlocal tries
+            tries += 1
+            await asyncio.sleep(0.6 * stored_ledger.GIVE_UP_S)
+            raise MetadataUnavailableError("no store")
+
+        manager.before_write = away
+        with pytest.raises(MetadataUnavailableError, match="ledger 1 could not be closed at entry"):
+            await ledger.close(4, 40)
+        assert tries == 2
+        manager.before_write = None
+        assert (await ledger.close(4, 40)).closed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored_ledger, "RETRY_DELAYS_S", (0.001,) * 20)
+        run(scenario)
 
 
 def test_a_change_lost_to_another_client() -> None:

@@ -26,12 +26,30 @@ from magnetar.model.errors import (
     LedgerClosedError,
     LedgerFencedError,
     MetadataError,
+    MetadataUnavailableError,
 )
 from magnetar.model.ids import BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata, LedgerState
 
 RETRY_DELAYS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0)
 """Waits between tries while the metadata store does not answer."""
+GIVE_UP_S = 10.0
+"""No try begins later than this after the first: a store that is away may take long over each."""
+
+
+class _Tries:
+    """The first begins now."""
+
+    def __init__(self) -> None:
+        self._delays_s = iter(RETRY_DELAYS_S)
+        self._give_up_at_s = asyncio.get_running_loop().time() + GIVE_UP_S
+
+    async def pause(self, error: MetadataError) -> None:
+        """Wait until the next try, or raise what the last one ended with."""
+        delay_s = next(self._delays_s, None)
+        if delay_s is None or asyncio.get_running_loop().time() >= self._give_up_at_s:
+            raise error
+        await asyncio.sleep(delay_s)
 
 
 class StoredLedger:
@@ -65,16 +83,23 @@ class StoredLedger:
         """Close the ledger at ``last_entry_id``; closing twice at the same place is no error.
 
         Raises ``LedgerFencedError``, ``LedgerClosedError`` (closed elsewhere at another place),
-        ``MetadataError``.
+        ``MetadataError`` (``MetadataUnavailableError``: it may be closed or not).
         """
         wanted = self._closed_at(self.metadata, last_entry_id, length)
-        while not await self._write(wanted):
-            current, version = await self._read()
-            if self._settled(current, wanted):
+        try:
+            while not await self._write(wanted):
+                current, version = await self._read()
+                if self._settled(current, wanted):
+                    self.metadata, self.version = current, version
+                    return current
                 self.metadata, self.version = current, version
-                return current
-            self.metadata, self.version = current, version
-            wanted = self._closed_at(current, last_entry_id, length)
+                wanted = self._closed_at(current, last_entry_id, length)
+        except MetadataUnavailableError as error:
+            raise MetadataUnavailableError(
+                f"ledger {wanted.ledger_id} could not be closed at entry {last_entry_id}, or is "
+                f"closed and nobody said so ({error}); close it again when the store is back, or "
+                "open it: every confirmed entry is kept"
+            ) from error
         return self.metadata
 
     def _settled(self, current: LedgerMetadata, wanted: LedgerMetadata) -> bool:
@@ -91,27 +116,25 @@ class StoredLedger:
 
     async def _write(self, wanted: LedgerMetadata) -> bool:
         """Compare-and-set, repeated while the store does not answer; False when lost."""
-        for delay_s in (*RETRY_DELAYS_S, None):
+        tries = _Tries()
+        while True:
             try:
                 self.version = await self._manager.write(wanted, self.version)
             except BadVersionError:
                 return False
-            except MetadataError:
-                if delay_s is None:
-                    raise
-                await asyncio.sleep(delay_s)
+            except MetadataError as error:
+                await tries.pause(error)
             else:
                 self.metadata = wanted
                 return True
-        raise AssertionError("the last try returns or raises")
 
     async def _read(self) -> tuple[LedgerMetadata, int]:
-        for delay_s in RETRY_DELAYS_S:
+        tries = _Tries()
+        while True:
             try:
                 return await self._manager.read(self.metadata.ledger_id)
-            except MetadataError:
-                await asyncio.sleep(delay_s)
-        return await self._manager.read(self.metadata.ledger_id)
+            except MetadataError as error:
+                await tries.pause(error)
 
     def _with_replacements(
         self,

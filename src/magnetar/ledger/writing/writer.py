@@ -483,7 +483,10 @@ class LedgerWriter:
 
         Appends fail with ``LedgerClosedError`` from now on. After a failed append the ledger is
         closed before it. Idempotent. Raises ``LedgerFencedError`` or ``LedgerClosedError`` when
-        another client has taken the ledger and closed it elsewhere, ``MetadataError``.
+        another client has taken the ledger and closed it elsewhere, ``NoSuchLedgerError`` when it
+        was deleted, ``MetadataError`` when the store stays away (half a minute, twice that if a
+        bookie is being replaced): close it again, or leave it to a recovery. Of a ledger with
+        deferred sync also what ``force`` raises; closed again it ends with what was forced.
         """
         if self._ended is None:
             self._ended = LedgerClosedError(
