@@ -10,7 +10,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.tailing import TailingReader
 from magnetar.metrics import Metrics
+from magnetar.model.entry import Entry
 from magnetar.sim import __main__ as command
 from magnetar.sim.cluster_run import ClusterOutcome, run_cluster
 from tests.sim.mutants.bookies import BOOKIES
@@ -78,6 +81,21 @@ def test_a_damaged_last_commit_is_not_taken_for_a_torn_tail() -> None:
     bug = next(mutant for mutant in BOOKIES if mutant.known == "seed 10447")
     assert search(bug, first=335).seeds == 1
     assert run_cluster(335).failure is None
+
+
+@pytest.mark.parametrize("who", ["t1/tail", "KeyError"])
+def test_what_the_product_raises_fails_the_seed_whoever_called_it(
+    who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower, for which nobody waits; and the last look, for which the run does."""
+
+    async def wrong(*_: object) -> list[Entry]:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(TailingReader if who == "t1/tail" else LedgerReader, "read", wrong)
+    failure = run_cluster(1).failure or ""
+    assert who in failure
+    assert "a bug" in failure
 
 
 def test_the_command_tells_a_failing_seed(monkeypatch: pytest.MonkeyPatch) -> None:

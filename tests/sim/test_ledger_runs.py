@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import pytest
 from click.testing import CliRunner
 
+from magnetar.ledger.writing.quorum_write import QuorumWrite, Resend
 from magnetar.sim.__main__ import main
 from magnetar.sim.clients import Appender, Parts, Rewriter
 from magnetar.sim.ledger_run import run
@@ -85,6 +86,14 @@ PLANTED = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
     assert first_failure(PLANTED[name], range(PLANTED_SEEDS)) is not None
+
+
+def test_what_a_machine_raises_fails_the_seed() -> None:
+    class Broken(QuorumWrite):
+        def change_succeeded(self, slots: Iterable[int]) -> list[Resend]:
+            raise KeyError("a bug")
+
+    assert first_failure(Parts(quorum_write=Broken), range(200)) == "KeyError: 'a bug'"
 
 
 def test_the_command_tells_rates_and_repeats_a_seed() -> None:

@@ -64,7 +64,7 @@ def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             loop.run_until_complete(run.main())
-        except (SimulationError, AssertionError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever broke, it belongs to this seed
             failure = f"{type(error).__name__}: {error}"
             trace.note("run", f"BROKEN: {error}")
         finally:
@@ -157,6 +157,7 @@ class _Run:
     def _check(self, checker: MetadataChecker) -> None:
         if self._bug is not None:
             raise SimulationError(self._bug)
+        self.loop.check_spawned()
         checker.check()
         for job in self.jobs:
             if job.history is not None:

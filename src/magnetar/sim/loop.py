@@ -12,8 +12,8 @@ Whole roles run here unmodified. Rules:
   the handles that are ready at once, those of different processes are shuffled by the seed.
 * Each handle belongs to the process in whose context it was made. A dead process's handles are
   dropped, a paused one's are kept until it goes on; time passes for it all the same.
-* An exception out of a callback, and a loop where everything waits for ever, are failures of the
-  run.
+* An exception out of a callback, or out of a task of a process, and a loop where everything waits
+  for ever are failures of the run.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ class SimProcess:
         self.context.run(PROCESS.set, self)
 
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run ``coro`` as this process."""
-        return self._loop.create_task(coro, name=f"{self.name}/{name}", context=self.context)
+        """Run ``coro`` as this process. That it ends in an exception is a failure of the run."""
+        task = self._loop.create_task(coro, name=f"{self.name}/{name}", context=self.context)
+        self._loop.spawned.append(task)
+        return task
 
     def call(self, callback: Callable[..., object], *args: object) -> None:
         """Call ``callback`` as this process, soon."""
@@ -161,6 +163,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.network: Network | None = None
         self.steps = 0
         self.failure: str | None = None
+        self.spawned: list[asyncio.Task[Any]] = []
+        """By processes, and not known to have ended in peace; see ``check_spawned``."""
         self.steps_max = STEPS_MAX
         self.kept: list[SimProcess] = []
         self._now_s = 0.0
@@ -180,6 +184,18 @@ class SimLoop(asyncio.BaseEventLoop):
         process = SimProcess(self, name)
         self.kept.append(process)
         return process
+
+    def check_spawned(self) -> None:
+        """Raise ``SimulationError`` for a task that ended in an exception: perhaps nobody waits
+        for it, and what it was to find out would be taken for true."""
+        under_way = []
+        for task in self.spawned:
+            if not task.done():
+                under_way.append(task)
+            elif not task.cancelled() and (error := task.exception()) is not None:
+                what = f"{task.get_name()} ended with {type(error).__name__}: {error}"
+                raise SimulationError(what) from error
+        self.spawned = under_way
 
     # -- asyncio's side -----------------------------------------------------------------------
 
