@@ -22,7 +22,7 @@ from magnetar.model.errors import (
 from magnetar.model.ids import BookieId
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Wait, looking often, until ``condition`` holds. Raises ``TimeoutError``."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 (what is waited for announces nothing)

@@ -80,7 +80,7 @@ async def add(
             finished.set()
 
     client.add_entries(7, key, ids, [entry(i) for i in ids], flags, done)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await finished.wait()
     return set(outcomes.values())
 

@@ -25,7 +25,7 @@ from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo, encode_service_info
 from tests.integration.test_zookeeper_metadata import end_session_of, opened
 from tests.unit.bookie.storage_kit import KEY, entry, settings
-from tests.unit.env.metadata_contract import eventually
+from tests.unit.env.metadata_contract import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.zookeeper
 
@@ -106,7 +106,7 @@ def test_adds_and_reads_go_on_and_the_bookie_registers_again(
                 assert not writing.done(), writing.exception()
             writer.stop = True
             await writing
-            assert writer.slowest_s < 2
+            assert writer.slowest_s < PATIENCE_S
             for entry_id in range(writer.added):
                 assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
 
@@ -153,7 +153,7 @@ def test_one_whose_id_was_taken_ends(zookeeper_url: str, tmp_path: Path) -> None
                 except MagnetarError:
                     await asyncio.sleep(0)
             await ending
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(BookieRegisteredError, match="another process"):
                     await fate.wait()
 
@@ -161,6 +161,6 @@ def test_one_whose_id_was_taken_ends(zookeeper_url: str, tmp_path: Path) -> None
 
 
 async def seen(client: ZooKeeperMetadataStore, wanted: tuple[bool, bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while await sides(client) != wanted:  # noqa: ASYNC110 - asks anew each time
             await asyncio.sleep(0.05)

@@ -25,7 +25,7 @@ from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerState
 from magnetar.wire.bookie import availability
 
-OPTIONS = ConnectionOptions(add_timeout_s=2, read_timeout_s=2, backoff_max_s=0.1)
+OPTIONS = ConnectionOptions(add_timeout_s=10, read_timeout_s=10, backoff_max_s=0.1)
 
 
 class RunningBookie:
@@ -70,8 +70,8 @@ class Platform:
             ensemble_size=size,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
-            add_timeout_ms=4000,
-            read_timeout_ms=2000,
+            add_timeout_ms=10_000,
+            read_timeout_ms=10_000,
         )
         pool = ConnectionPool(self._resolve, self._available, options=OPTIONS)
         self.pools.append(pool)
@@ -99,7 +99,7 @@ def with_platform(
         try:
             for bookie in platform.bookies.values():
                 await bookie.start()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await scenario(platform)
         finally:
             for pool in platform.pools:
@@ -287,7 +287,7 @@ def test_a_tail_over_an_ensemble_change_and_a_recovery(tmp_path: Path) -> None:
         await append_all(writer, payloads(200, 100))
         await writer.abandon()
         await platform.client((3, 3, 2)).open(writer.ledger_id)
-        await asyncio.wait_for(following, 10)
+        await asyncio.wait_for(following, 60)
         assert seen == payloads(0, 300)
 
     with_platform(tmp_path, 4, scenario)

@@ -50,7 +50,7 @@ class ExampleProcess:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.guard = threading.Timer(60, self.process.kill)  # a hang ends the reads below
+        self.guard = threading.Timer(200, self.process.kill)  # a hang ends the reads below
         self.guard.start()
 
     def line(self) -> str:
@@ -150,9 +150,9 @@ def test_a_script_follows_what_another_writes(start_cluster: Callable[[int], Clu
         for i in range(100):
             writer.add(b"%d" % i)
         with writing.open_no_recovery(writer.ledger_id) as tail:
-            assert tail.wait_past(98, timeout_s=5) == 99  # the writer is idle, and says so
+            assert tail.wait_past(98, timeout_s=60) == 99  # the writer is idle, and says so
         writer.close()
-        follower.join(10)
+        follower.join(60)
         assert not follower.is_alive()
     assert seen == [b"%d" % i for i in range(100)]
 
@@ -211,7 +211,7 @@ def test_a_client_closed_in_mid_write_leaves_nothing_behind(
         writer = client.create()
         writer.add_all([b"x"] * 100)
         tail = client.open_no_recovery(writer.ledger_id)
-        assert tail.wait_past(98, timeout_s=5) == 99
+        assert tail.wait_past(98, timeout_s=60) == 99
     assert not [t for t in threading.enumerate() if t.name == "magnetar-ledger"]
     assert threading.active_count() <= before
     with sync.connect(url, THREE) as client:

@@ -17,7 +17,7 @@ from tests.standalone import free_port
 
 pytestmark = pytest.mark.zookeeper
 
-SESSION = ("--set", "metadata.session_timeout_ms=2000")
+SESSION = ("--set", "metadata.session_timeout_ms=4000")
 QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 
 
@@ -59,7 +59,7 @@ class Cluster:
 
     def client(self) -> pulsar.Client:
         url = f"pulsar://127.0.0.1:{self.broker_port}"
-        return pulsar.Client(url, operation_timeout_seconds=20, logger=QUIET)
+        return pulsar.Client(url, operation_timeout_seconds=60, logger=QUIET)
 
     def end(self) -> None:
         for role in reversed(self.roles[1:]):
@@ -83,7 +83,7 @@ def publish(client: pulsar.Client, bodies: list[bytes]) -> None:
 
 def read(client: pulsar.Client, count: int) -> list[bytes]:
     reader = client.create_reader("t", pulsar.MessageId.earliest)
-    return [reader.read_next(timeout_millis=20_000).data() for _ in range(count)]
+    return [reader.read_next(timeout_millis=60_000).data() for _ in range(count)]
 
 
 def test_a_cluster_of_processes_goes_on_when_one_is_killed(cluster: Cluster) -> None:
@@ -120,7 +120,7 @@ def test_a_cluster_has_one_broker_at_a_time(cluster: Cluster) -> None:
 def test_every_role_ends_cleanly(cluster: Cluster) -> None:
     broker = cluster.broker().wait_ready()
     url = f"http://127.0.0.1:{cluster.http_port}/magnetar/v1/bookies"
-    assert len(httpx.get(url, trust_env=False).json()) == 3
+    assert len(httpx.get(url, trust_env=False, timeout=60).json()) == 3
     client = cluster.client()
     publish(client, [b"x"])
     client.close()
@@ -144,7 +144,7 @@ def test_roles_end_without_zookeeper_too(cluster: Cluster) -> None:
 def test_a_bookie_that_lost_its_journal_denies_nothing_until_an_operator_says_so(
     cluster: Cluster,
 ) -> None:
-    striped = LedgerConfig(ensemble_size=3, write_quorum=2, ack_quorum=2, add_timeout_ms=3000)
+    striped = LedgerConfig(ensemble_size=3, write_quorum=2, ack_quorum=2, add_timeout_ms=6000)
     url = cluster.metadata[1]
     with sync.connect(url, striped) as client:
         old = client.create()

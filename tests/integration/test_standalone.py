@@ -32,7 +32,7 @@ QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 
 
 def connected(platform: Standalone) -> pulsar.Client:
-    return pulsar.Client(platform.service_url, operation_timeout_seconds=10, logger=QUIET)
+    return pulsar.Client(platform.service_url, operation_timeout_seconds=60, logger=QUIET)
 
 
 def publish(platform: Standalone, topic: str, bodies: list[bytes]) -> None:
@@ -47,7 +47,7 @@ def publish(platform: Standalone, topic: str, bodies: list[bytes]) -> None:
 def read_all(platform: Standalone, topic: str, count: int) -> list[bytes]:
     client = connected(platform)
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    found = [reader.read_next(timeout_millis=10_000).data() for _ in range(count)]
+    found = [reader.read_next(timeout_millis=60_000).data() for _ in range(count)]
     assert not reader.has_message_available()
     client.close()
     return found
@@ -64,7 +64,7 @@ def magnetar(
         [sys.executable, "-m", "magnetar", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env=environment,
     )
@@ -87,7 +87,7 @@ def test_the_ready_line_tells_where(platform: Standalone) -> None:
 
 def test_rest_answers_for_real(platform: Standalone) -> None:
     publish(platform, "rest", [b"one", b"two"])
-    with httpx.Client(base_url=platform.http_url, trust_env=False) as rest:
+    with httpx.Client(base_url=platform.http_url, trust_env=False, timeout=60) as rest:
         assert rest.get("/admin/v2/brokers/health").text == "ok"
         lookup = rest.get("/lookup/v2/topic/persistent/public/default/rest").json()
         assert lookup["brokerUrl"] == platform.service_url
@@ -142,7 +142,7 @@ def test_messages_show_in_their_ledger(platform: Standalone) -> None:
     listed = magnetar("ledger", "list", "--json", platform=platform)
     assert listed.returncode == 0, listed.stderr
     base = f"{platform.http_url}/admin/v2/persistent/public/default/shown/internalStats"
-    ledger = httpx.get(base, trust_env=False).json()["ledgers"][0]["ledgerId"]
+    ledger = httpx.get(base, trust_env=False, timeout=60).json()["ledgers"][0]["ledgerId"]
     read = magnetar("ledger", "read", str(ledger), platform=platform)
     assert "look at me" in read.stdout
     assert magnetar("ledger", "show", str(ledger), platform=platform).returncode == 0
@@ -216,7 +216,7 @@ def test_acknowledgements_outlive_a_restart(tmp_path: Path) -> None:
         options = {"initial_position": pulsar.InitialPosition.Earliest}
         consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared, **options)
         for _ in range(10):
-            message = consumer.receive(timeout_millis=5_000)
+            message = consumer.receive(timeout_millis=60_000)
             if int(message.data()) % 3:
                 consumer.acknowledge(message)
         client.close()
@@ -224,7 +224,7 @@ def test_acknowledgements_outlive_a_restart(tmp_path: Path) -> None:
         platform.start()
         client = connected(platform)
         consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared)
-        again = sorted(int(consumer.receive(timeout_millis=5_000).data()) for _ in range(4))
+        again = sorted(int(consumer.receive(timeout_millis=60_000).data()) for _ in range(4))
         assert again == [0, 3, 6, 9]
         with pytest.raises(pulsar.Timeout):
             consumer.receive(timeout_millis=300)
@@ -232,21 +232,26 @@ def test_acknowledgements_outlive_a_restart(tmp_path: Path) -> None:
 
 
 def test_an_idle_platform_sleeps(tmp_path: Path) -> None:
-    """No part polls: a handful of timers, far apart, is all that runs."""
+    """No part polls: a handful of timers, far apart, is all that runs. Where starting takes long,
+    its end may reach into the first looks."""
     with Standalone(tmp_path / "data", "--bookies", "3") as platform:
-        asyncio.run(asyncio.sleep(1))
-        before = switches(platform.pid)
-        asyncio.run(asyncio.sleep(3))
-        assert switches(platform.pid) - before < 150
+        time.sleep(1)
+        looks: list[int] = []
+        while len(looks) < 10 and (not looks or looks[-1] >= 150):
+            before = switches(platform.pid)
+            time.sleep(3)
+            looks.append(switches(platform.pid) - before)
+        assert looks[-1] < 150, looks
 
 
 def switches(pid: int) -> int:
     """How often threads of the process have gone to sleep, and so have woken."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for line in (task / "status").read_text().splitlines():
-            if line.startswith("voluntary_ctxt_switches"):
-                total += int(line.split()[1])
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            for line in (task / "status").read_text().splitlines():
+                if line.startswith("voluntary_ctxt_switches"):
+                    total += int(line.split()[1])
     return total
 
 
@@ -258,7 +263,7 @@ def test_three_bookies_hold_three_copies_that_tcp_clients_read(tmp_path: Path) -
     with Standalone(tmp_path / "data", "--bookies", "3") as platform:
         publish(platform, "t", bodies)
         url = f"{platform.http_url}/admin/v2/persistent/public/default/t/internalStats"
-        ledger_id = httpx.get(url, trust_env=False).json()["ledgers"][0]["ledgerId"]
+        ledger_id = httpx.get(url, trust_env=False, timeout=60).json()["ledgers"][0]["ledgerId"]
         copies = asyncio.run(read_over_tcp(platform.data_dir, ledger_id, len(bodies)))
     ports = ("--broker-port", "0", "--http-port", "0")
     fewer = magnetar("standalone", "--data-dir", str(tmp_path / "data"), *ports, "--bookies", "2")
@@ -316,7 +321,7 @@ def test_the_space_of_a_deleted_topic_comes_back(tmp_path: Path) -> None:
         assert read_all(platform, "kept", 1) == [b"keep me"]
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_until(holds: Callable[[], bool], timeout_s: float = 90.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, "not in time"

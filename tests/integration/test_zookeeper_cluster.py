@@ -40,7 +40,7 @@ from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 
 async def main():
-    store = await ZooKeeperMetadataStore.open(sys.argv[1], session_timeout_ms=2_000)
+    store = await ZooKeeperMetadataStore.open(sys.argv[1], session_timeout_ms=3_000)
     info = BookieServiceInfo.of_address("127.0.0.1", 3181)
     await BookieRegistration(store, sys.argv[2], info).register()
     print("registered", file=sys.stderr, flush=True)
@@ -86,7 +86,7 @@ def test_the_nodes_are_where_bookkeeper_looks(zookeeper_url: str) -> None:
             return store.address.hosts + store.address.root
 
     plain = KazooClient(hosts=asyncio.run(main()))
-    plain.start(timeout=10)
+    plain.start(timeout=60)
     try:
         layout = plain.get("/ledgers/LAYOUT")[0]
         assert layout == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
@@ -131,14 +131,14 @@ def test_a_killed_bookie_comes_back_within_its_session_timeout(zookeeper_url: st
     )
     assert bookie.stderr is not None
     bookie.stderr.readline()
-    bookie.kill()
-    bookie.wait()
 
     async def main() -> None:
-        async with opened(zookeeper_url) as store:
+        async with opened(zookeeper_url) as store:  # before the kill: its session ends soon
             registry = BookieRegistry(store, cached=False)
+            bookie.kill()
+            bookie.wait()
             assert [*await registry.available()] == [ID], "its session lives on for a while"
-            registration = BookieRegistration(store, ID, INFO, session_timeout_ms=10_000)
+            registration = BookieRegistration(store, ID, INFO, session_timeout_ms=60_000)
             await registration.register()  # waits until the server drops the old session
             await asyncio.sleep(0.5)
             assert [*await registry.available()] == [ID]

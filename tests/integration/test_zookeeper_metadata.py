@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +27,8 @@ from tests.unit.env.metadata_contract import MetadataContract, Tree, eventually
 pytestmark = pytest.mark.zookeeper
 
 LOOP_STALL_S_MAX = 0.5
-"""Far above what a loaded machine adds to a turn of the loop, far below any of kazoo's waits."""
+"""Far below any of kazoo's waits."""
+BEAT_S = 0.01
 
 
 class TestZooKeeperContract(MetadataContract):
@@ -51,22 +52,34 @@ async def opened(
 
 @asynccontextmanager
 async def responsive_loop() -> AsyncIterator[None]:
-    """Fails if the loop stood still meanwhile."""
-    stalls: list[float] = []
+    """Fails if the loop stood still meanwhile. Time is told by another thread of the process: when
+    the machine gives the whole process none, that is not the loop's fault."""
+    beats = 0
+    ended = threading.Event()
+    stalls: list[int] = []
+
+    def count() -> None:
+        nonlocal beats
+        while not ended.wait(BEAT_S):
+            beats += 1
 
     async def beat() -> None:
         while True:
-            before = time.monotonic()
-            await asyncio.sleep(0.01)
-            stalls.append(time.monotonic() - before)
+            before = beats
+            await asyncio.sleep(BEAT_S)
+            stalls.append(beats - before)
 
+    thread = threading.Thread(target=count, name="beats")
+    thread.start()
     task = asyncio.create_task(beat())
     try:
         yield
     finally:
         task.cancel()
         await asyncio.wait([task])
-    assert max(stalls) < LOOP_STALL_S_MAX
+        ended.set()
+        thread.join()
+    assert max(stalls) * BEAT_S < LOOP_STALL_S_MAX
 
 
 def end_session_of(store: ZooKeeperMetadataStore) -> None:
@@ -74,7 +87,7 @@ def end_session_of(store: ZooKeeperMetadataStore) -> None:
     session over and closes it. Blocking."""
     assert store.session is not None
     intruder = KazooClient(hosts=store.address.hosts, client_id=store.session)
-    intruder.start(timeout=10)
+    intruder.start(timeout=60)
     intruder.stop()
     intruder.close()
 
@@ -183,7 +196,7 @@ def test_writes_under_way_while_the_session_expires(zookeeper_url: str) -> None:
                         failures.append(error)
 
             writers = [asyncio.create_task(write()) for _ in range(8)]
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(120):
                 for _ in range(10):
                     await expire_once(store)
                     if failures:
@@ -233,7 +246,7 @@ def test_operations_on_a_lost_server_fail_in_bounded_time(tmp_path: Path) -> Non
         async with opened(url, operation_timeout_ms=1_000) as store:
             await store.create("/a", b"")
             await asyncio.to_thread(server.kill)
-            async with responsive_loop(), asyncio.timeout(20):
+            async with responsive_loop(), asyncio.timeout(40):
                 for attempt in (store.get("/a"), store.put("/a", b"", -1), store.create("/b", b"")):
                     with pytest.raises(MetadataUnavailableError, match=server.address):
                         await attempt
@@ -246,7 +259,7 @@ def test_operations_on_a_lost_server_fail_in_bounded_time(tmp_path: Path) -> Non
 def test_nobody_there_is_a_clear_error_soon() -> None:
     async def main() -> None:
         url = f"zk://127.0.0.1:{free_port()}/root"
-        async with responsive_loop(), asyncio.timeout(10):
+        async with responsive_loop(), asyncio.timeout(30):
             with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:\d+.* check that"):
                 await ZooKeeperMetadataStore.open(url, operation_timeout_ms=500)
 
@@ -261,7 +274,7 @@ def test_closing_wakes_who_waits(tmp_path: Path) -> None:
         await asyncio.to_thread(server.kill)
         reading = asyncio.create_task(store.get("/zookeeper"))
         await asyncio.sleep(0.3)
-        async with asyncio.timeout(12):
+        async with asyncio.timeout(40):
             await store.close()
             with pytest.raises(MetadataUnavailableError):
                 await reading

@@ -28,7 +28,7 @@ from magnetar.model.errors import (
 
 T = TypeVar("T")
 Scenario = Callable[[MetadataStore], Coroutine[Any, Any, None]]
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Tree:
