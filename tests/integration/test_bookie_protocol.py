@@ -67,7 +67,7 @@ class Pair:
 
     async def add_again(self, ledger_id: int, entries: dict[int, bytes]) -> None:
         """Add until every entry is stored: a stall of the machine may outlast a short time-out."""
-        while any((await self.add(ledger_id, entries)).values()):
+        while any((await self.add(ledger_id, entries)).values()):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
