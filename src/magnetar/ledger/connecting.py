@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from magnetar.config import LedgerConfig, check_ledger
@@ -36,26 +36,19 @@ async def connect(
     """
     config = config or LedgerConfig()
     check_ledger(config)
-    store = await _open_store(metadata_url, session_timeout_ms)
-    registry: BookieRegistry | None = None
-    pool: ConnectionPool | None = None
-    client: LedgerClient | None = None
-    try:
+    async with AsyncExitStack() as parts:  # each is closed also when another's close fails
+        store = await _open_store(metadata_url, session_timeout_ms)
+        parts.push_async_callback(store.close)
         manager = LedgerManager(store)
         await manager.initialize(create=False)
         registry = BookieRegistry(store, manager.root)
+        parts.callback(registry.close)
         pool = _open_pool(registry, config)
+        parts.push_async_callback(pool.close)
         topology = Topology(config, pool, registry.properties)
         client = LedgerClient(manager, pool, config, topology=topology)
+        parts.push_async_callback(client.close)
         yield client
-    finally:
-        if client is not None:
-            await client.close()
-        if pool is not None:
-            await pool.close()
-        if registry is not None:
-            registry.close()
-        await store.close()
 
 
 async def _open_store(url: str, session_timeout_ms: int) -> MetadataStore:

@@ -168,7 +168,7 @@ class Lane:
             async with asyncio.timeout(self.options.connect_timeout_s):
                 host, port = await self._resolve(self.bookie_id)
                 _, wire = await self._loop.create_connection(lambda: _Wire(self), host, port)
-        except (OSError, TimeoutError, MagnetarError) as error:
+        except (OSError, TimeoutError, UnicodeError, MagnetarError) as error:  # Unicode: no name
             self._connect_failed(error)
             return
         finally:

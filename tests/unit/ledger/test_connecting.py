@@ -1,0 +1,66 @@
+"""Connecting, to bookies and to a cluster, and what is left of it when that goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.connecting import connect
+from magnetar.ledger.connections.connection import BookieConnection, fixed_address
+from magnetar.ledger.connections.pool import ConnectionPool
+from magnetar.model.errors import BookieUnavailableError, LedgerError
+from magnetar.model.ids import BookieId
+
+
+@pytest.mark.parametrize("host", ["bookie-1..example", "x" * 70, ""])
+def test_a_bookie_whose_host_is_no_name_fails_at_once(host: str) -> None:
+    async def run() -> None:
+        client = BookieConnection(BookieId("b1"), fixed_address(host, 3181))
+        async with asyncio.timeout(2):
+            with pytest.raises(BookieUnavailableError, match="b1: cannot be connected to"):
+                await client.read_entry(1, 1)
+        await client.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fault", ["raises", "is cancelled"])
+def test_the_rest_is_closed_when_closing_the_client_fails(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    async def close_client(_: LedgerClient) -> None:
+        closed.append("client")
+        if fault == "raises":
+            raise LedgerError("a fault")
+        await asyncio.Event().wait()
+
+    async def close_pool(_: ConnectionPool) -> None:
+        closed.append("pool")
+
+    close = SqliteMetadataStore.close
+
+    async def close_store(store: SqliteMetadataStore) -> None:
+        closed.append("store")
+        await close(store)
+
+    async def run() -> None:
+        file = tmp_path / "metadata.sqlite"
+        store = await SqliteMetadataStore.open(file)
+        await LedgerManager(store).initialize()
+        await store.close()
+        monkeypatch.setattr(LedgerClient, "close", close_client)
+        monkeypatch.setattr(ConnectionPool, "close", close_pool)
+        monkeypatch.setattr(SqliteMetadataStore, "close", close_store)
+        async with asyncio.timeout(0.5), connect(f"sqlite:{file}"):
+            pass
+
+    with pytest.raises(LedgerError if fault == "raises" else TimeoutError):
+        asyncio.run(run())
+    assert closed == ["client", "pool", "store"]
