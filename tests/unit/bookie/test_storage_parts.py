@@ -166,9 +166,13 @@ def test_any_flipped_bit_of_a_record_is_seen(tmp_path: Path) -> None:
         reader.close()
         flip_bit(path, at)
     assert path.read_bytes() == good
-    flip_bit(path, HEADER_BYTES // 8)
-    with pytest.raises(BookieIOError, match="does not begin"):
-        EntryLogReader(RealDisk(), tmp_path).read(log_id, offset, 1, 0, 10, 4096)
+    flip_bit(path, HEADER_BYTES // 8)  # a header that is damaged takes no entry with it
+    reader = EntryLogReader(RealDisk(), tmp_path)
+    assert len(reader.read(log_id, offset, 1, 0, 10, 4096)) == 2
+    reader.close()
+    other = path.rename(log_path(tmp_path, log_id + 1))  # and another log's records are no records
+    with pytest.raises(BookieIOError, match=f"{other.name} at offset {offset}"):
+        EntryLogReader(RealDisk(), tmp_path).read(log_id + 1, offset, 1, 0, 10, 4096)
 
 
 # -- location index ---------------------------------------------------------------------------

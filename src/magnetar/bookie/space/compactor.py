@@ -156,7 +156,8 @@ class Compactor:
         return 0
 
     def _referenced(self, unfinished: ClosedLog) -> bool:
-        """Whether the index points into a log that was not finished: it must not."""
+        """Whether the index points into a log that was not finished: it must not. What cannot be
+        read may be what it points to."""
         index, log_id = self._storage.location_index, unfinished.log_id
         file = self._disk.open(log_path(self._storage.path, log_id))
         try:
@@ -164,6 +165,8 @@ class Compactor:
                 location = index.location(place.ledger_id, place.entry_id)
                 if location is not None and location[0] == log_id:
                     return True
+        except OSError:
+            return True
         finally:
             file.close()
         return False
@@ -228,7 +231,7 @@ class Compactor:
         if not writer.log_id:  # the index has nothing in them: written twice, or deleted since
             return len(await storage.flush_lane.run(lambda: self._remove(work.sources)))
         found = await self._lane.run(lambda: inspect_log(self._disk, storage.path, writer.log_id))
-        if found.footer is None:
+        if found.footer is None or found.sources != work.sources:
             raise BookieIOError(f"entry log {writer.log_id} of {storage.path} was not written")
         storage.reclaimer.unfinished.append(found)
         removed = await self._finish(found, found.footer)
@@ -267,7 +270,10 @@ class Compactor:
 
     def _copy_some(self, source: _Source, writer: EntryLogWriter) -> tuple[int, int]:
         """In the compaction lane; (bytes read, bytes written)."""
-        data, start, places = source.walk.step()
+        try:
+            data, start, places = source.walk.step()
+        except OSError as error:
+            raise source.damaged(source.walk.pos) from error
         if not places and not source.walk.whole:  # it may have ended with a hole
             raise source.damaged(source.walk.pos)
         location = self._storage.location_index.location
@@ -398,7 +404,10 @@ def _damage(path: Path, log_id: int, offset: int) -> _DamagedLogError:
 
 def _verified(walk: RecordWalk, unfinished: ClosedLog) -> list[RecordPlace]:
     """The next records of a compacted log, all whole. Raises ``_DamagedLogError``."""
-    data, start, places = walk.step()
+    try:
+        data, start, places = walk.step()
+    except OSError:
+        data, start, places = b"", walk.pos, []
     seed = seed_of(unfinished.log_id)
     bad = [one.offset for one in places if record_at(data, one.offset - start, seed) is None]
     if bad or not places:

@@ -82,8 +82,11 @@ class DeadRanges:
         return found
 
     def step(self) -> tuple[int, int | None]:
-        """(bytes read, where damage was met: then nothing comes any more). Raises ``OSError``."""
-        data, start, places = self._walk.step()
+        """(bytes read, where damage was met: then nothing comes any more)."""
+        try:
+            data, start, places = self._walk.step()
+        except OSError:
+            return 0, self._walk.pos
         for ledger_id, _, offset, length in places:
             if record_at(data, offset - start, self._seed) is None:
                 return len(data), offset

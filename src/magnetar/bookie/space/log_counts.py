@@ -1,11 +1,11 @@
 """Entry logs that a crash left without a footer: which ledgers are in them, and where they end.
 
 A log whose records end where the file does is counted by going over them. One that does not was
-cut off by a loss of power in the middle of an append, or a length in it is damaged and hides what
-follows. The index tells which: it points to durable records only, so if it points to nothing
-behind the last record that the walk found, the rest was never of use, and the log ends there. If
-it does, the log is damaged: what it holds is what the index says. Such a log is not compacted, and
-goes when all of its ledgers are deleted.
+cut off by a loss of power in the middle of an append, or a length in it is damaged (or cannot be
+read) and hides what follows. The index tells which: it points to durable records only, so if it
+points to nothing behind the last record that the walk found, the rest was never of use, and the
+log ends there. If it does, the log is damaged: what it holds is what the index says. Such a log is
+not compacted, and goes when all of its ledgers are deleted.
 
 Blocking work is done in the compaction's lane, a piece at a time. Logs that are closed take no
 new records, and the index only ever points to less of them; so nothing has to stand still.
@@ -14,6 +14,7 @@ new records, and the index only ever points to less of them; so nothing has to s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -144,10 +145,11 @@ def _count(disk: Disk, directory: Path, log_id: int) -> CountedLog:
     try:
         walk = RecordWalk(file, log_id, closed.byte_count)
         ledgers = {}
-        for place in walk:
-            row = ledgers.setdefault(place.ledger_id, [0, 0])
-            row[0] += 1
-            row[1] += place.length
+        with suppress(OSError):  # what cannot be read hides what follows, as damage does
+            for place in walk:
+                row = ledgers.setdefault(place.ledger_id, [0, 0])
+                row[0] += 1
+                row[1] += place.length
         return CountedLog(log_id, closed.byte_count, walk.pos, walk.whole, ledgers)
     finally:
         file.close()

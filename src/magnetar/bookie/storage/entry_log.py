@@ -18,7 +18,6 @@ from typing import TypeAlias
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
-    decode_header,
     encode_footer,
     encode_header,
     encode_record_headers,
@@ -177,7 +176,10 @@ class EntryLogWriter:
 
 
 class EntryLogReader:
-    """Reads entries, with those that follow. Used by one lane; keeps a few logs open."""
+    """Reads entries, with those that follow. Used by one lane; keeps a few logs open.
+
+    Headers are not looked at: each record is sealed with its log's id, and one that is whole is not
+    to be lost with a header that is not."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
@@ -220,16 +222,7 @@ class EntryLogReader:
         if known is not None:
             self._open.move_to_end(log_id)
             return known
-        path = log_path(self._directory, log_id)
-        file = self._disk.open(path)
-        try:
-            header = file.pread(HEADER_BYTES, 0)
-        except OSError as error:
-            file.close()
-            raise BookieIOError(f"{path} cannot be read at offset 0: {error}") from error
-        if decode_header(header, log_id) is None:
-            file.close()
-            raise BookieIOError(f"{path} does not begin as entry log {log_id} does")
+        file = self._disk.open(log_path(self._directory, log_id))
         self._open[log_id] = file, seed_of(log_id)
         if len(self._open) > OPEN_LOGS_MAX:
             self._open.popitem(last=False)[1][0].close()

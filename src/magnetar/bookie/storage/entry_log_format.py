@@ -27,7 +27,6 @@ RECORD_HEADER_BYTES = 8
 LOG_SUFFIX = ".log"
 SOURCES_MAX = 10
 WALK_BYTES = 256 << 10
-FOOTER_BYTES_MAX = 1 << 20
 
 _MAGIC, _FOOTER_MAGIC = b"MGEL", b"MGEF"
 _PLAIN, _COMPACTED = 1, 2
@@ -268,10 +267,8 @@ def decode_footer(log_id: int, tail: bytes, tail_offset: int) -> Footer | None:
 
 def read_footer(file: DiskFile, log_id: int, size: int) -> Footer | None:
     """``size``: the file's bytes. Raises ``OSError``."""
-    start = max(0, size - FOOTER_BYTES_MAX)
-    footer = decode_footer(log_id, file.pread(size - start, start), start)
-    if footer is not None or size <= FOOTER_BYTES_MAX:
-        return footer
+    if size < HEADER_BYTES + _TRAILER.size:
+        return None
     offset, _, magic = _TRAILER.unpack(file.pread(_TRAILER.size, size - _TRAILER.size))
     if magic != _FOOTER_MAGIC or not HEADER_BYTES <= offset < size:
         return None

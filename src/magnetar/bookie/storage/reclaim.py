@@ -52,15 +52,21 @@ class ClosedLog(NamedTuple):
 
 
 def inspect_log(disk: Disk, directory: Path, log_id: int) -> ClosedLog:
-    """Header and footer; a header that is not whole tells of no sources."""
+    """Header and footer. A header that is not whole tells of no sources; what cannot be read is
+    not whole. Raises ``OSError`` if there is no such log."""
     path = log_path(directory, log_id)
     size = disk.size(path)
     file = disk.open(path)
+    sources: tuple[int, ...] = ()
+    footer = None
     try:
         sources = decode_header(file.pread(HEADER_BYTES, 0), log_id) or ()
-        return ClosedLog(log_id, size, sources, read_footer(file, log_id, size))
+        footer = read_footer(file, log_id, size)
+    except OSError as error:
+        log.error("entry log cannot be read in places", path=str(path), error=str(error))
     finally:
         file.close()
+    return ClosedLog(log_id, size, sources, footer)
 
 
 class Reclaimer:

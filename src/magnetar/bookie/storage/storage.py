@@ -122,10 +122,18 @@ class LedgerStorage:
         self._disk.make_dir(self.path)
         self.marks: Marks = self._mark_file.load(self.index, count, journals)
         self.location_index = self._open_index(self.path / "index")
-        self._check_index()
+        try:
+            self._check_index()
+            self._open_logs()
+        except BaseException:
+            self.location_index.close()
+            raise
+        self._opened = True
+        self._mark_file.store(self.marks)
+
+    def _open_logs(self) -> None:
         self._pages = PageWindow(self._disk, self._config.entry_log_cached_bytes_max)
         self.reclaimer = Reclaimer(self._disk, self.path, self.location_index, self._close_removed)
-        self._opened = True
         self.log_ids = LogIds(self.reclaimer.open())
         self.settled_id = self.log_ids.next_id
         self._log = EntryLogWriter(
@@ -135,7 +143,6 @@ class LedgerStorage:
             self.log_ids,
             self.reclaimer.add,
         )
-        self._mark_file.store(self.marks)
 
     def _check_index(self) -> None:
         """Is the index the one that the mark was written with, and whole? What it lacks is
@@ -144,7 +151,6 @@ class LedgerStorage:
         index, marks = self.location_index, self.marks
         first = next(index.ledgers(), None)
         if first is None and marks.index_sequence:
-            index.close()
             raise BookieIOError(
                 f"the location index {index.path} is empty, but {self.path} is in use: it was "
                 "removed or replaced, and without it the bookie would deny entries that it "

@@ -1,0 +1,113 @@
+"""Places of a disk that cannot be read any more: what lies there is named, all else is served,
+moved and given back as ever, over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, log_path
+from magnetar.config import BookieConfig
+from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.model.errors import BookieIOError
+from tests.unit.bookie.storage_kit import entry, running
+from tests.unit.bookie.test_compaction import (
+    LIVES,
+    PER_LIFE,
+    check_whole,
+    eventually,
+    fill,
+    idle,
+    logs,
+    quick,
+)
+from tests.unit.bookie.test_log_counts import cut_off
+
+
+class BadFile:
+    """A file some bytes of which cannot be read; all else is as it was."""
+
+    def __init__(self, file: DiskFile, bad: tuple[int, int]) -> None:
+        self._file = file
+        self._bad = bad
+        self.path = file.path
+        self.pwritev, self.write_through = file.pwritev, file.write_through
+        self.datasync, self.punch, self.close = file.datasync, file.punch, file.close
+
+    def pread(self, byte_count: int, offset: int) -> bytes:
+        if offset < self._bad[1] and offset + byte_count > self._bad[0]:
+            raise OSError(errno.EIO, "Input/output error", str(self.path))
+        return self._file.pread(byte_count, offset)
+
+
+class BadDisk(RealDisk):
+    """``bad``: file -> [start, end) that cannot be read."""
+
+    def __init__(self) -> None:
+        self.bad: dict[Path, tuple[int, int]] = {}
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        file = super().open(path, create=create)
+        return BadFile(file, self.bad[path]) if path in self.bad else file
+
+
+def path_of(config: BookieConfig, log_id: int) -> Path:
+    return log_path(config.ledger_directories[0], log_id)
+
+
+@pytest.mark.parametrize("part", ["header", "footer"])
+def test_a_bookie_starts_with_a_log_whose_header_or_footer_cannot_be_read(
+    tmp_path: Path, part: str
+) -> None:
+    async def scenario() -> None:
+        config = idle(tmp_path)
+        await fill(config)
+        disk = BadDisk()
+        path = path_of(config, logs(config)[1])
+        size = path.stat().st_size
+        disk.bad[path] = (0, HEADER_BYTES) if part == "header" else (size - 16, size)
+        async with running(config, disk) as bookie:
+            await check_whole(bookie)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_cannot_be_read_through_does_not_keep_the_others_from_compaction(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config, disk = quick(tmp_path), BadDisk()
+        bad, *sound = logs(config)
+        disk.bad[path_of(config, bad)] = (HEADER_BYTES + 60, HEADER_BYTES + 61)  # in entry 1:0
+        async with running(config, disk) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(sound))
+            assert bad in logs(config)
+            with pytest.raises(BookieIOError, match="cannot be read"):
+                await bookie.read_entry(1, 0)
+            for entry_id in range(1, LIVES * PER_LIFE):
+                assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_without_footer_that_cannot_be_read_through_is_kept_while_it_is_of_use(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config, disk = quick(tmp_path), BadDisk()
+        bad, *sound = logs(config)
+        disk.bad[cut_off(config, bad, b"")] = (HEADER_BYTES + 60, HEADER_BYTES + 61)
+        async with running(config, disk) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(sound))
+            assert bad in logs(config)
+            for entry_id in range(1, LIVES * PER_LIFE):
+                assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
+            await bookie.delete_ledger(1)
+            await eventually(lambda: bad not in logs(config))
+
+    asyncio.run(scenario())
