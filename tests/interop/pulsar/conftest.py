@@ -35,7 +35,7 @@ def connect(service: Service) -> Iterator[Callable[[], pulsar.Client]]:
 
     def make() -> pulsar.Client:
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        clients.append(pulsar.Client(service.url, operation_timeout_seconds=10, logger=logger))
+        clients.append(pulsar.Client(service.url, operation_timeout_seconds=60, logger=logger))
         return clients[-1]
 
     yield make

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pulsar
 import pytest
 
-WAIT_MS = 8000
+WAIT_MS = 60_000
 QUIET_MS = 300
 
 
@@ -40,7 +40,7 @@ def publish_batches(producer: pulsar.Producer, batches: int, size: int) -> None:
         producer.flush()
 
 
-def eventually(true: Callable[[], bool], seconds: float = 8.0) -> None:
+def eventually(true: Callable[[], bool], seconds: float = WAIT_MS / 1000) -> None:
     """Wait until ``true()`` is."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -49,7 +49,7 @@ class MemoryService:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run ``coroutine`` on the broker's loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     @property
     def url(self) -> str:
@@ -64,7 +64,7 @@ class MemoryService:
     def close(self) -> None:
         self.run(self.broker.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
 

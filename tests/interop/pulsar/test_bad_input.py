@@ -10,6 +10,8 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pulsar
 import pytest
@@ -17,34 +19,40 @@ import pytest
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from tests.interop.pulsar.helpers import WAIT_MS
 from tests.interop.pulsar.services import MemoryService
 from tests.interop.pulsar.wire import ClosedError, Wire, checked, frame, message, send_frame
 
 MESSAGE_MAX = 100_000
+FAR_MS = 120_000
+"""Deadlines far behind the patience of ``Wire``: what ends sooner does not end by one of them."""
+FAR = {"handshake_timeout_ms": FAR_MS, "frame_timeout_ms": FAR_MS, "keep_alive_ms": FAR_MS}
 HANDSHAKE_MS = 400
-FRAME_MS = 500
-KEEP_ALIVE_MS = 400
+FRAME_MS = 1500
+KEEP_ALIVE_MS = 1500
 
 TOPIC = "persistent://public/default/bad-input"
 
 
-@pytest.fixture(scope="module")
-def strict() -> Iterator[MemoryService]:
-    """A broker with short deadlines and small messages."""
-    service = MemoryService(
-        message_bytes_max=MESSAGE_MAX,
-        handshake_timeout_ms=HANDSHAKE_MS,
-        frame_timeout_ms=FRAME_MS,
-        keep_alive_ms=KEEP_ALIVE_MS,
-    )
-    yield service
-    service.close()
+Served = tuple[MemoryService, Callable[[], None]]
 
 
-@pytest.fixture(scope="module")
-def bystander(strict: MemoryService) -> Iterator[Callable[[], None]]:
-    """Checks that a client that was there before is undisturbed."""
-    client = pulsar.Client(strict.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+@contextmanager
+def served(**deadlines: int) -> Iterator[Served]:
+    """A broker for small messages, and a check that a client that was there before is
+    undisturbed."""
+    settings: dict[str, Any] = FAR | deadlines
+    service = MemoryService(message_bytes_max=MESSAGE_MAX, **settings)
+    try:
+        with bystander(service) as check:
+            yield service, check
+    finally:
+        service.close()
+
+
+@contextmanager
+def bystander(service: MemoryService) -> Iterator[Callable[[], None]]:
+    client = pulsar.Client(service.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     consumer = client.subscribe("bystander", "s")
     producer = client.create_producer("bystander")
     number = 0
@@ -53,23 +61,43 @@ def bystander(strict: MemoryService) -> Iterator[Callable[[], None]]:
         nonlocal number
         number += 1
         producer.send(str(number).encode())
-        received = consumer.receive(5000)
+        received = consumer.receive(WAIT_MS)
         consumer.acknowledge(received)
         assert received.data() == str(number).encode()
-        stats = strict.run(strict.broker.topic_stats("bystander"))
+        stats = service.run(service.broker.topic_stats("bystander"))
         # A client that lost its connection would have come back as another incarnation.
         assert [p.entries_in for p in stats.producers] == [number]
+        assert service.run(sessions_of(service)) <= 3
 
     check()
     yield check
     client.close()
 
 
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Served]:
+    """One for all that no deadline is to end."""
+    with served() as made:
+        yield made
+
+
 @pytest.fixture
-def url(strict: MemoryService, bystander: Callable[[], None]) -> Iterator[str]:
-    yield strict.url
-    bystander()
-    assert strict.run(sessions_of(strict)) <= 3
+def url(strict: Served) -> Iterator[str]:
+    service, check = strict
+    yield service.url
+    check()
+
+
+@pytest.fixture
+def hasty_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a broker with one short deadline, the parameter."""
+    with served(**request.param) as (service, check):
+        yield service.url
+        check()
+
+
+def hasty(**deadline: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("hasty_url", [deadline], indirect=True, ids=str)
 
 
 async def sessions_of(service: MemoryService) -> int:
@@ -109,24 +137,24 @@ GREETINGS = {
 def test_anything_but_connect_ends_the_connection(url: str, name: str) -> None:
     with Wire(url, hello=False) as wire:
         wire.send(GREETINGS[name])
-        begun = time.monotonic()
         assert wire.wait_closed() == []
-        assert time.monotonic() - begun < HANDSHAKE_MS / 2000, "closed by the deadline only"
 
 
-def test_silence_before_connect_ends_at_the_handshake_deadline(url: str) -> None:
-    with Wire(url, hello=False) as wire:
-        begun = time.monotonic()
+@hasty(handshake_timeout_ms=HANDSHAKE_MS)
+def test_silence_before_connect_ends_at_the_handshake_deadline(hasty_url: str) -> None:
+    begun = time.monotonic()
+    with Wire(hasty_url, hello=False) as wire:
         assert wire.wait_closed() == []
-        assert HANDSHAKE_MS / 1000 * 0.9 < time.monotonic() - begun < HANDSHAKE_MS / 1000 * 2 + 1
+        assert time.monotonic() - begun > HANDSHAKE_MS / 1000 * 0.9
 
 
-def test_a_handshake_a_byte_at_a_time_ends_at_its_deadline(url: str) -> None:
-    with Wire(url, hello=False) as wire:
-        begun = time.monotonic()
-        with pytest.raises((ClosedError, ConnectionError)):
-            drip(wire, hello() + bytes(100), 0.1)
-        assert time.monotonic() - begun < 5
+@hasty(handshake_timeout_ms=HANDSHAKE_MS)
+def test_a_handshake_a_byte_at_a_time_ends_at_its_deadline(hasty_url: str) -> None:
+    with (
+        Wire(hasty_url, hello=False) as wire,
+        pytest.raises((ClosedError, ConnectionError)),  # long before the last byte
+    ):
+        drip(wire, hello() + bytes(100), 0.1)
 
 
 # -- frames that are none -------------------------------------------------------------------------
@@ -158,33 +186,34 @@ ENDINGS = {
 def test_broken_frames_end_their_connection(url: str, name: str) -> None:
     with Wire(url) as wire:
         wire.send(ENDINGS[name])
-        begun = time.monotonic()
         assert wire.wait_closed() == []
-        assert time.monotonic() - begun < KEEP_ALIVE_MS / 2000, "closed by a deadline only"
 
 
-def test_a_slow_sender_ends_at_the_frame_deadline(url: str) -> None:
-    with Wire(url) as wire:
+@hasty(frame_timeout_ms=FRAME_MS)
+def test_a_slow_sender_ends_at_the_frame_deadline(hasty_url: str) -> None:
+    with Wire(hasty_url) as wire:
         begun = time.monotonic()
         wire.send((5000).to_bytes(4, "big"))
-        with pytest.raises((ClosedError, ConnectionError)):
-            drip(wire, b"x" * 100, 0.05)
-        assert FRAME_MS / 1000 * 0.9 < time.monotonic() - begun < FRAME_MS / 1000 * 2 + 1
+        with pytest.raises((ClosedError, ConnectionError)):  # long before the last byte
+            drip(wire, b"x" * 400, 0.05)
+        assert time.monotonic() - begun > FRAME_MS / 1000 * 0.9
 
 
-def test_slow_but_whole_frames_are_fine(url: str) -> None:
+@hasty(frame_timeout_ms=FRAME_MS)
+def test_slow_but_whole_frames_are_fine(hasty_url: str) -> None:
     ping = encode_command(BaseCommand(type=BaseCommand.PING))
-    with Wire(url) as wire:
-        for _ in range(3):
+    with Wire(hasty_url) as wire:
+        for _ in range(4):
             wire.send(ping[:5])
             time.sleep(FRAME_MS / 3000)
             wire.send(ping[5:])
-            assert wire.next_kind() in ("PONG", "PING")
+            assert wire.next_kind() == "PONG"
 
 
-def test_a_half_open_connection_is_asked_and_then_ended(url: str) -> None:
-    with Wire(url) as wire:
-        begun = time.monotonic()
+@hasty(keep_alive_ms=KEEP_ALIVE_MS)
+def test_a_half_open_connection_is_asked_and_then_ended(hasty_url: str) -> None:
+    begun = time.monotonic()
+    with Wire(hasty_url) as wire:
         assert wire.wait_closed() == ["PING"]
         assert time.monotonic() - begun > KEEP_ALIVE_MS / 1000 * 1.8
 
@@ -199,12 +228,12 @@ def test_a_connection_cut_inside_of_a_frame_frees_what_it_had(url: str) -> None:
 
 def until_free(wire: Wire) -> int:
     """The same producer name is free as soon as the broker has seen the end of the connection."""
-    for _ in range(50):
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while True:
         answer = wire.produce(TOPIC)
-        if answer.type != BaseCommand.ERROR:
-            break
+        if answer.type != BaseCommand.ERROR or time.monotonic() > deadline:
+            return int(answer.type)
         time.sleep(0.02)
-    return int(answer.type)
 
 
 def test_a_reset_frees_what_it_had(url: str) -> None:
@@ -425,17 +454,16 @@ def test_what_is_not_served_is_refused_clearly(url: str) -> None:
         assert wire.subscribe(TOPIC, name="").error.error == ServerError.NOT_ALLOWED
 
 
-def test_one_who_asks_and_never_listens_is_not_served_without_end(
-    url: str, strict: MemoryService
-) -> None:
+def test_one_who_asks_and_never_listens_is_not_served_without_end(url: str, strict: Served) -> None:
     """Answers pile up to a bound; then nothing more is read from that client."""
+    service, _ = strict
     with Wire(url) as wire:
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         wire.socket.settimeout(0.3)
         pings = encode_command(BaseCommand(type=BaseCommand.PING)) * 10_000
         with pytest.raises((TimeoutError, ConnectionError)):
             drip(wire, pings, 0.0, step=len(pings), times=2000)
-        assert strict.run(unsent_of(strict)) < 32 << 20
+        assert service.run(unsent_of(service)) < 32 << 20
 
 
 async def unsent_of(service: MemoryService) -> int:

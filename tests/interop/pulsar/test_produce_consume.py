@@ -223,7 +223,7 @@ def test_waiting_for_exclusive_access(client: pulsar.Client, topic: str) -> None
     waiting.join(0.5)
     assert not made
     first.close()
-    waiting.join(8)
+    waiting.join(WAIT_MS / 1000)
     made[0].send(b"my turn")
 
 

@@ -15,7 +15,7 @@ from magnetar.wire.pulsar.commands import (
 )
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
 
-TIMEOUT_S = 8.0
+TIMEOUT_S = 60.0
 
 
 class ClosedError(Exception):

@@ -15,7 +15,7 @@ from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.sync import SyncClient
 from magnetar.model.errors import LedgerError
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
