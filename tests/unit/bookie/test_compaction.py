@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.bookie.bookie import RECOVERY, Bookie
 from magnetar.bookie.storage.entry_log_format import log_ids, log_path
@@ -340,5 +341,47 @@ def test_what_compaction_reads_and_writes_leaves_the_page_cache(tmp_path: Path) 
             bytes_of_1 = LIVES * PER_LIFE * len(entry(1, 10))
             assert sum(disk.dropped.get(name, 0) for name in before) > 2 * bytes_of_1
             assert sum(disk.dropped[name] for name in disk.dropped.keys() - before) > bytes_of_1
+
+    asyncio.run(scenario())
+
+
+class PausingDisk(RealDisk):
+    """Opening a log of ``held`` (but for readers) waits for ``go``; ``opened`` says that it does."""
+
+    def __init__(self) -> None:
+        self.held = ""
+        self.opened, self.go = threading.Event(), threading.Event()
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        if path.name == self.held and threading.current_thread().name.startswith("compact"):
+            self.opened.set()
+            assert self.go.wait(20)
+        return super().open(path, create=create)
+
+
+def test_a_source_whose_last_ledger_is_deleted_meanwhile_does_not_end_the_compaction(
+    tmp_path: Path,
+) -> None:
+    """Copying takes its time. The log is removed at once, and there is nothing to copy from it."""
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        async with running(idle(tmp_path)) as bookie:  # a log with a little of ledger 5 in it
+            await add(bookie, 5, [0])
+            await add(bookie, 6, range(40))
+        async with running(idle(tmp_path)) as bookie:
+            await bookie.delete_ledger(6)
+        config, disk = quick(tmp_path), PausingDisk()
+        before = logs(config)
+        disk.held = log_path(tmp_path, before[-1]).name
+        with capture_logs() as told:
+            async with running(config, disk) as bookie:
+                await eventually(disk.opened.is_set)
+                await bookie.delete_ledger(5)
+                await eventually(lambda: before[-1] not in logs(config))
+                disk.go.set()
+                await eventually(lambda: not set(logs(config)) & set(before))
+                await check_whole(bookie)
+        assert [one for one in told if one["log_level"] == "error"] == []
 
     asyncio.run(scenario())

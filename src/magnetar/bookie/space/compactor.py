@@ -253,9 +253,12 @@ class Compactor:
     async def _copy(self, log_id: int, writer: EntryLogWriter) -> None:
         storage, usage = self._storage, self._storage.reclaimer.usage
         dead, size = await storage.flush_lane.run(lambda: usage.state(log_id))
-        source = await self._lane.run(
-            lambda: _Source(self._disk, storage.path, log_id, dead, HEADER_BYTES + size)
-        )
+        try:
+            source = await self._lane.run(
+                lambda: _Source(self._disk, storage.path, log_id, dead, HEADER_BYTES + size)
+            )
+        except FileNotFoundError:
+            return  # its last ledger has been deleted since the plan was made
         unsynced_bytes = 0
         try:
             while not source.walk.whole:
@@ -266,7 +269,7 @@ class Compactor:
                     unsynced_bytes = 0
                 await self._rest(read + written)
         finally:
-            source.file.close()
+            self._lane.submit(source.file.close)  # behind a job that outlives a cancellation
 
     def _copy_some(self, source: _Source, writer: EntryLogWriter) -> tuple[int, int]:
         """In the compaction lane; (bytes read, bytes written)."""
@@ -342,7 +345,7 @@ class Compactor:
                     freed += await self._lane.run(lambda: punch(file, log_id, ranges.take()))
                 await self._rest(read)
         finally:
-            file.close()
+            self._lane.submit(file.close)
         self._disk.drop_cached(path, 0, HEADER_BYTES + size)
         return freed
 
@@ -361,7 +364,7 @@ class Compactor:
                 for begin in range(0, len(places), BATCH_MAX):
                     await self._move(log_id, places[begin : begin + BATCH_MAX], moving)
         finally:
-            file.close()
+            self._lane.submit(file.close)
         gone = await storage.flush_lane.run(
             lambda: storage.reclaimer.replace(log_id, footer, sources)
         )
