@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from magnetar.bookie.bookie import RECOVERY, Bookie
+from magnetar.bookie.storage import entry_log
 from magnetar.bookie.storage.entry_log_format import log_ids, log_path
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
@@ -346,7 +347,7 @@ def test_what_compaction_reads_and_writes_leaves_the_page_cache(tmp_path: Path) 
 
 
 class PausingDisk(RealDisk):
-    """Opening a log of ``held`` (but for readers) waits for ``go``; ``opened`` says that it does."""
+    """Compaction waits for ``go`` before it opens the log ``held``; ``opened`` says that it does."""
 
     def __init__(self) -> None:
         self.held = ""
@@ -383,5 +384,23 @@ def test_a_source_whose_last_ledger_is_deleted_meanwhile_does_not_end_the_compac
                 await eventually(lambda: not set(logs(config)) & set(before))
                 await check_whole(bookie)
         assert [one for one in told if one["log_level"] == "error"] == []
+
+    asyncio.run(scenario())
+
+
+def test_a_compacted_log_is_one_log_whatever_the_size_that_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log ends before its offsets do. What went to a second one would be lost with the sources,
+    to which the index goes on pointing."""
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path, entry_log_bytes_max=1 << 40)
+        before = logs(config)
+        monkeypatch.setattr(entry_log, "OFFSET_MAX", (1 << 29) + log_bytes(config) // 6)
+        async with running(config) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(before))
+            await check_whole(bookie)
 
     asyncio.run(scenario())

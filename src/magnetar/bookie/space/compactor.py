@@ -41,7 +41,7 @@ from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.space.holes import DeadRanges, can_punch, punch
 from magnetar.bookie.space.log_counts import LogCounts
 from magnetar.bookie.storage.compaction_plan import Compaction, plan, wasteful
-from magnetar.bookie.storage.entry_log import EntryLogWriter, LogIds
+from magnetar.bookie.storage.entry_log import EntryLogWriter, LogIds, log_bytes_limit
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     SOURCES_MAX,
@@ -112,7 +112,7 @@ class Compactor:
         self._storage = storage
         self._disk = disk
         self._lane = lane
-        self._log_bytes_max = log_bytes_max
+        self._log_bytes_max = log_bytes_limit(log_bytes_max)
         self._pace = pace
         self._damaged: set[int] = set()
         self._punched: dict[int, int] = {}
@@ -218,7 +218,7 @@ class Compactor:
     async def _compact(self, work: Compaction) -> int:
         storage = self._storage
         writer = EntryLogWriter(
-            self._disk, storage.path, 1 << 62, storage.log_ids, sources=work.sources
+            self._disk, storage.path, self._log_bytes_max, storage.log_ids, sources=work.sources
         )
         try:
             for source in work.sources:

@@ -39,6 +39,11 @@ Finished: TypeAlias = Callable[[int, int, Mapping[int, Sequence[int]]], None]
 """``finished(log id, bytes of records, ledger id -> (entries, bytes))``: a log takes no more."""
 
 
+def log_bytes_limit(log_bytes_max: int) -> int:
+    """What is left of a log's largest size, as it was set, so that offsets have room."""
+    return min(log_bytes_max, OFFSET_MAX - (1 << 29))
+
+
 class LogIds:
     """Gives out the ids of a directory's logs; any thread may take one."""
 
@@ -61,7 +66,7 @@ class EntryLogWriter:
     """Appends to one log after the other. Blocking; raises ``OSError``. Used by one lane.
 
     ``ids``: given by whoever has several writers in one directory. ``sources``: the logs that what
-    is written here replaces (a compaction's), none for a flush's.
+    is written here replaces (a compaction's: one log, however large), none for a flush's.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class EntryLogWriter:
     ) -> None:
         self._disk = disk
         self._directory = directory
-        self._log_bytes_max = min(log_bytes_max, OFFSET_MAX - (1 << 29))
+        self._log_bytes_max = log_bytes_limit(log_bytes_max)
         self._ids = ids or LogIds(max(log_ids(disk.list(directory)), default=0))
         self._finished = finished
         self._sources = sources
@@ -114,7 +119,7 @@ class EntryLogWriter:
 
         Works on columns rather than row by row: the loops are the interpreter's own.
         """
-        if self._file is None or self._offset >= self._log_bytes_max:
+        if self._file is None or (self._offset >= self._log_bytes_max and not self._sources):
             self._begin()
         assert self._file is not None
         sizes = list(map(len, entries))
