@@ -13,7 +13,8 @@ from pathlib import Path
 from tests.roles import Role
 from tests.standalone import free_port
 
-SESSION_MS = 2000
+SESSION_MS = 4000
+"""A process that the machine gives no time for two seconds keeps its session."""
 SETTINGS = (
     "--set", f"metadata.session_timeout_ms={SESSION_MS}",
     "--set", "bookie.journal.file_bytes=8MiB",

@@ -22,7 +22,7 @@ from magnetar.model.errors import LedgerError, LedgerRecoveryError, MagnetarErro
 from tests.scenarios.cluster import SESSION_MS
 
 PAYLOAD_BYTES = 256
-RETURN_S = 20.0
+RETURN_S = 60.0
 """Until a bookie that was paused past its session is registered again."""
 
 
@@ -39,8 +39,8 @@ class Client:
 async def client(
     metadata_url: str,
     quorums: tuple[int, int, int] = (3, 3, 2),
-    add_timeout_ms: int = 3000,
-    read_timeout_ms: int = 1000,
+    add_timeout_ms: int = 10_000,
+    read_timeout_ms: int = 10_000,
 ) -> AsyncIterator[Client]:
     """A client as ``magnetar broker`` builds it."""
     size, write_quorum, ack_quorum = quorums

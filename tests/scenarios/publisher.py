@@ -12,11 +12,11 @@ import pulsar
 
 QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 WINDOW = 200
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 def connect(service_url: str) -> pulsar.Client:
-    return pulsar.Client(service_url, operation_timeout_seconds=20, logger=QUIET)
+    return pulsar.Client(service_url, operation_timeout_seconds=60, logger=QUIET)
 
 
 class Publisher(threading.Thread):
@@ -76,6 +76,6 @@ def read_back(service_url: str, topic: str) -> list[int]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=2000)
     numbers = []
     while reader.has_message_available():
-        numbers.append(struct.unpack(">Q", reader.read_next(20_000).data())[0])
+        numbers.append(struct.unpack(">Q", reader.read_next(60_000).data())[0])
     client.close()
     return numbers

@@ -61,7 +61,7 @@ def test_without_a_spare_two_of_three_confirm_and_one_does_not(
     url = cluster.metadata_url
 
     async def scenario() -> None:
-        async with client(url, add_timeout_ms=2000) as owner:
+        async with client(url, add_timeout_ms=4000) as owner:
             writer = await owner.ledgers.create()
             load = Load(writer)
             await load.wait_confirmed(1000)
@@ -181,7 +181,7 @@ def test_a_bookie_that_missed_entries_does_not_hide_them(
             await writer.abandon()
         cluster.bookie(first).start()
         cluster.bookie(second).kill()
-        async with client(url, add_timeout_ms=2000) as other:
+        async with client(url, add_timeout_ms=4000) as other:
             reader = await other.ledgers.open(writer.ledger_id)
             assert reader.last_add_confirmed == 149
             assert await lost(reader) == {}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.model.ledger import LedgerState
+from tests.roles import END_S
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.counts import Counts
 from tests.scenarios.ledgers import append, client, lost
@@ -47,7 +48,7 @@ def resumed_owner_is_fenced(cluster: Cluster, folder: Path, pause_s: float, coun
         time.sleep(max(0.0, paused_at + pause_s - time.monotonic()))
         old.resume()
         failure = old.wait_for(r"failed (\w+) (.*)")
-        old.process.wait(30)
+        old.process.wait(END_S)
 
         assert failure[1] == "LedgerFencedError", failure[0]
         confirmed_past_the_close = max(0, old.confirmed - 1 - last)

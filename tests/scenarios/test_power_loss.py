@@ -36,7 +36,7 @@ from tests.scenarios.power import PowerDisk, PoweredIndex, lose_index
 from tests.scenarios.replicas import copies
 
 LEDGERS = 2
-OPTIONS = ConnectionOptions(add_timeout_s=2, read_timeout_s=2, backoff_max_s=0.1)
+OPTIONS = ConnectionOptions(add_timeout_s=10, read_timeout_s=10, backoff_max_s=0.1)
 
 
 class PoweredBookie:
@@ -93,7 +93,11 @@ class Site:
     async def client(self) -> AsyncIterator[Client]:
         pool = ConnectionPool(self._resolve, self._available, options=OPTIONS)
         config = LedgerConfig(
-            ensemble_size=3, write_quorum=3, ack_quorum=2, add_timeout_ms=4000, read_timeout_ms=2000
+            ensemble_size=3,
+            write_quorum=3,
+            ack_quorum=2,
+            add_timeout_ms=10_000,
+            read_timeout_ms=10_000,
         )
         ledgers = LedgerClient(self._manager, pool, config)
         try:
@@ -161,6 +165,7 @@ async def cut_off(reading: Client, acknowledged: dict[int, int]) -> int:
 
 def power_cuts_lose_nothing(tmp_path: Path, seed: int, cuts: int, counts: Counts) -> None:
     rng = random.Random(seed)
+    print(f"seed {seed}")
 
     async def scenario() -> None:
         async with site(tmp_path, True) as machines:

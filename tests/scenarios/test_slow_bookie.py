@@ -22,7 +22,7 @@ from tests.scenarios.counts import Counts
 from tests.scenarios.ledgers import client, lost, opened
 from tests.scenarios.replicas import copies
 from tests.scenarios.weighing import Scales
-from tests.scenarios.writer import WriterProcess
+from tests.scenarios.writer import LINE_S, WriterProcess
 
 pytestmark = pytest.mark.zookeeper
 
@@ -68,10 +68,21 @@ class Watched:
 
     def phase(self, seconds: float, until: Callable[[], bool] = lambda: False) -> Phase:
         """Watch for ``seconds``, or ``until`` it is so."""
+        return self._phase(lambda past_s: until() or past_s >= seconds)
+
+    def phase_of_load(self, seconds: float) -> Phase:
+        """Watch for ``seconds``, and longer if nothing was confirmed by then: not for ever."""
+        before = self._writer.confirmed
+        return self._phase(
+            lambda past_s: past_s >= (seconds if self._writer.confirmed > before else LINE_S)
+        )
+
+    def _phase(self, is_over: Callable[[float], bool]) -> Phase:
+        """``is_over`` is told how many seconds have gone by."""
         self._writer_scales.begin()
         self._bookie_scales.begin()
         begin, confirmed, mended = time.monotonic(), self._writer.confirmed, self._writer.mended
-        while not until() and time.monotonic() - begin < seconds:
+        while not is_over(time.monotonic() - begin):
             time.sleep(0.1)
         return Phase(
             time.monotonic() - begin,
@@ -114,11 +125,11 @@ def run_course(
     watched = Watched(writer, others)
     before = watched.phase(min(stall_s / 2, 10))
     hanging.role.pause()
-    during = watched.phase(stall_s)
+    during = watched.phase_of_load(stall_s)
     hanging.role.resume()
-    beside = watched.phase(MENDED_SOON_S if stall_s >= LONG_S else stall_s / 2)
-    writer.close(seconds=60)
-    rest = watched.phase(60 + 5 * stall_s, lambda: writer.said("whole") is not None)
+    beside = watched.phase_of_load(MENDED_SOON_S if stall_s >= LONG_S else stall_s / 2)
+    writer.close()
+    rest = watched.phase(LINE_S + 5 * stall_s, lambda: writer.said("whole") is not None)
     assert writer.said("whole"), rest
     assert stall_s < LONG_S or beside.mended + rest.mended > 0, "nothing was owed to it"
     return Course(before, during, beside, rest)
@@ -147,7 +158,7 @@ def hangs_and_comes_back(
 
 
 async def is_whole(cluster: Cluster, ledger_id: int, last: int, size: int) -> None:
-    async with client(cluster.metadata_url, QUORUMS, read_timeout_ms=10_000) as reading:
+    async with client(cluster.metadata_url, QUORUMS) as reading:
         reader = await reading.ledgers.open(ledger_id)
         assert reader.last_add_confirmed == last
         assert len(reader.metadata.fragments) == 1, "nobody could take its place"

@@ -10,7 +10,7 @@ SIGKILL:
     ledger ID
     confirmed FIRST COUNT
     mended COUNT        so many entries were copied to bookies that lacked them, until now
-    paused LAST         it was not scheduled for a while; LAST is the id appended before
+    paused LAST         it was not scheduled for PAUSE_S; LAST is the id appended before
     failed NAME TEXT
     closed LAST         it was told to end, and has closed the ledger
     whole               no bookie is known to lack an entry of it
@@ -33,9 +33,11 @@ from magnetar.model.errors import MagnetarError
 from tests.roles import END_S
 from tests.scenarios.ledgers import Load, client
 
-PAUSE_S = 1.0
+PAUSE_S = 2.5
+"""Shorter than any pause that a scenario makes, longer than what a busy machine may."""
+ADD_TIMEOUT_MS = 3000
 PENDING_BYTES_MAX = 1 << 20
-LINE_S = 30.0
+LINE_S = 90.0
 
 
 def say(*words: object) -> None:
@@ -52,16 +54,20 @@ class SayingLoad(Load):
         self._mended = 0
 
     def append(self, count: int) -> None:
-        now_s = time.monotonic()
-        if now_s - self._awake_at_s > PAUSE_S:
-            say("paused", self.writer.last_add_pushed)
-        self._awake_at_s = now_s
+        self._look_at_the_clock()
         if self._mended != self._mender.mended_entries:
             self._mended = self._mender.mended_entries
             say("mended", self._mended)
         super().append(count)
 
+    def _look_at_the_clock(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._awake_at_s > PAUSE_S:
+            say("paused", self.writer.last_add_pushed)
+        self._awake_at_s = now_s
+
     def _done(self, error: MagnetarError | None, ledger: int, first: int, count: int) -> None:
+        self._look_at_the_clock()  # after a pause the first news may be the last
         if error is None:
             say("confirmed", first, count)
         elif self.error is None:
@@ -72,7 +78,7 @@ class SayingLoad(Load):
 async def write(metadata_url: str, quorums: tuple[int, int, int], size: int, rest_s: float) -> None:
     told = asyncio.Event()
     asyncio.get_running_loop().add_reader(0, told.set)
-    async with client(metadata_url, quorums) as one:
+    async with client(metadata_url, quorums, ADD_TIMEOUT_MS, 1000) as one:
         writer = await one.ledgers.create()
         say("ledger", writer.ledger_id)
         load = SayingLoad(writer, size, rest_s, one.ledgers.mender)
