@@ -180,9 +180,12 @@ class Bookie:
         await self._upkeep.stop()
         for parking in self._adds.parkings:
             parking.refuse_all(BookieIOError("the bookie is closing"))
-        try:
-            for journal in self._journals:
+        for journal in self._journals:
+            try:
                 await journal.barrier()
+            except BookieError as error:
+                log.error("journal without its last commit", error=str(error))
+        try:
             await self._flusher.flush_all()
         except BookieIOError as error:
             log.error("last flush failed; the next start replays the journal", error=str(error))
@@ -367,7 +370,13 @@ class Bookie:
         return sorted(ledger_id for ledger_id, deleted in found.items() if not deleted)
 
     def info(self) -> BookieInfo:
-        spaces = [self._disk.space(storage.path) for storage in self._storages]
+        """Raises ``BookieIOError`` if a ledger directory's disk cannot tell its space."""
+        try:
+            spaces = [self._disk.space(storage.path) for storage in self._storages]
+        except OSError as error:
+            raise BookieIOError(
+                f"the space of the ledger directories cannot be told: {error}; are they mounted?"
+            ) from error
         return BookieInfo(
             sum(space.total_bytes for space in spaces),
             sum(space.free_bytes for space in spaces),

@@ -347,7 +347,7 @@ def test_what_compaction_reads_and_writes_leaves_the_page_cache(tmp_path: Path) 
 
 
 class PausingDisk(RealDisk):
-    """Compaction waits for ``go`` before it opens the log ``held``; ``opened`` says that it does."""
+    """Compaction waits for ``go`` before it opens the log ``held``, and says so in ``opened``."""
 
     def __init__(self) -> None:
         self.held = ""

@@ -190,6 +190,48 @@ def test_the_key_of_a_ledger_whose_first_entry_was_refused_is_kept(tmp_path: Pat
     asyncio.run(scenario())
 
 
+def test_a_bookie_whose_journal_is_full_ends_in_order(tmp_path: Path) -> None:
+    """What it has taken is flushed, and all is let go of."""
+
+    async def scenario() -> None:
+        disk = Disk()
+        config = settings(tmp_path)
+        async with running(config, disk) as bookie:
+            await add(bookie, 1, range(5))
+            disk.full = (".journal",)
+            with pytest.raises(ReadOnlyBookieError):
+                await add(bookie, 2, [0])
+        disk.full = ()
+        async with running(config) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.entries == 0
+            assert await bookie.read_entry(1, 4) == entry(1, 4)
+
+    asyncio.run(scenario())
+
+
+def test_space_that_cannot_be_told_is_an_error_of_the_bookie(tmp_path: Path) -> None:
+    """And not one that ends the connection of whoever asks."""
+
+    class Gone(RealDisk):
+        gone = False
+
+        def space(self, path: Path) -> DiskSpace:
+            if self.gone:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            return super().space(path)
+
+    async def scenario() -> None:
+        disk = Gone()
+        async with running(settings(tmp_path), disk) as bookie:
+            assert bookie.info().total_bytes > 0
+            disk.gone = True
+            with pytest.raises(BookieIOError, match="ledgers0"):
+                bookie.info()
+
+    asyncio.run(scenario())
+
+
 class TearingDisk(Disk):
     """Takes the first half of what it has no room for."""
 

@@ -50,7 +50,7 @@ from magnetar.bookie.journal.journal_format import (
 from magnetar.config import JournalConfig
 from magnetar.env.disk import Buffer, Disk
 from magnetar.metrics import Metrics
-from magnetar.model.errors import BookieIOError, MagnetarError, ReadOnlyBookieError
+from magnetar.model.errors import BookieError, BookieIOError, MagnetarError, ReadOnlyBookieError
 
 log = structlog.get_logger(__name__)
 
@@ -158,7 +158,10 @@ class Journal:
     async def close(self) -> None:
         """Commit what waits, then end the threads. Idempotent."""
         if self.broken is None and self._file is not None:
-            await self.barrier()
+            try:
+                await self.barrier()
+            except BookieError as error:  # whoever waited was told
+                log.error("journal closed without its last commit", error=str(error))
         await self._lane.close()
         await self._housekeeping.close()
         for file in (self._file, self._prepared):
@@ -195,12 +198,13 @@ class Journal:
             self._lane.submit(self._commit_waiting)
 
     async def write(self, kind: int, payload: bytes) -> None:
-        """Append one record and wait until it is durable. Raises ``BookieIOError``."""
+        """Append one record and wait until it is durable. Raises ``BookieIOError``;
+        ``ReadOnlyBookieError`` if there is no room."""
         await self._durable(Request(kind, (payload,), len(payload), None, ()))
 
     async def barrier(self) -> None:
-        """Return when everything appended before is on the device, even where ``sync`` is off.
-        Raises ``BookieIOError``."""
+        """Return when everything appended before is on the device, even where ``sync`` is off (but
+        for entries that were refused for want of room). Raises as ``write``."""
         await self._durable(Request(NOOP, (), 0, None, (), sync=True))
 
     async def _durable(self, request: Request) -> None:
