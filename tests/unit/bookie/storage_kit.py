@@ -83,7 +83,7 @@ async def add(
     if entries is None:
         entries = [entry(ledger_id, entry_id) for entry_id in entry_ids]
     bookie.add_entries(ledger_id, key, entry_ids, entries, flags, done)
-    await asyncio.wait_for(future, 20)
+    await asyncio.wait_for(future, 60)
 
 
 def crashed(config: BookieConfig, root: Path, name: str = "crashed") -> BookieConfig:

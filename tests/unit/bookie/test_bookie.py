@@ -27,6 +27,7 @@ from magnetar.model.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
+from tests.memory_bookie import until
 from tests.unit.bookie.storage_kit import (
     KEY,
     OTHER_KEY,
@@ -381,20 +382,23 @@ def test_full_write_cache_waits_then_refuses(
             added = await fill(bookie, 0)
             assert 700_000 < added * 10_000 < 1_300_000
             disk.fail = lambda operation, name: None
-            await asyncio.sleep(0.3)
-            await add(bookie, 1, [added], entries=[entry(1, added, size=10_000)])
+            async with asyncio.timeout(60):
+                while await fill(bookie, added, added + 1) == added:
+                    pass  # the flush has not made room yet
             assert await bookie.read_entry(1, 0) == entry(1, 0, size=10_000)
         async with running(config) as bookie:
             for i in range(added + 1):
                 assert await bookie.read_entry(1, i) == entry(1, i, size=10_000)
 
-    async def fill(bookie: Bookie, number: int) -> int:
-        while True:
+    async def fill(bookie: Bookie, number: int, end: int = 1 << 30) -> int:
+        """The first that was refused, or ``end``."""
+        while number < end:
             try:
                 await add(bookie, 1, [number], entries=[entry(1, number, size=10_000)])
             except TooManyRequestsError:
-                return number
+                break
             number += 1
+        return number
 
     asyncio.run(scenario())
 
@@ -452,11 +456,11 @@ def test_a_disk_that_fills_up_makes_the_bookie_read_only_until_it_has_room(
             bookie.read_only_changed = told.append
             await add(bookie, 1, [0])
             disk.free_bytes = 1 << 20
-            await asyncio.sleep(0.1)
+            await until(lambda: bool(told))
             with pytest.raises(ReadOnlyBookieError):
                 await add(bookie, 1, [1])
             disk.free_bytes = 1 << 39
-            await asyncio.sleep(0.1)
+            await until(lambda: len(told) > 1)
             await add(bookie, 1, [1])
             assert told == [True, False]
 

@@ -23,6 +23,7 @@ from magnetar.model.errors import (
     UnauthorizedError,
     UnknownLedgerStateError,
 )
+from tests.memory_bookie import until
 from tests.unit.bookie.storage_kit import (
     KEY,
     OTHER_KEY,
@@ -321,8 +322,7 @@ def test_a_fence_survives_a_flush_with_nothing_else_to_flush(tmp_path: Path) -> 
         async with running(config) as bookie:
             await bookie.read_lac(4, FENCE, KEY)
             before = bookie._storages[0].marks.positions
-            await asyncio.sleep(0.3)
-            assert bookie._storages[0].marks.positions > before
+            await until(lambda: bookie._storages[0].marks.positions > before)
             remains = crashed(config, tmp_path)
         async with running(remains) as bookie:
             assert bookie.report is not None
@@ -351,9 +351,8 @@ def test_a_directory_that_cannot_flush_holds_the_journal_for_all(tmp_path: Path)
                 await add(bookie, 0, [i], entries=[entry(0, i, size=20_000)])
                 if i % 10 == 0:
                     await add(bookie, 1, [i // 10], entries=[entry(1, i // 10, size=900)])
-            await asyncio.sleep(0.2)
-            first, second = (storage.marks.positions[0] for storage in bookie._storages)
-            assert first.file_id > second.file_id
+            own, other = bookie._storages
+            await until(lambda: own.marks.positions[0].file_id > other.marks.positions[0].file_id)
             remains = crashed(config, tmp_path)
         async with running(remains) as bookie:
             assert await survivors(bookie, 1, 15) == list(range(15))

@@ -84,7 +84,7 @@ async def check_whole(bookie: Bookie) -> None:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
 

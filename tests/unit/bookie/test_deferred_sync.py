@@ -17,6 +17,7 @@ from magnetar.model.errors import (
     NoEntryError,
     ReadOnlyBookieError,
 )
+from tests.memory_bookie import until
 from tests.unit.bookie.storage_kit import (
     KEY,
     WatchedDisk,
@@ -85,6 +86,7 @@ def test_a_journal_that_is_behind_makes_them_wait(tmp_path: Path) -> None:
             for entry_id in range(1, 9):
                 data = entry(1, entry_id, size=64 << 10)
                 bookie.add_entries(1, KEY, [entry_id], [data], DEFERRED_SYNC, done)
+            await until(lambda: len(told) >= 4)
             await asyncio.sleep(0.1)
             assert told == [1, 2, 3, 4]  # a quarter of what may wait
             disk.gate.set()

@@ -202,7 +202,7 @@ def test_a_disk_that_fails_while_it_is_full_breaks_the_journal(tmp_path: Path) -
         kit.append(1)
         fence = Request(LEDGER, [b"fence"], 5, kit._done, [2])
         kit.journal.append(fence)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(BookieIOError, match="bad sector"):
                 await kit.journal.barrier()
         assert kit.journal.broken is not None

@@ -256,9 +256,11 @@ def test_the_registry_asks_once_and_sees_every_change() -> None:
 def test_a_change_while_reading_is_not_missed() -> None:
     class SlowStore(LossyStore):
         gate = asyncio.Event()
+        has_read = asyncio.Event()
 
         async def children(self, path: str) -> list[str]:
             names = await super().children(path)
+            self.has_read.set()
             await self.gate.wait()
             return names
 
@@ -267,7 +269,7 @@ def test_a_change_while_reading_is_not_missed() -> None:
         await store.create("/ledgers/available/readonly", b"")
         registry = BookieRegistry(store)
         reading = asyncio.create_task(registry.available())
-        await asyncio.sleep(0.05)  # it has read the empty list and is held up
+        await store.has_read.wait()  # the empty list; it is held up
         registration = BookieRegistration(store, ID, INFO)
         await registration.register()
         store.gate.set()

@@ -286,3 +286,23 @@ def test_a_batch_is_inspected_as_a_whole() -> None:
             inspect_entries(1, bad_ids, bad, 1000)
     with pytest.raises(BadRequestError, match="entry_bytes_max"):
         inspect_entries(1, [4], entries[:1], 60)
+
+
+def test_damage_in_the_index_is_told_and_does_not_look_like_its_end(tmp_path: Path) -> None:
+    """A list of entries that ends too early denies what is behind."""
+    index = LocationIndex(tmp_path / "index")
+    for start in range(0, 20_000, 500):
+        index.put_locations([(7, i, 5, i) for i in range(start, start + 500)])
+        index.put_ledgers([(i, bytes(100)) for i in range(start, start + 500)])
+    index.sync()
+    index.close()
+    LocationIndex(tmp_path / "index").close()  # the tables are written
+    for path in (tmp_path / "index").glob("*.sst"):
+        flip_bit(path, path.stat().st_size // 2)
+    index = LocationIndex(tmp_path / "index")
+    assert index.location(7, 0) == (5, 0)
+    with pytest.raises(BookieIOError, match="Corruption"):
+        index.entry_ids(7)
+    with pytest.raises(BookieIOError, match="Corruption"):
+        list(index.ledgers())
+    index.close()

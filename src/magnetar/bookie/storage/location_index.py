@@ -23,6 +23,7 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    RdictIter,
     WriteBatch,
 )
 
@@ -89,6 +90,7 @@ class LocationIndex:
                 break
             found.append(_KEY.unpack(key)[1])
             rows.next()
+        self._check_whole(rows)
         return found
 
     def ledger(self, ledger_id: int) -> bytes | None:
@@ -106,6 +108,7 @@ class LocationIndex:
         while rows.valid():
             yield _LEDGER_KEY.unpack(rows.key())[0], rows.value()
             rows.next()
+        self._check_whole(rows)
 
     def located(self) -> Iterator[int]:
         """The ledgers that have entries here, ascending, whether they have a record or not. A
@@ -116,6 +119,14 @@ class LocationIndex:
             ledger_id = _KEY.unpack(rows.key())[0]
             yield ledger_id
             rows.seek(_KEY.pack(ledger_id + 1, 0))
+        self._check_whole(rows)
+
+    def _check_whole(self, rows: RdictIter) -> None:
+        """Rows that meet damage end as if there were no more."""
+        try:
+            rows.status()
+        except Exception as error:  # the binding has no narrower type
+            raise BookieIOError(f"location index {self.path}: {error}") from error
 
     # -- writing ------------------------------------------------------------------------------
 

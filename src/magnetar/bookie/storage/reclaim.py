@@ -38,6 +38,7 @@ from magnetar.bookie.storage.ledger_record import record_deleted
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.storage.log_usage import LogUsage
 from magnetar.env.disk import Disk
+from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)
 
@@ -116,15 +117,24 @@ class Reclaimer:
         return self._found_max
 
     def deleted(self, ledger_id: int) -> bool:
-        record = self._index.ledger(ledger_id)
+        """Whether it is certain that the ledger was deleted."""
+        try:
+            record = self._index.ledger(ledger_id)
+        except BookieIOError as error:  # damage: whoever asks for the ledger is told
+            log.warning("ledger counted as living", ledger=ledger_id, error=str(error))
+            return False
         return record is not None and record_deleted(record)
 
     def _gone(self, ledger_id: int) -> bool:
         """Of a ledger in a log that an earlier life of the bookie wrote: deleted, or the index has
         nothing of it. Then its flush was cut short, and what was acknowledged of it is flushed
         again, elsewhere; nobody would ever delete it here."""
-        if self._index.ledger(ledger_id) is None:
-            return not self._index.entry_ids(ledger_id)
+        try:
+            if self._index.ledger(ledger_id) is None:
+                return not self._index.entry_ids(ledger_id)
+        except BookieIOError as error:
+            log.warning("ledger counted as living", ledger=ledger_id, error=str(error))
+            return False
         return self.deleted(ledger_id)
 
     def add(
