@@ -63,6 +63,9 @@ __all__ = ("DEFERRED_SYNC", "FENCE", "RECOVERY", "Bookie", "BookieInfo")
 FENCE = 1
 """Read flag: fence before reading."""
 
+AT_HAND_MAX = 1000
+"""Entries taken from memory at once: whoever sets no number mostly wants fewer than lie there."""
+
 
 class BookieInfo(NamedTuple):
     """Of the ledger directories' file systems, and what the bookie is up to."""
@@ -354,7 +357,7 @@ class Bookie:
         count = min(count, ledger.last_entry_id - first_entry_id + 1)
         if count <= 0:
             return ()
-        run = self._reads.at_hand(ledger, first_entry_id, count)
+        run = self._reads.at_hand(ledger, first_entry_id, min(count, AT_HAND_MAX))
         return run or await self._reads.fetch(ledger, first_entry_id, count, bytes_max)
 
     async def list_entries(self, ledger_id: int) -> list[int]:

@@ -43,6 +43,14 @@ async def eventually(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def add_until_refused(bookie: Bookie, ledger_id: int, ids: list[int], flags: int) -> None:
+    """The bookie looks at its disks now and then."""
+    async with asyncio.timeout(60):
+        while True:
+            await add(bookie, ledger_id, ids, flags=flags)
+            await asyncio.sleep(0.01)
+
+
 class Disk(WatchedDisk):
     """``free_bytes`` is what it says; ``full`` names (by suffix) what it has no room for."""
 
@@ -365,10 +373,7 @@ def test_recovery_writes_until_the_reserve_is_used_up(tmp_path: Path) -> None:
             await add(bookie, 1, [1], flags=RECOVERY)
             disk.free_bytes = reserve // 4 - 1
             with pytest.raises(ReadOnlyBookieError, match="is full"):
-                async with asyncio.timeout(60):
-                    while True:  # until the disk was looked at
-                        await add(bookie, 1, [2], flags=RECOVERY)
-                        await asyncio.sleep(0.01)
+                await add_until_refused(bookie, 1, [2], RECOVERY)
             assert await bookie.read_entry(1, 1, FENCE, KEY) == entry(1, 1)
             disk.free_bytes = 1 << 39
             await eventually(lambda: not bookie.read_only)

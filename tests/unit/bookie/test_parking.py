@@ -11,13 +11,20 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.ledgers import flusher
+from magnetar.bookie.ledgers import flusher, parking
 from magnetar.bookie.ledgers.parking import Add, Parking
 from magnetar.model.errors import MagnetarError
 from tests.unit.bookie.storage_kit import KEY, WatchedDisk, entry, running, settings
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 CACHE_BYTES = 1 << 20
 SIZE = 10_000
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking, "WAIT_MS_MAX", 120_000)
 
 
 class GatedDisk(WatchedDisk):
@@ -31,7 +38,7 @@ class GatedDisk(WatchedDisk):
     def note(self, operation: str, path: Path) -> None:
         if operation == "sync" and path.suffix == ".log":
             self.asked += 1
-            assert self.permits.acquire(timeout=20)
+            assert self.permits.acquire(timeout=60)
         super().note(operation, path)
 
 
@@ -53,7 +60,7 @@ class Writer:
         self.errors += [error] * len(ids)
 
     async def answered(self, count: int) -> None:
-        async with asyncio.timeout(3):  # before an add that waits is refused
+        async with asyncio.timeout(60):  # before an add that waits is refused
             while len(self.errors) < count:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
         assert set(self.errors) == {None}
@@ -123,6 +130,6 @@ def test_one_timer_whatever_comes_and_goes() -> None:
 
 async def until(holds: object) -> None:
     assert callable(holds)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)

@@ -160,3 +160,16 @@ def test_a_reader_that_meets_a_read_just_ended_with_nothing_reads_once_more(
                 await first
 
     asyncio.run(scenario())
+
+
+def test_a_batch_takes_what_is_in_memory_piece_by_piece(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            await add(bookie, 1, range(2500))
+            whole = await bookie.read_batch(1, 0, 1 << 30, 1 << 30)
+            assert whole == [entry(1, i) for i in range(2500)]
+            some = await bookie.read_batch(1, 100, 1 << 30, 1500 * len(entry(1, 1000)))
+            assert some == whole[100 : 100 + len(some)]
+            assert 1500 <= len(some) <= 1600
+
+    asyncio.run(scenario())

@@ -106,6 +106,7 @@ class BookieSession(FramedConnection):
         self._queue: deque[tuple[Queued, Answers]] = deque()
         self._workers = 0
         self._long_polls = 0
+        self._poll_answers = asyncio.Semaphore(limits.workers_max)
         self._drained = asyncio.Event()
         self._drained.set()
         self._frame_bytes = 0  # of whole frames received
@@ -276,8 +277,7 @@ class BookieSession(FramedConnection):
         try:
             while self._queue and not self.closed:
                 if self._congested:
-                    await asyncio.sleep(0)  # let this turn's answers leave first
-                    await self._drained.wait()
+                    await self._let_leave()
                     continue
                 await self._serve(*self._queue.popleft())
             finished = True
@@ -285,6 +285,11 @@ class BookieSession(FramedConnection):
             self._workers -= 1
             if not finished and not self.closed:
                 self.abort()
+
+    async def _let_leave(self) -> None:
+        """This turn's answers, and then what the peer has not taken yet."""
+        await asyncio.sleep(0)
+        await self._drained.wait()
 
     async def _serve(self, request: Queued, answers: Answers) -> None:
         try:
@@ -373,14 +378,18 @@ class BookieSession(FramedConnection):
 
     async def _long_poll(self, request: Read, answers: Answers) -> None:
         try:
-            parts = await self._wait_and_answer(request, answers)
+            lac = await self._wait_lac(request)
+            async with self._poll_answers:
+                while self._congested and not self.closed:
+                    await self._let_leave()
+                self._write_all(await self._poll_answer(request, answers, lac))
         except MagnetarError as error:
-            parts = (answers.failed(request, error),)
+            self.write(answers.failed(request, error))
         finally:
             self._long_polls -= 1
-        self._write_all(parts)
 
-    async def _wait_and_answer(self, request: Read, answers: Answers) -> Sequence[Buffer]:
+    async def _wait_lac(self, request: Read) -> int:
+        """Until the ledger's last add confirmed has moved, or the time is up; what it is."""
         ledger_id, previous = request.ledger_id, request.previous_lac
         assert previous is not None
         deadline_s = self._loop.time() + request.timeout_ms / 1000
@@ -393,7 +402,11 @@ class BookieSession(FramedConnection):
             lac = await self._known_lac(ledger_id)
             if fenced:
                 break
-        entry_id = request.entry_id
+        return lac
+
+    async def _poll_answer(self, request: Read, answers: Answers, lac: int) -> Sequence[Buffer]:
+        entry_id, previous = request.entry_id, request.previous_lac
+        assert previous is not None
         if request.piggyback:
             if lac <= previous:
                 return answers.read(request, None, lac)

@@ -1,0 +1,92 @@
+"""A connection's bounds, without a network: a peer that asks and does not read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from magnetar.bookie.core import BookieCore
+from magnetar.bookie.serving.lac_watch import LacWatch
+from magnetar.bookie.serving.session import BookieSession, SessionLimits
+from magnetar.env.tasks import TaskScope
+from magnetar.model.entry import LacReply
+from magnetar.wire.bookie import v3
+from magnetar.wire.bookie.messages import Read
+
+ENTRY_BYTES = 1 << 20
+POLLS = 60
+
+
+class Core:
+    """Has every entry, each a large one."""
+
+    async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
+        return LacReply(POLLS, None)
+
+    async def read_entry(
+        self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
+    ) -> bytes:
+        return bytes(ENTRY_BYTES)
+
+
+class StuckTransport(asyncio.Transport):
+    """Keeps all that is written until ``taken``."""
+
+    def __init__(self, protocol: BookieSession) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self.held_bytes = 0
+        self.most_bytes = 0
+        self.sent_bytes = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]
+        if not self.held_bytes:
+            self._protocol.pause_writing()
+        self.held_bytes += len(data)
+        self.most_bytes = max(self.most_bytes, self.held_bytes)
+
+    def writelines(self, parts: object) -> None:
+        self.write(b"".join(cast("list[bytes]", parts)))
+
+    def get_write_buffer_size(self) -> int:
+        return self.held_bytes
+
+    def taken(self) -> None:
+        self.sent_bytes += self.held_bytes
+        if self.held_bytes:
+            self.held_bytes = 0
+            self._protocol.resume_writing()
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def receive(session: BookieSession, data: bytes) -> None:
+    session.get_buffer(-1)[: len(data)] = data
+    session.buffer_updated(len(data))
+
+
+def test_answers_to_long_polls_wait_for_a_peer_that_does_not_read() -> None:
+    async def scenario() -> None:
+        scope = TaskScope("test")
+        limits = SessionLimits(unsent_bytes_max=4 << 20)
+        session = BookieSession(
+            cast(BookieCore, Core()), limits, LacWatch(), scope, lambda _: None, lambda _: None
+        )
+        transport = StuckTransport(session)
+        session.connection_made(transport)
+        for poll in range(POLLS):
+            read = Read(poll, 1, -1, 0, b"", previous_lac=poll, timeout_ms=1000, piggyback=True)
+            receive(session, v3.encode_read(read))
+        async with asyncio.timeout(10):
+            while transport.sent_bytes < (POLLS - 1) * ENTRY_BYTES:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                transport.taken()
+        assert transport.most_bytes < limits.unsent_bytes_max + 2 * ENTRY_BYTES
+        await scope.close()
+
+    asyncio.run(scenario())
