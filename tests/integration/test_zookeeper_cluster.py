@@ -220,7 +220,9 @@ def test_ledgers_made_while_the_server_is_killed(tmp_path: Path) -> None:
             await manager.initialize()
             makers = [asyncio.create_task(make(manager, stop, b"%d" % n)) for n in range(8)]
             for _ in range(3):
+                before = len(made)
                 await asyncio.sleep(0.4)
+                await eventually(lambda: len(made) > before + 16, "ledgers are made")  # noqa: B023
                 await asyncio.to_thread(server.kill)
                 await asyncio.to_thread(server.start)
             before = len(made)

@@ -302,7 +302,7 @@ def test_a_store_without_a_close_ends_with_its_loop(tmp_path: Path) -> None:
         "asyncio.run(S.open(sys.argv[1]))\n"
     )
     path = tmp_path / "m.db"
-    subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=120)
 
     async def main() -> None:
         store = await SqliteMetadataStore.open(path)
