@@ -43,7 +43,9 @@ async def eventually(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def add_until_refused(bookie: Bookie, ledger_id: int, ids: list[int], flags: int) -> None:
+async def add_again_until_refused(
+    bookie: Bookie, ledger_id: int, ids: list[int], flags: int
+) -> None:
     """The bookie looks at its disks now and then."""
     async with asyncio.timeout(60):
         while True:
@@ -373,7 +375,7 @@ def test_recovery_writes_until_the_reserve_is_used_up(tmp_path: Path) -> None:
             await add(bookie, 1, [1], flags=RECOVERY)
             disk.free_bytes = reserve // 4 - 1
             with pytest.raises(ReadOnlyBookieError, match="is full"):
-                await add_until_refused(bookie, 1, [2], RECOVERY)
+                await add_again_until_refused(bookie, 1, [2], RECOVERY)
             assert await bookie.read_entry(1, 1, FENCE, KEY) == entry(1, 1)
             disk.free_bytes = 1 << 39
             await eventually(lambda: not bookie.read_only)

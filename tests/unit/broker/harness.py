@@ -13,6 +13,7 @@ from magnetar.broker.session import Session
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic_name import parse_topic
 from magnetar.config import BrokerConfig
+from magnetar.sim.virtual_time import run_virtual
 from magnetar.wire.pulsar.commands import (
     COMMAND_NAMES,
     PING_FRAME,
@@ -291,7 +292,7 @@ def batch(count: int, sequence_id: int = 0) -> bytes:
 
 
 def run(scenario: Callable[[World], Any], **settings: Any) -> None:
-    """Run ``scenario`` in a world of its own, with a deadline."""
+    """Run ``scenario`` in a world of its own, on virtual time and with a deadline."""
 
     async def main() -> None:
         world = await World(**settings).start()
@@ -300,4 +301,4 @@ def run(scenario: Callable[[World], Any], **settings: Any) -> None:
         finally:
             await world.broker.close()
 
-    asyncio.run(main())
+    run_virtual(main())
