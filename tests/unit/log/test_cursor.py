@@ -22,6 +22,7 @@ from magnetar.model.errors import (
     MetadataError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
+from magnetar.sim.virtual_time import run_virtual
 from tests.unit.log.doubles import NAME, Process, World
 from tests.unit.log.test_managed_log import publish, read_all
 
@@ -134,7 +135,7 @@ def test_a_crash_at_any_step_loses_nothing_that_was_stored(effect: bool) -> None
         for step in range(1, steps + 1):
             await crash(step)
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_a_cursor_with_nothing_acknowledged_after_its_mark_has_no_ledger() -> None:
@@ -159,7 +160,7 @@ def test_a_cursor_with_nothing_acknowledged_after_its_mark_has_no_ledger() -> No
             await asyncio.sleep(0)
         assert world.alive() == before, "the mark-delete position moved into the metadata"
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_positions_of_new_cursors() -> None:
@@ -182,7 +183,7 @@ def test_positions_of_new_cursors() -> None:
         assert reader.backlog_entries() == ENTRIES - 11
         assert sorted(log.cursors()) == ["earliest", "latest"]
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_acknowledgements_are_stored_without_being_asked_within_the_interval() -> None:
@@ -196,7 +197,7 @@ def test_acknowledgements_are_stored_without_being_asked_within_the_interval() -
         taken = await Process(world).store(CONFIG).open(NAME)  # without closing the other
         assert acked(taken.cursors()["s"], positions) == {positions[7]}
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_closing_stores_what_is_not_stored_yet() -> None:
@@ -218,7 +219,7 @@ def test_closing_stores_what_is_not_stored_yet() -> None:
         for cursor in log.cursors().values():
             assert acked(cursor, positions) == {positions[6], positions[8]}
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_recovery_reads_from_the_last_snapshot_only() -> None:
@@ -236,7 +237,7 @@ def test_recovery_reads_from_the_last_snapshot_only() -> None:
         assert acked(taken.cursors()["s"], positions) == set(positions[1:])
         assert 1 < sum(read for _, _, read in process.ledgers.reads) <= 1 + 9
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_many_holes_make_a_chunked_snapshot_that_is_read_back() -> None:
@@ -274,7 +275,7 @@ def test_many_holes_make_a_chunked_snapshot_that_is_read_back() -> None:
             again.is_acknowledged(*p) for p in sample
         ]
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_a_failed_store_is_told_and_tried_again_in_a_new_ledger() -> None:
@@ -295,7 +296,7 @@ def test_a_failed_store_is_told_and_tried_again_in_a_new_ledger() -> None:
         taken = await Process(world).store(CONFIG).open(NAME)
         assert acked(taken.cursors()["s"], positions) == {positions[3], positions[5]}
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_former_cursor_ledgers_do_not_pile_up() -> None:
@@ -318,7 +319,7 @@ def test_former_cursor_ledgers_do_not_pile_up() -> None:
         assert len(record.deleting) <= 1
         assert world.alive() == expected_ledgers(world, log)
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_a_ledger_that_is_pointed_at_is_never_deleted() -> None:
@@ -344,7 +345,7 @@ def test_a_ledger_that_is_pointed_at_is_never_deleted() -> None:
         assert acked(again.cursors()["s"], positions) == {positions[3]}
         await taken.close()
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_a_seek_whose_store_failed_is_stored_later() -> None:
@@ -364,7 +365,7 @@ def test_a_seek_whose_store_failed_is_stored_later() -> None:
         taken = await Process(world).store(CONFIG).open(NAME)
         assert acked(taken.cursors()["s"], positions) == set(positions[:10])
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_a_former_owner_stores_nothing_more() -> None:
@@ -386,7 +387,7 @@ def test_a_former_owner_stores_nothing_more() -> None:
         with pytest.raises(LogFencedError):
             await old.open_cursor("other", EARLIEST)
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_seek_back_and_forth() -> None:
@@ -410,7 +411,7 @@ def test_seek_back_and_forth() -> None:
         await again.reset(LATEST)
         assert again.backlog_entries() == 0
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_a_deleted_cursor_leaves_nothing() -> None:
@@ -431,4 +432,4 @@ def test_a_deleted_cursor_leaves_nothing() -> None:
         fresh = await log.open_cursor("s", EARLIEST)
         assert fresh.backlog_entries() == ENTRIES
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
