@@ -82,8 +82,8 @@ class TailingReader(LedgerReader):
         Raises ``NoSuchLedgerError`` (it was deleted), ``MetadataError``.
         """
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._wait_past(entry_id)
+            async with asyncio.timeout(timeout_s) as limit:
+                await self._wait_past(entry_id, limit.when())
         except TimeoutError:
             pass  # what is known now is the answer
         return self.last_add_confirmed
@@ -114,13 +114,13 @@ class TailingReader(LedgerReader):
 
     # -- waiting ------------------------------------------------------------------------------
 
-    async def _wait_past(self, entry_id: EntryId) -> None:
-        backoff_s = BACKOFF_S
+    async def _wait_past(self, entry_id: EntryId, until_s: float | None) -> None:
+        loop, backoff_s = asyncio.get_running_loop(), BACKOFF_S
         while self.last_add_confirmed <= entry_id and not self.closed:
             await self._keep_metadata()
             if self.closed:
                 return
-            if await self._poll():
+            if await self._poll(POLL_S if until_s is None else min(POLL_S, until_s - loop.time())):
                 backoff_s = BACKOFF_S
             else:
                 await asyncio.sleep(backoff_s)
@@ -141,21 +141,24 @@ class TailingReader(LedgerReader):
         finally:
             if not current:  # failed, or the caller's time was over: nobody tells of it again
                 self._changed.set()
+        known = self.metadata.fragments[-1].first_entry_id - 1  # confirmed before it was begun
         if self.closed:
-            self.last_add_confirmed = self.metadata.last_entry_id
+            known = self.metadata.last_entry_id
+        self.last_add_confirmed = max(self.last_add_confirmed, known)
 
     def _metadata_changed(self, _ledger_id: int) -> None:
         self._changed.set()
 
-    async def _poll(self) -> bool:
+    async def _poll(self, poll_s: float) -> bool:
         """One round of long polls; True when there is news: a higher LAC, or a change of the
-        metadata, or all is as it was for ``POLL_S``."""
+        metadata, or all is as it was for ``poll_s``. Bookies go on with a poll that nobody waits
+        for any more, so none is asked to take longer than the caller."""
         scope = TaskScope(f"tail-of-{self.ledger_id}")
         before, began_s = self.last_add_confirmed, asyncio.get_running_loop().time()
         try:
             changed = scope.spawn(self._changed.wait(), "metadata")
             polls = {
-                scope.spawn(self._listen(bookie_id), bookie_id)
+                scope.spawn(self._listen(bookie_id, poll_s), bookie_id)
                 for bookie_id in self.metadata.fragments[-1].bookies
             }
             while polls and not changed.done() and self.last_add_confirmed == before:
@@ -163,16 +166,18 @@ class TailingReader(LedgerReader):
                 polls -= done
             if changed.done() or self.last_add_confirmed > before:
                 return True
-            self._changed.set()  # a quiet round, or nobody answers: look at the metadata as well
-            return asyncio.get_running_loop().time() - began_s >= POLL_S / 2
+            answered = asyncio.get_running_loop().time() - began_s >= poll_s / 2
+            if not answered or poll_s == POLL_S:  # nobody answers, or a quiet round
+                self._changed.set()  # look at the metadata as well
+            return answered
         finally:
             await scope.close()
 
-    async def _listen(self, bookie_id: BookieId) -> None:
+    async def _listen(self, bookie_id: BookieId, poll_s: float) -> None:
         client = self._pool.client(bookie_id)
         known = self.last_add_confirmed
-        answer = client.wait_lac(self.ledger_id, known, POLL_S)
-        told = await reply(bookie_id, answer, POLL_S + self._timeout_s)
+        answer = client.wait_lac(self.ledger_id, known, poll_s)
+        told = await reply(bookie_id, answer, poll_s + self._timeout_s)
         if isinstance(told, Refusal):
             self._policy.order.failed(bookie_id, asyncio.get_running_loop().time())
             return

@@ -48,6 +48,7 @@ class MemoryBookie:
         self.fencing_reads = 0
         self.reads = 0
         self.long_polls = 0
+        self.poll_s: list[float] = []  # how long each was to wait
         self.lacs: dict[int, tuple[int, bytes]] = {}  # explicit ones
         self.moved: dict[int, asyncio.Event] = {}
         self.deferred: list[tuple[int, int]] = []  # answered, not durable
@@ -195,6 +196,7 @@ class MemoryBookie:
     async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
         await self._reached(ledger_id, ReadFlag.NONE)
         self.long_polls += 1
+        self.poll_s.append(timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 while self._told(ledger_id).last_add_confirmed <= previous_lac:

@@ -10,6 +10,7 @@ import pytest
 from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.lac_announcer import TRIES_MAX
 from magnetar.model.errors import MetadataUnavailableError, NoSuchLedgerError
+from magnetar.model.ids import BookieId
 from magnetar.model.ledger import Fragment, LedgerMetadata, LedgerState
 from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads, until
@@ -128,6 +129,57 @@ def test_waiting_costs_a_few_requests_a_minute() -> None:
             reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
             assert await reader.wait_past(-1, timeout_s=600) == -1
             assert sum(bookie.long_polls for bookie in cluster.pool.bookies.values()) <= 3 * 21
+            reader.close()
+
+    run_virtual(run())
+
+
+def test_no_bookie_is_left_with_a_poll_that_outlasts_the_caller() -> None:
+    """It would go on with it: a program that waits for 100 ms at a time had hundreds under way."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            reads = 0
+            read = cluster.manager.read
+
+            async def counted(ledger_id: int) -> tuple[LedgerMetadata, int]:
+                nonlocal reads
+                reads += 1
+                return await read(ledger_id)
+
+            cluster.manager.read = counted  # type: ignore[method-assign]
+            for _ in range(50):
+                assert await reader.wait_past(-1, timeout_s=0.1) == -1
+            assert all(max(bookie.poll_s) < 0.11 for bookie in cluster.ensemble(writer.ledger_id))
+            assert reads <= 1
+            reader.close()
+
+    run_virtual(run())
+
+
+def test_what_comes_before_the_last_fragment_is_confirmed() -> None:
+    """Nobody of the new ensemble has an entry that could tell of it."""
+
+    async def run() -> None:
+        cluster = Cluster(6, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            for i in range(5):
+                writer.append(payloads(i, 1), outcomes)
+                await outcomes.wait(i + 1)
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            assert reader.last_add_confirmed == 3
+            waiting = asyncio.ensure_future(reader.wait_past(3, timeout_s=0.5))
+            await asyncio.sleep(0.1)
+            metadata = cluster.metadata(writer.ledger_id)
+            others = sorted(set(cluster.pool.bookies) - set(metadata.fragments[0].bookies))
+            second = Fragment(5, tuple(BookieId(name) for name in others))
+            await cluster.manager.write(
+                replace(metadata, fragments=(*metadata.fragments, second)), 0
+            )
+            assert await waiting == 4
             reader.close()
 
     run_virtual(run())
