@@ -15,8 +15,8 @@ While writers, readers and recoveries work:
 
 After all faults have healed, in bounded time:
 
-5. *It ends.* Every ledger can be opened, and then is closed. Every append was answered. A new
-   ledger can be written, closed and read.
+5. *It ends.* Every ledger can be opened, and then is closed. Every append was answered. Who follows
+   a ledger has heard of its end. A new ledger can be written, closed and read.
 6. *No acknowledged entry is lost*, so no old writer was acknowledged after the close, and no two
    writers were confirmed under one id: all that was ever confirmed is in the closed ledger, with
    the bytes of its writer.

@@ -17,7 +17,14 @@ from magnetar.metrics import Metrics
 from magnetar.sim.cluster import Client, Cluster, plan_cluster
 from magnetar.sim.cluster_checkers import MetadataChecker, check_copies, check_end
 from magnetar.sim.faults import Faults
-from magnetar.sim.ledger_workload import LedgerJob, delete, recover, tail, write_afresh
+from magnetar.sim.ledger_workload import (
+    LedgerJob,
+    delete,
+    follow,
+    look_again,
+    recover,
+    write_afresh,
+)
 from magnetar.sim.log_workload import LogJob
 from magnetar.sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar.sim.scheduler import SimulationError
@@ -113,6 +120,8 @@ class _Run:
             self._lose_disks = rng.randint(1, ledger.ack_quorum - 1)
         bookies = ledger.ensemble_size + self._lose_disks + rng.choice((0, 0, 1, 2))
         self._plan = plan_cluster(rng, bookies, ledger)
+        self._tail_random = random.Random(f"{seed}/tail")
+        self._tails: dict[LedgerJob, asyncio.Task[None]] = {}
         self._upkeep_random = random.Random(f"{seed}/upkeep")
         self._with_upkeep = self._upkeep_random.random() < SHARE
         if self._with_upkeep:
@@ -205,12 +214,18 @@ class _Run:
         return client
 
     def _start_tail(self, follower: Client, job: LedgerJob) -> None:
-        async def follow() -> None:
+        wait_s = self._tail_random.choice((0.3, 2.0, None))
+        follows = self._tail_random.random() < 0.7
+
+        async def run() -> None:
             await until(lambda: job.history is not None, 0.2)
             assert job.history is not None
-            await tail(follower, job.history, 0.7)
+            if follows:
+                await follow(follower, job.history, wait_s)
+            else:
+                await look_again(follower, job.history, 0.7)
 
-        follower.process.spawn(follow(), "tail")
+        self._tails[job] = follower.process.spawn(run(), "tail")
 
     def _plan_takeover(
         self, cluster: Cluster, job: LedgerJob, clients: list[Client], faults: Faults
@@ -326,6 +341,8 @@ class _Run:
             assert metadata is not None
             check_end(history, metadata)
             await check_copies(cluster, history, metadata)
+            if (tail := self._tails.get(job)) is not None:
+                await until(tail.done, 0.5)
             history.check()
         if self.upkeep is not None:
             await self.upkeep.last_look()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from magnetar.ledger.reading.reader import LedgerReader
+from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import LedgerError, MagnetarError, NoEntryError
 from magnetar.model.ledger import LedgerMetadata
@@ -150,8 +151,8 @@ async def read_all(client: Client, history: LedgerHistory, metadata: LedgerMetad
         entry_id += len(entries)
 
 
-async def tail(client: Client, history: LedgerHistory, pause_s: float) -> None:
-    """Follow an open ledger without touching it."""
+async def look_again(client: Client, history: LedgerHistory, pause_s: float) -> None:
+    """Follow an open ledger without touching it, opening it anew each time."""
     entry_id = 0
     while True:
         await asyncio.sleep(pause_s)
@@ -169,6 +170,30 @@ async def tail(client: Client, history: LedgerHistory, pause_s: float) -> None:
             continue
         if reader.metadata.closed:
             return
+
+
+async def follow(client: Client, history: LedgerHistory, wait_s: float | None) -> None:
+    """Follow an open ledger to its end with one reader, waiting ``wait_s`` at a time."""
+    entry_id = 0
+    reader: TailingReader | None = None
+    while True:
+        try:
+            if reader is None:
+                reader = await client.ledgers.open_no_recovery(history.ledger_id)
+            last = await reader.wait_past(entry_id - 1, wait_s)
+            history.told(last, reader.metadata)
+            if last >= entry_id:
+                entries = await reader.read(entry_id, READ_ENTRIES, READ_BYTES)
+                history.read(client.name, entries, entry_id, last)
+                entry_id += len(entries)
+            elif reader.closed:
+                client.cluster.trace.note(client.name, f"has followed to the end, {last}")
+                return
+        except MagnetarError as error:
+            client.cluster.trace.note(client.name, f"cannot follow: {error}")
+            if not client.cluster.has_ledger(history.ledger_id):
+                return
+            await asyncio.sleep(RETRY_S)
 
 
 async def delete(client: Client, history: LedgerHistory) -> None:

@@ -12,7 +12,7 @@ Rules:
   contact again, and then has a new session.
 * While the store is down nobody gets through, and no session expires.
 * An answer may be lost: the change was made, and its maker is told that the store is unavailable.
-* Watches fire late, in order; after a time out of contact, all of them.
+* Watches fire late, in order; none is lost; after a time out of contact that was noticed, all.
 """
 
 from __future__ import annotations
@@ -279,6 +279,7 @@ class SimMetadataStore:
         self._session_id = server.open_session(self)
         self._connected = True
         self._closed = False
+        self._missed: dict[str, None] = {}  # watched, and changed while out of contact
         self._last_request_s = 0.0
         self._last_answer_s = 0.0
         self._beat()
@@ -387,6 +388,8 @@ class SimMetadataStore:
             self._become(False, SessionState.SUSPENDED)
         elif server.beat(self._session_id):
             self._become(True, SessionState.CONNECTED)
+            missed, self._missed = self._missed, {}
+            self._watches.notify(self._loop, missed)
         else:
             self._become(False, SessionState.SUSPENDED)
             self._listeners.notify(self._loop, SessionState.EXPIRED)
@@ -408,10 +411,14 @@ class SimMetadataStore:
         if wanted and self._in_contact():
             self._last_answer_s = when_s = self._later(self._last_answer_s)
             self._loop.call_at(when_s, self._notify, wanted, context=self.process.context)
+        else:
+            self._missed.update(dict.fromkeys(wanted))
 
     def _notify(self, paths: list[str]) -> None:
         if self._connected:
             self._watches.notify(self._loop, paths)
+        else:
+            self._missed.update(dict.fromkeys(paths))
 
 
 def _settle(answer: asyncio.Future[R], error: MetadataError | None, result: R | None) -> None:

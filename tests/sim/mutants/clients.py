@@ -8,6 +8,7 @@ from typing import Any
 
 from magnetar.ledger.catalog.stored_ledger import StoredLedger
 from magnetar.ledger.placing.placement import replaced_fragments
+from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.deferred_sync import DeferredSync
 from magnetar.ledger.writing.ensemble_change import EnsembleChange
 from magnetar.ledger.writing.quorum_write import QuorumWrite
@@ -16,7 +17,7 @@ from magnetar.model.errors import LedgerClosedError, LedgerError, MetadataError
 from magnetar.model.ids import BookieId
 from tests.sim.mutants.mutant import Mutant, replaced
 
-SEEDS_MAX = 600
+SEEDS_MAX = 1000
 
 
 async def _change_at_once(self: Any, replacements: dict[int, BookieId]) -> None:
@@ -101,6 +102,45 @@ def _taken_counts_as_durable() -> AbstractContextManager[None]:
     return replaced((DeferredSync, "force", force))
 
 
+def _forgets_an_unread_change() -> AbstractContextManager[None]:
+    """Who follows a ledger reads its metadata once per change, whether that works or not."""
+    original = TailingReader._keep_metadata
+
+    async def keep(self: Any) -> None:
+        changed = self._end_watch is None or self._changed.is_set()
+        try:
+            await original(self)
+        finally:
+            if changed:
+                self._changed.clear()
+
+    return replaced((TailingReader, "_keep_metadata", keep))
+
+
+def _never_looks_again() -> AbstractContextManager[None]:
+    """Who follows a ledger does not look at its metadata after the first time."""
+    original = TailingReader._keep_metadata
+
+    async def keep(self: Any) -> None:
+        if self._end_watch is None:
+            await original(self)
+
+    return replaced((TailingReader, "_keep_metadata", keep))
+
+
+def _follows_without_fragments() -> AbstractContextManager[None]:
+    """Who follows a ledger learns nothing from where its last fragment begins."""
+    original = TailingReader._keep_metadata
+
+    async def keep(self: Any) -> None:
+        known = self.last_add_confirmed
+        await original(self)
+        if not self.closed:
+            self.last_add_confirmed = known
+
+    return replaced((TailingReader, "_keep_metadata", keep))
+
+
 def _mutant(name: str, known: str, plant: Any) -> Mutant:
     return Mutant(name, 2, known, plant, SEEDS_MAX)
 
@@ -121,4 +161,7 @@ CLIENTS = (
     _mutant("another's close counts as one's own", "rule 5", _close_taken_for_ours),
     _mutant("entries tell what is not confirmed", "rule 2", _tells_what_is_not_confirmed),
     _mutant("what is taken counts as durable", "deferred sync", _taken_counts_as_durable),
+    _mutant("a follower forgets a change that it could not read", "", _forgets_an_unread_change),
+    _mutant("a follower never looks at the metadata again", "", _never_looks_again),
+    _mutant("a follower does not see where a fragment begins", "", _follows_without_fragments),
 )
