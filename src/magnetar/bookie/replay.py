@@ -89,13 +89,14 @@ def replay_journal(
     byte_count = last_id = last_end = last_damage = 0
     for file_id in files:
         offset = start.offset if file_id == start.file_id else 0
-        header, scan, read = _read_file(directory, file_id, max(offset, BLOCK_BYTES), apply)
+        header, scan, bad, read = _read_file(directory, file_id, max(offset, BLOCK_BYTES), apply)
         byte_count += read
         if header is not None:
             known = last_id if last_id or not start.file_id else header.previous_id
             damages.extend(_broken_links(header, known, last_end, last_damage, damages))
             last_id, last_end, last_damage = file_id, scan.end, len(damages)
         damages.extend(scan.damages)
+        damages.extend(Damage(file_id, *place, torn=False) for place in bad)
     spent = [file_id for file_id in ids if file_id < start.file_id]
     return JournalReplay(spent, files, last_id, next_id, byte_count, damages)
 
@@ -105,16 +106,18 @@ def _read_file(
     file_id: int,
     offset: int,
     apply: Callable[[JournalPosition, Record], None],
-) -> tuple[FileHeader | None, FileScan, int]:
+) -> tuple[FileHeader | None, FileScan, Sequence[tuple[int, int]], int]:
     """Records are taken even under a header that is not whole: each is sealed by itself. What is
     taken is durable: a process that was killed may have left it to the kernel, and whoever is told
-    of it now (of a fence, say) must still find it after a power cut."""
+    of it now (of a fence, say) must still find it after a power cut. What the device cannot read
+    (the third of what is returned) may have been acknowledged."""
     directory.sync(file_id)
-    header = decode_file_header(directory.read(file_id, 0, BLOCK_BYTES), file_id)
-    scan = FileScan(directory.read(file_id, offset), offset, file_id)
+    header = decode_file_header(directory.read_header(file_id, BLOCK_BYTES), file_id)
+    data, bad = directory.read(file_id, offset)
+    scan = FileScan(data, offset, file_id)
     for record in scan.records():
         apply(JournalPosition(file_id, record.offset), record)
-    return header, scan, max(scan.end - offset, 0)
+    return header, scan, bad, max(scan.end - offset, 0)
 
 
 def _broken_links(

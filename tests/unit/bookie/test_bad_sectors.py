@@ -12,8 +12,8 @@ import pytest
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, log_path
 from magnetar.config import BookieConfig
 from magnetar.env.disk import DiskFile, RealDisk
-from magnetar.model.errors import BookieIOError
-from tests.unit.bookie.storage_kit import entry, running
+from magnetar.model.errors import BookieIOError, UnknownLedgerStateError
+from tests.unit.bookie.storage_kit import add, crashed, entry, journal_files, running, settings
 from tests.unit.bookie.test_compaction import (
     LIVES,
     PER_LIFE,
@@ -109,5 +109,53 @@ def test_a_log_without_footer_that_cannot_be_read_through_is_kept_while_it_is_of
                 assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
             await bookie.delete_ledger(1)
             await eventually(lambda: bad not in logs(config))
+
+    asyncio.run(scenario())
+
+
+async def journaled(config: BookieConfig, root: Path) -> tuple[BookieConfig, Path]:
+    """As a kill leaves it: 50 entries of ledger 1 in the journal's file, a commit each."""
+    async with running(config) as bookie:
+        for i in range(50):
+            await add(bookie, 1, [i], entries=[entry(1, i, size=1000)])
+        remains = crashed(config, root)
+    return remains, journal_files(remains)[0]
+
+
+def test_a_journal_that_cannot_be_read_in_a_place_gives_all_else(tmp_path: Path) -> None:
+    """What was there may have been acknowledged: the bookie is in limbo."""
+
+    async def scenario() -> None:
+        config, path = await journaled(settings(tmp_path), tmp_path)
+        disk = BadDisk()
+        disk.bad[path] = (30_000, 30_001)
+        async with running(config, disk) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.limbo
+            (bad,) = [one.damage for one in bookie.report.damages if one.damage.start % 4096 == 0]
+            assert bad.start <= 30_000 < bad.end == bad.start + 4096
+            lost = []
+            for i in range(50):
+                try:
+                    assert await bookie.read_entry(1, i) == entry(1, i, size=1000)
+                except UnknownLedgerStateError:
+                    lost.append(i)
+            assert 1 <= len(lost) <= 4
+
+    asyncio.run(scenario())
+
+
+def test_a_journal_that_cannot_be_read_at_all_stops_the_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config, path = await journaled(settings(tmp_path), tmp_path)
+        disk = BadDisk()
+        with path.open("r+b") as file:
+            file.truncate(1 << 20)
+        disk.bad[path] = (0, 1 << 20)
+        with pytest.raises(BookieIOError, match=path.name):
+            async with running(config, disk):
+                pass
+        async with running(config) as bookie:
+            assert await bookie.read_entry(1, 49) == entry(1, 49, size=1000)
 
     asyncio.run(scenario())

@@ -11,17 +11,22 @@ that exist: no allocation and no metadata write in ``fdatasync``.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from magnetar.env.disk import Disk, DiskFile
+from magnetar.env.disk import PAGE_BYTES, Disk, DiskFile
 
 JOURNAL_SUFFIX = ".journal"
 SPARE_SUFFIX = ".spare"
 ZERO_BYTES = 1 << 20
 ZERO_PAUSE_S = 0.002
 """Between chunks while zeroing, so that commits of the live file get the device too."""
+BAD_PAGES_MAX = 64
+"""With more than these unreadable, or a quarter of what is there, the device is to be looked at
+and not read around: it may be none of the bytes' fault."""
 
 
 class JournalFile(NamedTuple):
@@ -68,12 +73,26 @@ class JournalDirectory:
     def file_path(self, file_id: int) -> Path:
         return self.path / f"{file_id:016x}{JOURNAL_SUFFIX}"
 
-    def read(self, file_id: int, offset: int, bytes_max: int = 1 << 62) -> bytes:
-        """The file's bytes from ``offset`` to its end, at most ``bytes_max``."""
+    def read(self, file_id: int, offset: int) -> tuple[bytes, list[tuple[int, int]]]:
+        """The file's bytes from ``offset`` to its end, and the [start, end) of it that the device
+        cannot read, which are zeros here. Raises ``OSError`` if it is not a few places only."""
         path = self.file_path(file_id)
+        size = max(self._disk.size(path) - offset, 0)
         file = self._disk.open(path)
         try:
-            return file.pread(min(max(self._disk.size(path) - offset, 0), bytes_max), offset)
+            return file.pread(size, offset), []
+        except OSError:
+            return _read_around(file, offset, offset + size)
+        finally:
+            file.close()
+
+    def read_header(self, file_id: int, byte_count: int) -> bytes:
+        """The file's first bytes; none if the device cannot read them."""
+        file = self._disk.open(self.file_path(file_id))
+        try:
+            return file.pread(byte_count, 0)
+        except OSError:
+            return b""
         finally:
             file.close()
 
@@ -130,6 +149,30 @@ class JournalDirectory:
 
     def _spare_path(self, file_id: int) -> Path:
         return self.path / f"{file_id:016x}{SPARE_SUFFIX}"
+
+
+def _read_around(file: DiskFile, start: int, end: int) -> tuple[bytes, list[tuple[int, int]]]:
+    """As ``JournalDirectory.read``, page by page where it has to be."""
+    data, bad = bytearray(end - start), []
+    pieces = deque(_pieces(start, end, ZERO_BYTES))
+    while pieces:
+        first, last = pieces.popleft()
+        try:
+            data[first - start : last - start] = file.pread(last - first, first)
+        except OSError:
+            if last - first > PAGE_BYTES:
+                pieces.extendleft(reversed(_pieces(first, last, PAGE_BYTES)))
+                continue
+            bad.append((first, last))
+            if len(bad) > min(BAD_PAGES_MAX, (end - start) // (4 * PAGE_BYTES)):
+                raise
+    return bytes(data), bad
+
+
+def _pieces(start: int, end: int, size: int) -> list[tuple[int, int]]:
+    """[start, end) cut at multiples of ``size``."""
+    cuts = [start, *range(start - start % size + size, end, size), end]
+    return list(pairwise(cuts))
 
 
 def _ids(names: Sequence[str], suffix: str) -> list[int]:
