@@ -139,7 +139,7 @@ def test_it_goes_on_by_itself() -> None:
     async def run() -> None:
         holder, store = Holder(1, 2), Store(2)
         task = asyncio.create_task(Collector(holder, store.list, 0).run(0.001))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while holder.held != [2]:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.001)
         task.cancel()

@@ -31,7 +31,7 @@ def with_store(scenario: Callable[[LossyStore], Awaitable[None]]) -> None:
     async def main() -> None:
         store = LossyStore(await SqliteMetadataStore.open(MEMORY))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await scenario(store)
         finally:
             store.losses = {}
@@ -150,7 +150,7 @@ def test_an_expired_session_registers_again() -> None:
         registry = BookieRegistry(store)
         back = asyncio.Event()
         registry.watch(back.set)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await back.wait()
         assert await sides(store) == (False, True)
         await registration.close()
@@ -200,7 +200,7 @@ def test_a_change_of_sides_without_a_store_is_made_later() -> None:
         moved = asyncio.Event()
         BookieRegistry(store).watch(moved.set)
         while await sides(store) != (False, True):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await moved.wait()
             moved.clear()
         await registration.close()

@@ -169,9 +169,10 @@ def test_a_failing_job_fails_its_future_and_nothing_else() -> None:
 
 def test_an_unused_lane_has_no_thread() -> None:
     async def scenario() -> None:
-        before = threading.active_count()
         lane = RealDisk().lane("idle")
-        assert threading.active_count() == before
+        assert "idle" not in {thread.name for thread in threading.enumerate()}
+        await lane.run(lambda: None)
+        assert "idle" in {thread.name for thread in threading.enumerate()}
         await lane.close()
 
     asyncio.run(scenario())
