@@ -80,7 +80,7 @@ def test_partitions_are_read_in_parallel_and_in_order(
     spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str
 ) -> None:
     url = f"{platform.http_url}/admin/v2/persistent/public/default/{topic}/partitions"
-    assert httpx.put(url, json=3).status_code < 300
+    assert httpx.put(url, json=3, timeout=60).status_code < 300
     publish(client, topic, 300, batching=False)
     frame = read(spark, platform, topic)
     assert frame.rdd.getNumPartitions() == 3
@@ -149,7 +149,7 @@ def test_written_rows_are_messages(
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found = []
     while reader.has_message_available():
-        message = reader.read_next(5000)
+        message = reader.read_next(60_000)
         found.append((message.partition_key(), message.data().decode(), message.properties()))
     reader.close()
     assert sorted(found, key=lambda row: int(row[1][1:])) == rows

@@ -49,7 +49,7 @@ def run_available(frame: DataFrame, sink: Collected, checkpoint: Path) -> Stream
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    assert query.awaitTermination(250)
     return query
 
 
@@ -120,7 +120,7 @@ def test_a_topic_streams_into_another(
     reader = client.create_reader(copy, pulsar.MessageId.earliest)
     found = []
     while reader.has_message_available():
-        message = reader.read_next(5000)
+        message = reader.read_next(60_000)
         found.append(int(message.data()))
         assert message.event_timestamp() == 1_700_000_000_000 + found[-1]
         assert message.properties() == {"parity": str(found[-1] % 2)}

@@ -80,10 +80,12 @@ class StandaloneService:
         return self._process.service_url
 
     def create_partitioned(self, topic: str, partitions: int) -> None:
-        httpx.put(self._topic_url(topic) + "/partitions", json=partitions).raise_for_status()
+        httpx.put(
+            self._topic_url(topic) + "/partitions", json=partitions, timeout=60
+        ).raise_for_status()
 
     def subscriptions(self, topic: str) -> list[str]:
-        names: list[str] = httpx.get(self._topic_url(topic) + "/subscriptions").json()
+        names: list[str] = httpx.get(self._topic_url(topic) + "/subscriptions", timeout=60).json()
         return names
 
     def _topic_url(self, topic: str) -> str:
