@@ -40,6 +40,7 @@ from magnetar.model.errors import (
     FencedError,
     LedgerError,
     MagnetarError,
+    MetadataFormatError,
     NoEntryError,
     NoSuchLedgerError,
     ReadOnlyBookieError,
@@ -161,7 +162,7 @@ class Mender:
                 before = self.mended_entries
                 try:
                     await self._mend_ledger(bookie_id, ledger_id)
-                except (LedgerError, NoEntryError) as error:  # the others gave it no copy
+                except (LedgerError, NoEntryError, MetadataFormatError) as error:  # not to be read
                     log.debug("cannot mend now", ledger=ledger_id, error=str(error))
                     continue
                 if not self._owed.ranges(bookie_id, ledger_id):

@@ -84,9 +84,6 @@ class LacCoverage:
         """Whether the answers still to come may cover every write set."""
         return self._every_write_set(lambda answer: answer is not False)
 
-    def silent_slots(self) -> list[int]:
-        return [slot for slot, answer in enumerate(self._answered) if answer is not True]
-
     def start_after(self, last_fragment_first_entry_id: int) -> int:
         """The entry id after which to read: known to be confirmed, or -1."""
         return max(self.last_add_confirmed, last_fragment_first_entry_id - 1)
