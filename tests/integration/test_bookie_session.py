@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -145,14 +146,18 @@ def test_one_whose_id_was_taken_ends(zookeeper_url: str, tmp_path: Path) -> None
             path = f"{cluster.manager.root}/available/{ID}"
             other = encode_service_info(BookieServiceInfo.of_address("127.0.0.1", 1))
             thief.watch(path, lambda _path: None)
-            ending = asyncio.create_task(asyncio.to_thread(end_session_of, store))
-            while True:
-                try:
-                    await thief.create(path, other, CreateMode.EPHEMERAL)
-                    break
-                except MagnetarError:
-                    await asyncio.sleep(0)
-            await ending
+
+            async def steal() -> None:
+                while True:
+                    with contextlib.suppress(MagnetarError):
+                        await thief.create(path, other, CreateMode.EPHEMERAL)
+                        return
+
+            stealing = asyncio.create_task(steal())
+            while not stealing.done():  # the bookie may be the faster one
+                await asyncio.to_thread(end_session_of, store)
+                await asyncio.wait([stealing], timeout=5)
+            await stealing
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(BookieRegisteredError, match="another process"):
                     await fate.wait()
