@@ -13,8 +13,8 @@ import pytest
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.ledgers import flusher, parking
 from magnetar.bookie.ledgers.parking import Add, Parking
-from magnetar.model.errors import MagnetarError
-from tests.unit.bookie.storage_kit import KEY, WatchedDisk, entry, running, settings
+from magnetar.model.errors import MagnetarError, ReadOnlyBookieError
+from tests.unit.bookie.storage_kit import KEY, WatchedDisk, add, entry, running, settings
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -107,6 +107,34 @@ def test_adds_that_waited_for_a_disk_go_on_when_it_is_sound(
             assert len(writer.errors) < writer.sent
             disk.fail = lambda operation, name: None
             await writer.answered(writer.sent)
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_that_has_ceased_to_flush_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a defect: adds would be taken until the cache is full, and then time out for ever."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, write_cache_bytes=CACHE_BYTES)
+        async with running(config) as bookie:
+            told: list[bool] = []
+            bookie.read_only_changed = told.append
+
+            async def flush(positions: object) -> None:
+                raise RuntimeError("nobody thought of this")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(bookie._storages[0], "flush", flush)
+                Writer(bookie).send(CACHE_BYTES // 4 + SIZE)
+                await until(lambda: told == [True])
+            with pytest.raises(ReadOnlyBookieError, match="nobody thought of this"):
+                await add(bookie, 2, [0])
+            assert await bookie.read_entry(1, 3) == entry(1, 3, size=SIZE)
+        async with running(config) as bookie:
+            assert await bookie.read_entry(1, 3) == entry(1, 3, size=SIZE)
+            await add(bookie, 2, [0])
 
     asyncio.run(scenario())
 

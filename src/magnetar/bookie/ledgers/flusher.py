@@ -48,7 +48,7 @@ class Flusher:
         self._config = config
         self._metrics = metrics
         self._wanted = [asyncio.Event() for _ in table.storages]
-        self._tasks = TaskScope("bookie")
+        self._tasks = TaskScope("bookie", upkeep.flushes_ended)
         self._stopped = False
 
     def start(self) -> None:

@@ -6,9 +6,10 @@ Owns the answer to "may entries be taken?" (``refusal``), which every add asks:
 * by health: a journal that cannot write, or a ledger directory whose flushes fail again and again
   for another reason than a full disk, is marked failed. Ledgers are placed by their id, so the
   whole bookie turns read-only; what the failed directory still gives is served, and its flushes
-  are tried on: memory and journal hold what it lacks.
+  are tried on: memory and journal hold what it lacks. If flushes have ended (a defect), nothing is
+  taken any more.
 
-Nothing here needs a restart: the space is looked at every ``disk_check_interval_ms``, and a
+Nothing else here needs a restart: the space is looked at every ``disk_check_interval_ms``, and a
 directory is sound again when a flush succeeds.
 
 When a flush meets a full disk, logs that are dead by deletions which are in the journal are removed
@@ -76,6 +77,7 @@ class Upkeep:
         self._flush_failures: dict[int, int] = {}
         self._failed: dict[int, str] = {}
         self._free_bytes = 0
+        self._ended: str | None = None
 
     def start(self) -> None:
         config = self._config
@@ -116,6 +118,8 @@ class Upkeep:
                 return str(journal.broken)
             if journal.out_of_space:
                 return f"{journal.path} has no room; free space, the bookie comes back by itself"
+        if self._ended is not None:
+            return self._ended
         return None if recovery else next(iter(self._failed.values()), None)
 
     @property
@@ -194,6 +198,12 @@ class Upkeep:
         if self._failed.pop(index, None) is not None:
             log.warning("ledger directory works again", path=str(self._storages[index].path))
             self._health_changed()
+
+    def flushes_ended(self, task: str, error: BaseException) -> None:
+        """The flushes of a directory have ended, by a defect: nothing is taken any more that only
+        they can make room for."""
+        self._ended = f"{task} has ended ({error!r}); restart the bookie, and report this"
+        self._health_changed()
 
     def _health_changed(self) -> None:
         self._metrics.bookie_failed_directories.set(len(self._failed))
