@@ -27,7 +27,7 @@ from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.entry import Entry, LacReply
-from magnetar.model.errors import DigestError, LedgerError, NoEntryError
+from magnetar.model.errors import DigestError, LedgerError, MagnetarError, NoEntryError
 from magnetar.model.ids import NO_ENTRY, BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata
 
@@ -61,6 +61,7 @@ class TailingReader(LedgerReader):
         super().__init__(metadata, last_add_confirmed, context.pool, context.config, context.policy)
         self._manager = manager
         self._changed = asyncio.Event()
+        self._unread = False  # a change that could not be read: nobody tells of it again
         self._end_watch: Callable[[], None] | None = None
 
     async def __aenter__(self) -> TailingReader:
@@ -117,7 +118,8 @@ class TailingReader(LedgerReader):
     async def _wait_past(self, entry_id: EntryId, until_s: float | None) -> None:
         loop, backoff_s = asyncio.get_running_loop(), BACKOFF_S
         while self.last_add_confirmed <= entry_id and not self.closed:
-            await self._keep_metadata()
+            if not self._unread:
+                await self._keep_metadata()
             if self.closed:
                 return
             if await self._poll(POLL_S if until_s is None else min(POLL_S, until_s - loop.time())):
@@ -134,13 +136,9 @@ class TailingReader(LedgerReader):
         if not self._changed.is_set():
             return
         self._changed.clear()
-        current = False
-        try:
-            self.metadata, _ = await self._manager.read(self.ledger_id)
-            current = True
-        finally:
-            if not current:  # failed, or the caller's time was over: nobody tells of it again
-                self._changed.set()
+        self._unread = True
+        self.metadata, _ = await self._manager.read(self.ledger_id)
+        self._unread = False
         known = self.metadata.fragments[-1].first_entry_id - 1  # confirmed before it was begun
         if self.closed:
             known = self.metadata.last_entry_id
@@ -156,7 +154,7 @@ class TailingReader(LedgerReader):
         scope = TaskScope(f"tail-of-{self.ledger_id}")
         before, began_s = self.last_add_confirmed, asyncio.get_running_loop().time()
         try:
-            changed = scope.spawn(self._changed.wait(), "metadata")
+            changed = scope.spawn(self._look(), "metadata")
             polls = {
                 scope.spawn(self._listen(bookie_id, poll_s), bookie_id)
                 for bookie_id in self.metadata.fragments[-1].bookies
@@ -164,6 +162,8 @@ class TailingReader(LedgerReader):
             while polls and not changed.done() and self.last_add_confirmed == before:
                 done, _ = await asyncio.wait({changed, *polls}, return_when=asyncio.FIRST_COMPLETED)
                 polls -= done
+            if changed.done() and (error := changed.result()) is not None:
+                raise error
             if changed.done() or self.last_add_confirmed > before:
                 return True
             answered = asyncio.get_running_loop().time() - began_s >= poll_s / 2
@@ -172,6 +172,19 @@ class TailingReader(LedgerReader):
             return answered
         finally:
             await scope.close()
+
+    async def _look(self) -> MagnetarError | None:
+        """Wait for a change of the metadata. One that could not be read is read, beside the polls:
+        bookies tell of entries also while the store is away. Returns what that failed with."""
+        if not self._unread:
+            await self._changed.wait()
+            return None
+        self._changed.set()
+        try:
+            await self._keep_metadata()
+        except MagnetarError as error:
+            return error
+        return None
 
     async def _listen(self, bookie_id: BookieId, poll_s: float) -> None:
         client = self._pool.client(bookie_id)

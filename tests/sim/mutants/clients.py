@@ -107,12 +107,10 @@ def _forgets_an_unread_change() -> AbstractContextManager[None]:
     original = TailingReader._keep_metadata
 
     async def keep(self: Any) -> None:
-        changed = self._end_watch is None or self._changed.is_set()
         try:
             await original(self)
         finally:
-            if changed:
-                self._changed.clear()
+            self._unread = False
 
     return replaced((TailingReader, "_keep_metadata", keep))
 

@@ -134,6 +134,30 @@ def test_waiting_costs_a_few_requests_a_minute() -> None:
     run_virtual(run())
 
 
+def test_entries_are_heard_of_while_a_change_cannot_be_read() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+
+            async def away(ledger_id: int) -> tuple[LedgerMetadata, int]:
+                await asyncio.sleep(15)
+                raise MetadataUnavailableError("no store")
+
+            cluster.manager.read = away  # type: ignore[method-assign]
+            assert await reader.wait_past(-1, timeout_s=1) == -1
+            for i in range(3):
+                writer.append(payloads(i, 1), outcomes)
+                await outcomes.wait(i + 1)
+                assert await reader.wait_past(i - 2, timeout_s=1) == i - 1
+            with pytest.raises(MetadataUnavailableError):
+                await reader.wait_past(2)
+            reader.close()
+
+    run_virtual(run())
+
+
 def test_no_bookie_is_left_with_a_poll_that_outlasts_the_caller() -> None:
     """It would go on with it: a program that waits for 100 ms at a time had hundreds under way."""
 
