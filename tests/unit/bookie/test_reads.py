@@ -11,7 +11,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.ledgers.reads import PIECE_BYTES
 from magnetar.bookie.storage import read_pace
 from magnetar.env.disk import DiskFile, RealDisk
-from magnetar.model.errors import NoEntryError
+from magnetar.model.errors import BookieIOError, NoEntryError
 from tests.unit.bookie.storage_kit import add, entry, running, settings
 
 RECOVERY = 1
@@ -171,5 +171,27 @@ def test_a_batch_takes_what_is_in_memory_piece_by_piece(tmp_path: Path) -> None:
             some = await bookie.read_batch(1, 100, 1 << 30, 1500 * len(entry(1, 1000)))
             assert some == whole[100 : 100 + len(some)]
             assert 1500 <= len(some) <= 1600
+
+    asyncio.run(scenario())
+
+
+def test_a_read_that_a_close_overtakes_is_told_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            for start in range(0, 200, 20):
+                ids = range(start, start + 20)
+                await add(bookie, 1, ids, entries=[entry(1, i, size=20_000) for i in ids])
+        async with running(config) as bookie:
+            reads = [
+                asyncio.ensure_future(bookie.read_batch(1, first, 200, 5 << 20))
+                for first in range(0, 160, 2)
+            ]
+            await asyncio.sleep(0)
+            await bookie.close()
+            with pytest.raises(BookieIOError, match="closed"):
+                await bookie.ledgers()
+            for told in await asyncio.gather(*reads, return_exceptions=True):
+                assert isinstance(told, list | BookieIOError)
 
     asyncio.run(scenario())

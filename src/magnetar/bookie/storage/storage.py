@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -45,6 +45,8 @@ from magnetar.env.disk import Disk
 from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 READ_LANES = 2
 CHUNK_BYTES_MAX = 256 << 10
@@ -110,7 +112,7 @@ class LedgerStorage:
         self._open_index = open_index
         self._sleep = sleep
         self._mark_file = MarkFile(disk, path)
-        self._opened = False
+        self._opened = self._closed = False
         self._work: FlushWork | None = None
         self._read_lanes = [disk.lane(f"read-{index}-{n}") for n in range(READ_LANES)]
         self._readers = [EntryLogReader(disk, path) for _ in range(READ_LANES)]
@@ -191,6 +193,7 @@ class LedgerStorage:
         self._mark_file.store(self.marks)
 
     async def close(self) -> None:
+        self._closed = True
         for lane in self._read_lanes:
             await lane.close()
         if self._opened:
@@ -390,11 +393,16 @@ class LedgerStorage:
     ) -> asyncio.Future[list[bytes]]:
         """The entry and some that follow it without a gap, from the entry log; empty: not in the
         index. ``ahead``: only the first was asked for, so if the reader is not known to move
-        forward less is read. Fails with ``BookieIOError``."""
+        forward less is read. Raises and fails with ``BookieIOError``."""
         lane = ledger_id % READ_LANES
-        return self._read_lanes[lane].run(
-            lambda: self._read(lane, ledger_id, entry_id, entries_max, bytes_max, ahead)
+        return self._in_read_lane(
+            lane, lambda: self._read(lane, ledger_id, entry_id, entries_max, bytes_max, ahead)
         )
+
+    def _in_read_lane(self, lane: int, job: Callable[[], T]) -> asyncio.Future[T]:
+        if self._closed:
+            raise BookieIOError(f"{self.path} is closed: the bookie has ended; read elsewhere")
+        return self._read_lanes[lane].run(job)
 
     def _read(
         self,
@@ -452,15 +460,15 @@ class LedgerStorage:
     async def entry_ids(self, ledger_id: int) -> list[int]:
         """Every entry of the ledger in this directory, ascending."""
         cached = self.cache.entry_ids(ledger_id)  # before the index: a flush moves them there
-        flushed = await self._read_lanes[ledger_id % READ_LANES].run(
-            lambda: self.location_index.entry_ids(ledger_id)
+        flushed = await self._in_read_lane(
+            ledger_id % READ_LANES, lambda: self.location_index.entry_ids(ledger_id)
         )
         return sorted(cached.union(flushed))
 
     async def ledgers(self) -> list[tuple[int, bool]]:
         """(ledger id, deleted) of the index; strays come first, and again once they have a
         record."""
-        return await self._read_lanes[0].run(self._ledgers)
+        return await self._in_read_lane(0, self._ledgers)
 
     def _ledgers(self) -> list[tuple[int, bool]]:
         index = self.location_index
