@@ -12,6 +12,7 @@ from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.env.watches import Listeners
 from magnetar.model.errors import NodeExistsError, NoNodeError, StartError
+from magnetar.sim.virtual_time import run_virtual
 
 PATH = "/magnetar/blue/broker"
 
@@ -108,7 +109,7 @@ def session(steps: list[SessionState | float], timeout_ms: int = 50) -> list[str
                 step = 0
             await asyncio.sleep(step)
 
-    asyncio.run(run())
+    run_virtual(run())
     return lost
 
 
