@@ -12,16 +12,20 @@ from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import connect
 from magnetar.ledger.connections.connection import BookieConnection, fixed_address
+from magnetar.ledger.connections.lane import ConnectionOptions
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.model.errors import BookieUnavailableError, LedgerError
 from magnetar.model.ids import BookieId
 
 
+PATIENT = ConnectionOptions(read_timeout_s=120, connect_timeout_s=120)
+
+
 @pytest.mark.parametrize("host", ["bookie-1..example", "x" * 70, ""])
 def test_a_bookie_whose_host_is_no_name_fails_at_once(host: str) -> None:
     async def run() -> None:
-        client = BookieConnection(BookieId("b1"), fixed_address(host, 3181))
-        async with asyncio.timeout(2):
+        client = BookieConnection(BookieId("b1"), fixed_address(host, 3181), PATIENT)
+        async with asyncio.timeout(30):
             with pytest.raises(BookieUnavailableError, match="b1: cannot be connected to"):
                 await client.read_entry(1, 1)
         await client.close()
@@ -58,8 +62,8 @@ def test_the_rest_is_closed_when_closing_the_client_fails(
         monkeypatch.setattr(LedgerClient, "close", close_client)
         monkeypatch.setattr(ConnectionPool, "close", close_pool)
         monkeypatch.setattr(SqliteMetadataStore, "close", close_store)
-        async with asyncio.timeout(0.5), connect(f"sqlite:{file}"):
-            pass
+        async with asyncio.timeout(None) as deadline, connect(f"sqlite:{file}"):
+            deadline.reschedule(asyncio.get_running_loop().time() + 0.5)
 
     with pytest.raises(LedgerError if fault == "raises" else TimeoutError):
         asyncio.run(run())
