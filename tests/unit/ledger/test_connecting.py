@@ -17,7 +17,6 @@ from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.model.errors import BookieUnavailableError, LedgerError
 from magnetar.model.ids import BookieId
 
-
 PATIENT = ConnectionOptions(read_timeout_s=120, connect_timeout_s=120)
 
 
