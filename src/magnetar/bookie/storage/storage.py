@@ -13,8 +13,10 @@ Invariants:
   own marks) in any other.
 * A flush with no entries still writes dirty ledgers before it moves the mark: fences and master
   keys of empty ledgers survive.
-* One flush at a time. One that failed is repeated with the same half into a new entry log: after
-  a failed sync nothing written to the old one is trusted.
+* One flush at a time. One that failed is repeated with the same half. If it failed in the entry
+  log, into a new one: after a failed sync nothing written to the old one is trusted. If all of it
+  was in entry logs, durably, only what comes after that is repeated, as long as these logs are not
+  settled.
 """
 
 from __future__ import annotations
@@ -79,6 +81,15 @@ class FlushWork(NamedTuple):
     deleted: list[int]
 
 
+class _Appended(NamedTuple):
+    """A half that lies in entry logs, durably: ``log_ids`` and ``offsets`` go with ``columns``."""
+
+    half: WriteHalf
+    columns: EntryColumns
+    log_ids: list[int]
+    offsets: list[int]
+
+
 class LedgerStorage:
     """A ledger directory. Methods are called on the loop unless they say otherwise."""
 
@@ -114,6 +125,9 @@ class LedgerStorage:
         self._mark_file = MarkFile(disk, path)
         self._opened = self._closed = False
         self._work: FlushWork | None = None
+        self._appended: _Appended | None = None
+        """Of a flush that failed behind its entry logs: what is repeated of it is the rest, or each
+        try would fill the disk further. The flush lane's."""
         self._read_lanes = [disk.lane(f"read-{index}-{n}") for n in range(READ_LANES)]
         self._readers = [EntryLogReader(disk, path) for _ in range(READ_LANES)]
         self._following: list[dict[tuple[int, int], None]] = [{} for _ in range(READ_LANES)]
@@ -265,13 +279,18 @@ class LedgerStorage:
             if marks != self.marks:
                 self._mark_file.store(marks)
                 self.marks = marks
-            self.settled_id = self._log.settled_id
+            self._settle_logs()
             if work.deleted:
                 self.reclaimer.forget_ledgers(work.deleted)
                 self.reclaimer.remove_dead(self.settled_id)
         except OSError as error:
             self._log.abandon()
             raise BookieIOError(f"cannot flush {self.path}: {error}") from error
+
+    def _settle_logs(self) -> None:
+        """From here on closed logs may be compacted; what no index knows of them is given up."""
+        self._appended = None
+        self.settled_id = self._log.settled_id
 
     def _moved_marks(self, positions: Sequence[JournalPosition] | None) -> Marks:
         if positions is None:
@@ -306,8 +325,8 @@ class LedgerStorage:
     def end_log(self, share: float) -> None:
         """In the flush lane. If less than ``share`` of the log that flushes write to is of use, it
         takes no more, so that its space can be given back: on a disk that is nearly full no add
-        comes that would fill it. (What a flush that failed has left in it is of no use: the flush
-        is repeated, with the same half.)"""
+        comes that would fill it. (What a flush that failed has left in it is of no use then: all of
+        that flush is repeated, with the same half.)"""
         byte_count, ledgers = self._log.held
         if self.reclaimer.live_bytes(ledgers) >= share * byte_count:
             return
@@ -316,7 +335,7 @@ class LedgerStorage:
         except OSError as error:  # no room for the footer, which only saves reading the log through
             log.warning("entry log without footer", path=str(self.path), error=str(error))
             self._log.abandon()
-        self.settled_id = self._log.settled_id
+        self._settle_logs()
 
     def _close_removed(self, log_ids: Sequence[int]) -> None:
         """In the flush lane: readers let go of logs that were removed."""
@@ -324,9 +343,19 @@ class LedgerStorage:
             lane.submit(partial(reader.forget, log_ids))
 
     def _write_entries(self, half: WriteHalf, paced: bool) -> None:
-        columns = half.sorted_columns()
-        log_ids: list[int] = []
-        offsets: list[int] = []
+        appended = self._appended
+        if appended is None or appended.half is not half:
+            appended = self._appended = self._append_half(half, paced)
+        _, columns, log_ids, offsets = appended
+        places = zip(columns.ledger_ids, columns.entry_ids, log_ids, offsets, strict=True)
+        while rows := list(islice(places, BATCH_MAX)):
+            started = time.perf_counter()
+            self.location_index.put_locations(rows)
+            self._rest(started, 1 if paced else 0)
+
+    def _append_half(self, half: WriteHalf, paced: bool) -> _Appended:
+        appended = _Appended(half, half.sorted_columns(), [], [])
+        _, columns, log_ids, offsets = appended
         before = self._log.log_id
         try:
             self._append_all(columns, half.byte_count if paced else 0, log_ids, offsets)
@@ -334,11 +363,7 @@ class LedgerStorage:
             if is_no_space(error):
                 self._take_back({self._log.log_id, *log_ids} - {before})
             raise
-        places = zip(columns.ledger_ids, columns.entry_ids, log_ids, offsets, strict=True)
-        while rows := list(islice(places, BATCH_MAX)):
-            started = time.perf_counter()
-            self.location_index.put_locations(rows)
-            self._rest(started, 1 if paced else 0)
+        return appended
 
     def _append_all(
         self, columns: EntryColumns, paced_bytes: int, log_ids: list[int], offsets: list[int]

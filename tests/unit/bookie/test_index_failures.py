@@ -1,0 +1,122 @@
+"""A location index that fails while its entry logs do not: flushes are repeated, and what they have
+written already is neither written again nor given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.ledgers import flusher
+from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.config import BookieConfig
+from magnetar.metrics import Metrics
+from magnetar.model.errors import BookieIOError
+from tests.unit.bookie.storage_kit import add, crashed, entry, running
+from tests.unit.bookie.test_compaction import eventually, log_bytes, logs, quick
+from tests.unit.bookie.test_full_disk import Disk
+
+SIZE = 1000
+ENTRIES = 100
+
+
+class FailingIndex(LocationIndex):
+    """While ``failing`` it takes no locations; ``refused`` counts."""
+
+    failing = False
+    refused = 0
+
+    def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
+        if self.failing:
+            self.refused += 1
+            raise BookieIOError("the index fails")
+        super().put_locations(rows)
+
+
+@asynccontextmanager
+async def failing(
+    config: BookieConfig, disk: Disk | None = None
+) -> AsyncIterator[tuple[Bookie, FailingIndex]]:
+    bookie = Bookie(config, Metrics(), disk, open_index=FailingIndex)
+    await bookie.start()
+    index = bookie._storages[0].location_index
+    assert isinstance(index, FailingIndex)
+    try:
+        yield bookie, index
+    finally:
+        await bookie.close()
+
+
+def some(ledger_id: int, ids: Sequence[int]) -> list[bytes]:
+    return [entry(ledger_id, i, size=SIZE) for i in ids]
+
+
+async def check(bookie: Bookie, ledger_id: int) -> None:
+    assert await bookie.read_batch(ledger_id, 0, ENTRIES, 1 << 30) == some(
+        ledger_id, range(ENTRIES)
+    )
+
+
+def test_an_index_that_fails_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flusher, "RETRY_S", 0.01)
+
+    async def scenario() -> None:
+        config = quick(tmp_path, percent=0)
+        async with failing(config) as (bookie, index):
+            index.failing = True
+            await add(bookie, 1, range(ENTRIES), entries=some(1, range(ENTRIES)))
+            await eventually(lambda: index.refused > 10)
+            assert log_bytes(config) < 2 * ENTRIES * SIZE
+            await check(bookie, 1)
+            index.failing = False
+            await eventually(lambda: not bookie.read_only)
+            await eventually(lambda: index.location(1, 0) is not None)
+            await check(bookie, 1)
+            after = crashed(config, tmp_path)
+        for what in (config, after):
+            async with running(what) as again:
+                await check(again, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_given_up_meanwhile_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that is nearly full the open log is closed and compacted; the index has nothing of
+    what the flush that failed has left in it."""
+    monkeypatch.setattr(flusher, "RETRY_S", 0.2)
+
+    async def scenario() -> None:
+        config, disk = quick(tmp_path), Disk()
+        async with failing(config, disk) as (bookie, index):
+            for ledger_id in range(2, 12):
+                await add(
+                    bookie, ledger_id, range(ENTRIES), entries=some(ledger_id, range(ENTRIES))
+                )
+            await eventually(lambda: index.location(11, ENTRIES - 1) is not None)
+            for ledger_id in range(2, 12):
+                await bookie.delete_ledger(ledger_id)
+            await eventually(lambda: not index.entry_ids(11))
+            index.failing = True
+            await add(bookie, 1, range(ENTRIES), entries=some(1, range(ENTRIES)))
+            await eventually(lambda: index.refused > 1)
+            before = logs(config)
+            disk.free_bytes = 1 << 20
+            await eventually(lambda: not set(before) & set(logs(config)))
+            index.failing = False
+            await eventually(lambda: index.location(1, 0) is not None)
+            disk.free_bytes = 1 << 40
+            await check(bookie, 1)
+            after = crashed(config, tmp_path)
+        for what in (config, after):
+            async with running(what) as again:
+                await check(again, 1)
+
+    asyncio.run(scenario())
