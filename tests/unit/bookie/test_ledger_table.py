@@ -78,7 +78,7 @@ def test_clean_ledgers_are_forgotten_and_come_back(
         config = settings(tmp_path, ledgers=2, flush_interval_ms=50)
         async with running(config, disk) as bookie:
             await fill(bookie)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(list(bookie._table.loaded())) > 4:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(0.01)
             for ledger_id in FAILED:

@@ -51,7 +51,7 @@ def test_a_failed_flush_is_repeated_into_a_new_log(
             await add(bookie, 1, range(5))
             disk.fail = fail
             await add(bookie, 1, range(5, 10))
-            deadline = asyncio.get_running_loop().time() + 10
+            deadline = asyncio.get_running_loop().time() + 60
             while bookie.info().write_cache_bytes and asyncio.get_running_loop().time() < deadline:
                 for i in range(10):
                     assert await bookie.read_entry(1, i) == entry(1, i)
@@ -191,7 +191,7 @@ def test_deletions_that_are_in_the_index_are_not_remembered(tmp_path: Path) -> N
             for ledger_id in range(30):
                 await add(bookie, ledger_id, [0])
                 await bookie.delete_ledger(ledger_id)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while storage.deleted or storage.has_failed_work:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(0.01)
             assert not storage._journaled
