@@ -23,7 +23,8 @@ After all faults have healed, in bounded time:
 7. *Copies that can be read.* Each entry of the closed ledger can be read from no fewer than Qa of
    the bookies that the metadata names for it, those included that no writer heard of. Bookies
    whose disks the run destroyed (fewer than Qa) are excused.
-8. *One end.* Every client that opened the ledger saw the same metadata.
+8. *Debts are paid.* What a client owes to bookies it gives them, while no disk is destroyed.
+9. *One end.* Every client that opened the ledger saw the same metadata.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class LedgerHistory:
             )
 
     def ended(self, who: str, metadata: LedgerMetadata) -> None:
-        """Invariant 8."""
+        """Invariant 9."""
         self.ends.append((who, metadata))
         first_who, first = self.ends[0]
         if metadata != first:

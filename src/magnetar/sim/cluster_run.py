@@ -346,6 +346,14 @@ class _Run:
             history.check()
         if self.upkeep is not None:
             await self.upkeep.last_look()
+        elif not self._lose_disks:
+            await self._wait_mended()
+
+    async def _wait_mended(self) -> None:
+        """Bookies that were away have got what those clients owed them that live."""
+        for job in self.jobs:
+            process, mender = job.client.process, job.client.ledgers.mender
+            await until(lambda p=process, m=mender: not p.alive or not m.owing, 0.5)  # type: ignore[misc]
 
     async def _wait_answers(self) -> None:
         """Every writer that lives has heard of every append."""
