@@ -29,6 +29,8 @@ class Service(Protocol):
 
     def subscriptions(self, topic: str) -> list[str]: ...
 
+    def backlog(self, topic: str, subscription: str) -> int: ...
+
     def close(self) -> None: ...
 
 
@@ -61,6 +63,10 @@ class MemoryService:
     def subscriptions(self, topic: str) -> list[str]:
         return self.run(self.broker.subscriptions(topic))
 
+    def backlog(self, topic: str, subscription: str) -> int:
+        stats = self.run(self.broker.topic_stats(topic))
+        return stats.subscriptions[subscription].backlog_entries
+
     def close(self) -> None:
         self.run(self.broker.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -87,6 +93,10 @@ class StandaloneService:
     def subscriptions(self, topic: str) -> list[str]:
         names: list[str] = httpx.get(self._topic_url(topic) + "/subscriptions", timeout=60).json()
         return names
+
+    def backlog(self, topic: str, subscription: str) -> int:
+        stats = httpx.get(self._topic_url(topic) + "/stats", timeout=60).json()
+        return int(stats["subscriptions"][subscription]["msgBacklog"])
 
     def _topic_url(self, topic: str) -> str:
         return f"{self._process.http_url}/admin/v2/{topic.replace('://', '/')}"

@@ -247,11 +247,12 @@ def test_unsubscribe_forgets(client: pulsar.Client, topic: str) -> None:
     assert texts(receive(again, 1)) == ["3"]
 
 
-def test_redeliver_everything(client: pulsar.Client, topic: str) -> None:
+def test_redeliver_everything(client: pulsar.Client, topic: str, service: Service) -> None:
     consumer = client.subscribe(topic, "s", SHARED)
     publish(client.create_producer(topic), 6)
     messages = receive(consumer, 6)
     consumer.acknowledge(messages[2])
+    eventually(lambda: service.backlog(topic, "s") == 5)  # the client sends it somewhat later
     consumer.redeliver_unacknowledged_messages()
     assert sorted(texts(receive(consumer, 5))) == ["0", "1", "3", "4", "5"]
     assert_quiet(consumer)
