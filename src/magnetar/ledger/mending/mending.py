@@ -13,6 +13,7 @@ Rules:
   ledgers are forgotten.
 * Memory and load are bounded: a piece of ``PIECE_BYTES`` is added while the next one is read, and
   no more is under way. Mending goes on beside writers and leaves most of a bookie to them.
+* A ledger that nobody can read now is passed over, and its turn comes again.
 * A bookie that does not answer is tried again after ``BACKOFF_S``, doubling to ``BACKOFF_S_MAX``.
 
 Debts live as long as the client; the log has the beginning and the end of each, and what a client
