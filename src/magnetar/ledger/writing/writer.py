@@ -278,9 +278,10 @@ class LedgerWriter:
         """Append in order, at least one payload; see ``AppendDone``.
 
         ``payloads`` (views of bytes) are copied before this returns. Never blocks; ``done`` is
-        never called from inside (what it raises goes to the loop's exception handler). Returns the whole entries as built, the very objects that the
-        bookies get (not to be changed; for caches); nothing when the writer has ended. Raises
-        ``EntryTooLargeError``: nothing was appended.
+        never called from inside (what it raises goes to the loop's exception handler). Returns
+        the whole entries as built, the very objects that the bookies get (not to be changed; for
+        caches); nothing when the writer has ended. Raises ``EntryTooLargeError``: nothing was
+        appended.
         """
         assert payloads
         if self._ended is not None:
