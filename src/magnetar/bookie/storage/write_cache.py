@@ -149,12 +149,6 @@ class WriteCache:
             ids.update(self.flushing.ledgers.get(ledger_id, ()))
         return ids
 
-    def ledger_ids(self) -> set[int]:
-        ids = set(self.active.ledgers)
-        if self.flushing is not None:
-            ids.update(self.flushing.ledgers)
-        return ids
-
     def drop_ledger(self, ledger_id: int) -> None:
         """Forget the ledger's entries in the active half (a half under flush is left alone; its
         index entries are deleted after the flush)."""

@@ -79,9 +79,6 @@ _PARTS: Mapping[int, str] = MappingProxyType(
     }
 )
 
-ANSWER_OVERHEAD_BYTES = 128
-"""More than all of a READ answer but its entry."""
-
 _pack_int = struct.Struct(">I").pack
 _unpack_ids = struct.Struct(">qq").unpack_from
 _BODY_TAG = b"\x22"  # field 4, length-delimited: AddRequest.body and ReadResponse.body
