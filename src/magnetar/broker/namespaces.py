@@ -134,9 +134,10 @@ class Namespaces:
     async def topic_epoch(self, name: TopicName) -> int:
         """How many exclusive producers the topic has had."""
         try:
-            return int((await self._metadata.get(_epoch_path(name))).value)
+            node = await self._metadata.get(_epoch_path(name))
         except NoNodeError:
             return 0
+        return _number(_epoch_path(name), node.value)
 
     async def raise_topic_epoch(self, name: TopicName) -> int:
         """Count one more exclusive producer; durable when it returns."""
@@ -157,7 +158,7 @@ class Namespaces:
         for _ in range(RACES_MAX):
             try:
                 node = await self._metadata.get(path)
-                value = int(node.value) + 1
+                value = _number(path, node.value) + 1
                 await self._metadata.put(path, str(value).encode(), node.version)
             except NoNodeError:
                 if not await self._create(path, b"1"):
@@ -195,6 +196,13 @@ def _check_count(name: TopicName, partitions: int) -> None:
         raise NotAllowedError(
             f"{name}: {partitions} partitions; between 1 and {PARTITIONS_MAX} are possible"
         )
+
+
+def _number(path: str, value: bytes) -> int:
+    try:
+        return int(value)
+    except ValueError as error:
+        raise BrokerMetadataError(f"{path} holds {value[:40]!r}, not a number") from error
 
 
 def _count(name: TopicName, value: bytes) -> int:

@@ -20,7 +20,7 @@ from magnetar.broker.topic_name import TopicName, topic_of_log
 from magnetar.broker.traffic import Traffic
 from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import LogStore
+from magnetar.log.seam import Log, LogStore
 from magnetar.model.errors import (
     MagnetarError,
     NotAllowedError,
@@ -138,6 +138,11 @@ class Topics:
         if closing is not None:
             await asyncio.shield(closing)
         source = await self._store.open(name.log_name)
+        try:
+            epoch = await self._namespaces.topic_epoch(name)
+        except MagnetarError:
+            await _close_log(name, source)  # one that stays open cannot be opened again
+            raise
         config = self._config
         limits = Limits(config.unacknowledged_per_consumer_max, config.consumers_per_topic_max)
         topic = Topic(
@@ -149,7 +154,7 @@ class Topics:
             self._traffic,
             self._retire,
         )
-        topic.epoch = await self._namespaces.topic_epoch(name)
+        topic.epoch = epoch
         self._open[name] = topic
         return topic
 
@@ -158,7 +163,7 @@ class Topics:
         name = topic.name
         if self._open.get(name) is topic:
             del self._open[name]
-            closing = self._scope.spawn(_close_log(topic), f"close {name}")
+            closing = self._scope.spawn(_close_log(name, topic.log), f"close {name}")
             self._closing[name] = closing
             closing.add_done_callback(lambda _: self._closing.pop(name, None))
 
@@ -185,7 +190,7 @@ class Topics:
         topic = self._open.pop(name, None)
         if topic is not None:
             topic.disconnect()
-            await _close_log(topic)
+            await _close_log(name, topic.log)
 
     async def names(self, namespace: str) -> list[TopicName]:
         """All topics of ``tenant/namespace``, each partition by itself, sorted by name."""
@@ -222,8 +227,8 @@ class Topics:
             await asyncio.gather(*(self._unload(name) for name in names[start : start + 100]))
 
 
-async def _close_log(topic: Topic) -> None:
+async def _close_log(name: TopicName, source: Log) -> None:
     try:
-        await topic.log.close()
+        await source.close()
     except MagnetarError as error:
-        log.warning("log not closed cleanly", topic=str(topic.name), error=str(error))
+        log.warning("log not closed cleanly", topic=str(name), error=str(error))

@@ -60,6 +60,21 @@ def test_a_load_that_fails_fails_for_all_and_can_be_repeated() -> None:
     run(scenario)
 
 
+def test_a_log_whose_topic_cannot_be_made_is_closed_again() -> None:
+    async def scenario(world: World) -> None:
+        epochs = "/admin/topic-epochs/public/default/persistent/t"
+        await world.metadata.create(epochs, b"no number")
+        peer = world.peer()
+        answer = await peer.produce()
+        assert "not a number" in answer.error.message
+        assert world.log().closed
+        await world.metadata.put(epochs, b"7", -1)
+        assert (await peer.produce()).type == BaseCommand.PRODUCER_SUCCESS
+        assert world.topic().epoch == 7
+
+    run(scenario)
+
+
 def test_without_automatic_creation() -> None:
     async def scenario(world: World) -> None:
         peer = world.peer()
