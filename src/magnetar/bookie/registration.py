@@ -28,7 +28,6 @@ from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import (
     BookieRegisteredError,
     MetadataError,
-    MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
 )
@@ -87,14 +86,15 @@ class BookieRegistration:
         log.info("bookie registered", bookie=self._bookie_id, read_only=read_only)
 
     async def set_read_only(self, read_only: bool) -> None:
-        """Change sides. If the store cannot be reached the change is made when it can be."""
+        """Change sides. If that cannot be done now it is tried again: when the store can be
+        reached, and once more if another process is in the way, which may be giving up."""
         async with self._turn:
             if self._wanted == read_only:
                 return
             self._wanted = read_only
             try:
                 await self._publish(read_only)
-            except MetadataUnavailableError as error:
+            except (MetadataError, BookieRegisteredError) as error:
                 log.warning("bookie not moved yet", bookie=self._bookie_id, error=str(error))
                 self._repair()
 

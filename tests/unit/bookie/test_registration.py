@@ -208,6 +208,29 @@ def test_a_change_of_sides_without_a_store_is_made_later() -> None:
     with_store(scenario)
 
 
+def test_a_twin_that_is_in_the_way_of_a_change_of_sides_and_goes_is_outlasted() -> None:
+    """A process started under our id by mistake holds a side until it gives up."""
+
+    async def scenario(store: LossyStore) -> None:
+        lost: list[BookieRegisteredError] = []
+        registration = BookieRegistration(
+            store, ID, INFO, session_timeout_ms=100, on_lost=lost.append
+        )
+        await registration.register(read_only=True)
+        await store.create("/ledgers/available/b-1", b"another's")
+        await registration.set_read_only(False)
+        assert await sides(store) == (False, True)  # nobody can read the other's
+        await store.delete("/ledgers/available/b-1")
+        async with asyncio.timeout(60):
+            while await sides(store) != (True, False):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.05)
+        assert not lost
+        await registration.close()
+        assert await sides(store) == (False, False)
+
+    with_store(scenario)
+
+
 # -- the client's view ----------------------------------------------------------------------------
 
 
