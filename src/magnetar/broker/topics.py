@@ -168,18 +168,21 @@ class Topics:
             closing.add_done_callback(lambda _: self._closing.pop(name, None))
 
     async def delete(self, name: TopicName, force: bool) -> None:
-        """Delete a topic for good. Raises ``TopicNotFoundError``, and ``NotAllowedError`` if
-        somebody is connected and ``force`` is not set."""
+        """Delete a topic for good. Raises ``TopicNotFoundError``, ``NotAllowedError`` if
+        somebody is connected and ``force`` is not set, ``ServiceNotReadyError`` while it is being
+        deleted already: the second would delete what is made under the name after the first."""
         topic = self._open.get(name)
         if topic is None and not await self._store.exists(name.log_name):
             raise TopicNotFoundError(f"topic {name} does not exist")
         if topic is not None and not force:
             topic.check_unused()
+        if name in self._deleting:
+            raise ServiceNotReadyError(f"topic {name} is being deleted; ask again when it is gone")
         self._deleting[name] = None
         try:
-            loading = self._loading.get(name)
-            if loading is not None:
-                await asyncio.shield(loading)
+            for under_way in (self._loading.get(name), self._closing.get(name)):
+                if under_way is not None:
+                    await asyncio.shield(under_way)
             await self._unload(name)
             await self._store.delete(name.log_name)
             await self._namespaces.forget_topic(name)

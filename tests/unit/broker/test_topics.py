@@ -11,6 +11,7 @@ from magnetar.model.errors import (
     BrokerMetadataError,
     MetadataUnavailableError,
     NotAllowedError,
+    ServiceNotReadyError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
@@ -192,6 +193,27 @@ def test_deleting() -> None:
         await broker.delete("p")
         assert await broker.topics("public/default") == []
         assert await broker.partitions("p") == 0
+
+    run(scenario)
+
+
+def test_one_deletion_at_a_time() -> None:
+    async def scenario(world: World) -> None:
+        await world.broker.create(TOPIC)
+        delete, deleted = world.store.delete, []
+
+        async def slow_delete(name: str) -> None:
+            deleted.append(name)
+            await asyncio.sleep(1)
+            await delete(name)
+
+        world.store.delete = slow_delete  # type: ignore[method-assign]
+        deletions = (world.broker.delete(TOPIC) for _ in range(2))
+        first, second = await asyncio.gather(*deletions, return_exceptions=True)
+        assert first is None
+        assert isinstance(second, ServiceNotReadyError)
+        assert len(deleted) == 1
+        assert await world.broker.create(TOPIC)
 
     run(scenario)
 

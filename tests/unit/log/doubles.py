@@ -161,6 +161,8 @@ class MemoryMetadata:
         self._process.require_alive()
         if path not in self._nodes:
             raise NoNodeError(path)
+        if version not in (-1, self._nodes[path].version):
+            raise BadVersionError(path)
         if any(other.startswith(path + "/") for other in self._nodes):
             raise NotEmptyError(path)
 

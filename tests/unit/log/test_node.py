@@ -89,6 +89,35 @@ def test_a_write_of_another_owner_is_noticed(lost: str) -> None:
     asyncio.run(scenario())
 
 
+def test_of_two_that_take_a_record_over_at_once_one_loses() -> None:
+    async def scenario() -> None:
+        world = World()
+        first, second = await load(Process(world).metadata), await load(Process(world).metadata)
+        await first.update(lambda n: n + 1)
+        with pytest.raises(LogFencedError):
+            await second.update(lambda n: n + 1)  # the very bytes that the first wrote
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("other", [b"1", b"2"])
+def test_a_deletion_leaves_a_node_that_others_made_anew(other: bytes) -> None:
+    async def scenario() -> None:
+        world = World()
+        node = await load(Process(world).metadata)
+        await node.update(lambda n: n + 1)
+        world.nodes[PATH] = Versioned(other, 1 if other == b"2" else 0)
+        with pytest.raises(LogFencedError):
+            await node.delete()
+        assert world.nodes[PATH].value == other
+        world.nodes[PATH] = Versioned(b"1", 1)
+        await node.delete()
+        assert PATH not in world.nodes
+        await node.delete()
+
+    asyncio.run(scenario())
+
+
 def test_records_round_trip_and_refuse_what_they_do_not_know() -> None:
     log = LogRecord(
         (LedgerInfo(3, 10, 1000, 5, 6), LedgerInfo(9, created_ms=7)), (1, 2), Position(2, 8), 4

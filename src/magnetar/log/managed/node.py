@@ -1,8 +1,9 @@
 """One metadata record under compare-and-set, and what losing it means.
 
 Rule: the record has one owner at a time. Whoever opens it writes it first (a new epoch), so that
-the former owner's next write loses and tells it so: ``LogFencedError``. A write whose outcome is
-unknown (the store's connection broke) is looked up before the next one.
+the former owner's next write loses and tells it so: ``LogFencedError``. Two that open it at once
+may write the same bytes, so a first write that loses is never taken for ours. A later write whose
+outcome is unknown (the store's connection broke) is looked up before the next one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class RecordNode(Generic[R]):
         self._store = store
         self._encode = encode
         self._version = version
+        self._owned = False  # this process wrote the record
         self._attempted: R | None = None  # the last write, while its outcome is unknown
         self._lock = asyncio.Lock()
 
@@ -75,12 +77,15 @@ class RecordNode(Generic[R]):
                     self.path, self._encode(wanted), self._version
                 )
             except BadVersionError:
+                if not self._owned:
+                    raise self._fenced() from None
                 await self._resolve()
                 if self.record is not wanted:
                     raise self._fenced() from None
             except NoNodeError:
                 raise self._fenced() from None
             self.record = wanted
+            self._owned = True
             self._attempted = None
             return wanted
 
@@ -102,9 +107,16 @@ class RecordNode(Generic[R]):
         return LogFencedError(f"{self.path} was written by another broker, which owns it now")
 
     async def delete(self) -> None:
-        """Delete the node; it is no error if it is gone."""
+        """Delete the node; it is no error if it is gone. Raises ``LogFencedError`` when somebody
+        else wrote it, or deleted it and made a new one: versions begin again at 0, so the value
+        is looked at as well."""
         async with self._lock:
             try:
-                await self._store.delete(self.path)
+                value, version = await self._store.get(self.path)
+                if version != self._version or value != self._encode(self.record):
+                    raise self._fenced()
+                await self._store.delete(self.path, version)
             except NoNodeError:
                 return
+            except BadVersionError:
+                raise self._fenced() from None
