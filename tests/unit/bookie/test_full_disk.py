@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
+from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.space.reserve import Reserve
 from magnetar.env.disk import Buffer, DiskFile, DiskSpace, RealDisk
 from magnetar.model.errors import (
@@ -588,3 +589,36 @@ class SomeFile(BadSectors):
         super().pwritev(parts, offset)
         if self.path.name.startswith("lastmark"):
             self._faults.flushed = self._faults.room > 1 << 20
+
+
+def test_a_log_that_cannot_be_removed_does_not_keep_flushes_from_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the flush is durable by then; to repeat it would write the half again and again."""
+    monkeypatch.setattr(flusher, "RETRY_S", 0.01)
+
+    class Undeletable(Disk):
+        tries = 0
+
+        def remove(self, path: Path) -> None:
+            if path.suffix == ".log":
+                self.tries += 1
+                raise OSError(errno.EIO, "Input/output error")
+            super().remove(path)
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=20)
+        async with running(config) as bookie:
+            await add(bookie, 2, range(5))
+        disk = Undeletable()
+        async with running(config, disk) as bookie:
+            await bookie.delete_ledger(2)
+            await add(bookie, 1, range(50))
+            await eventually(lambda: disk.tries > 0)
+            await asyncio.sleep(0.3)
+            assert bookie.info().failed_directories == ()
+            assert not bookie.read_only
+
+    asyncio.run(scenario())
+    written = sum(path.stat().st_size for path in tmp_path.glob("ledgers0/*.log"))
+    assert written < 3 * 50 * len(entry(1, 0))

@@ -163,20 +163,35 @@ class Reclaimer:
 
     def remove_dead(self, below: int) -> list[int]:
         """Remove the settled logs (all with ids under ``below``) that have deleted ledgers only;
-        returns their ids. Call when the deletions are durable."""
-        return self.remove(dead(self.usage.uses(below)))
+        returns their ids. Call when the deletions are durable. Those that cannot be removed stay,
+        until the next call: nothing else depends on it."""
+        try:
+            return self.remove(dead(self.usage.uses(below)))
+        except OSError as error:
+            path = str(self._directory)
+            log.error("entry logs cannot be removed for now", directory=path, error=str(error))
+            return []
 
     def remove(self, ids: Sequence[int]) -> list[int]:
-        """Those of them that are there; returns their ids."""
+        """Those of them that are there; returns their ids. Raises ``OSError`` when it has removed
+        what can be removed."""
         names = self._disk.list(self._directory) if ids else []
-        gone = [log_id for log_id in log_ids(names) if log_id in ids]
-        for log_id in gone:
-            self._disk.remove(log_path(self._directory, log_id))
-        self.usage.drop(ids)
+        gone: list[int] = []
+        failed: dict[int, OSError] = {}
+        for log_id in log_ids(names):
+            if log_id in ids:
+                try:
+                    self._disk.remove(log_path(self._directory, log_id))
+                    gone.append(log_id)
+                except OSError as error:
+                    failed[log_id] = error
+        self.usage.drop(log_id for log_id in ids if log_id not in failed)
         if gone:
             self._removed(gone)
             self._disk.sync_dir(self._directory)
             log.info("entry logs removed", directory=str(self._directory), logs=gone)
+        if failed:
+            raise next(iter(failed.values()))
         return gone
 
     # -- the steps of a compaction that change the index --------------------------------------
