@@ -243,6 +243,8 @@ class MemoryLog:
 
     async def delete_cursor(self, name: str) -> None:
         await asyncio.sleep(0)
+        if self.failing is not None:
+            raise self.failing
         del self._cursors[name]
 
     def cursors(self) -> Mapping[str, MemoryCursor]:

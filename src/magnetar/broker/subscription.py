@@ -69,6 +69,8 @@ class Subscription:
         self.kind = Kind.EXCLUSIVE
         self.lock = asyncio.Lock()
         """Held by whatever changes the subscription as a whole: subscribe, seek, unsubscribe."""
+        self.doubtful = False
+        """Deleting it failed: nobody may be told that it is there before its cursor is stored."""
         self._log_name = source.name
         self._limits = limits
         self._loop = asyncio.get_running_loop()

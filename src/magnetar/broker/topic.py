@@ -257,34 +257,45 @@ class Topic:
 
     def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
         """The consumer's client left. A reader's subscription goes with its last consumer."""
-        if subscription.remove(consumer) and not subscription.durable:
-            self._drop_reader(subscription)
+        if subscription.remove(consumer):
+            self.drop_reader(subscription)
 
-    def _drop_reader(self, subscription: Subscription) -> None:
-        if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
+    def drop_reader(self, subscription: Subscription) -> None:
+        """A reader's subscription goes when it has no consumer."""
+        if subscription.durable or subscription.consumers:
+            return
+        if self.subscriptions.get(subscription.name) is subscription:
             subscription.close()
             del self.subscriptions[subscription.name]
 
     def linger(self, subscription: Subscription) -> None:
         """A seek sent its consumers away; drop a reader's subscription if none comes back."""
         if not subscription.durable:
-            self._loop.call_later(LINGER_S, self._drop_reader, subscription)
+            self._loop.call_later(LINGER_S, self.drop_reader, subscription)
 
     async def delete_subscription(self, name: str, force: bool) -> None:
         """Raises ``SubscriptionNotFoundError``, ``NotAllowedError`` (consumers are connected and
-        ``force`` is not set)."""
+        ``force`` is not set), and what deleting the cursor failed with: the subscription stays."""
         subscription = self.subscription(name)
         async with subscription.lock:
+            if self.subscription(name) is not subscription:
+                raise ServiceNotReadyError(f"subscription {name} of {self.name} just ended")
             if subscription.consumers and not force:
                 raise NotAllowedError(
                     f"subscription {name} of {self.name} has {len(subscription.consumers)} "
                     "consumers connected; close them first, or force it"
                 )
-            subscription.close()
+            subscription.hold()
             for consumer in subscription.detach_all():
                 consumer.client.tell_consumer_closed(consumer)
-            if subscription.durable:
-                await self.log.delete_cursor(name)
+            try:
+                if subscription.durable:
+                    await self.log.delete_cursor(name)
+            except MagnetarError:
+                subscription.doubtful = True
+                subscription.release()
+                raise
+            subscription.close()
             if self.subscriptions.get(name) is subscription:
                 del self.subscriptions[name]
 

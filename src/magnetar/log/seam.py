@@ -171,7 +171,10 @@ class Log(Protocol):
         """A cursor in memory only, for readers."""
         ...
 
-    async def delete_cursor(self, name: str) -> None: ...
+    async def delete_cursor(self, name: str) -> None:
+        """For good, when it returns. When it raises the cursor goes on; ``wait_stored`` then
+        waits until that is certain. Raises ``CursorNotFoundError``."""
+        ...
 
     def cursors(self) -> Mapping[str, Cursor]:
         """The durable cursors by name."""

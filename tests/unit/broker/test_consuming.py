@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.broker import subscription as subscription_module
 from magnetar.model.errors import BookieUnavailableError, LogClosedError
+from magnetar.model.ids import Position
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.interop.pulsar.wire import send_frame
@@ -513,5 +514,42 @@ def test_consumer_stats() -> None:
         assert reply.request_id == 3
         assert (reply.availablePermits, reply.unackedMessages, reply.msgBacklog) == (3, 4, 4)
         assert (reply.consumerName, reply.type) == ("c0", "Shared")
+
+    run(scenario)
+
+
+def test_nobody_joins_a_topic_that_closed_meanwhile() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        await peer.subscribe()
+        peer.lose()
+        peer = world.peer()
+        await peer.heard()
+        cursor = world.log()._cursors["s"]
+        reset = cursor.reset
+
+        async def slow_reset(position: Position) -> None:
+            await asyncio.sleep(1)
+            await reset(position)
+
+        cursor.reset = slow_reset  # type: ignore[method-assign]
+        peer.tell(peer.subscribe_command(start_message_rollback_duration_sec=10))
+        await asyncio.sleep(0.5)
+        world.topic().fail(LogClosedError("lost"))
+        answer = await peer.next()
+        assert answer.error.error == ServerError.SERVICE_NOT_READY
+
+    run(scenario)
+
+
+def test_a_reader_that_left_before_it_was_seated_leaves_nothing() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.heard()
+        peer.tell(peer.subscribe_command(name="reader", durable=False))
+        peer.lose()
+        await asyncio.sleep(1)
+        assert world.topic().subscriptions == {}
 
     run(scenario)

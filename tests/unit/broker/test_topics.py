@@ -233,6 +233,30 @@ def test_deleting_a_subscription() -> None:
     run(scenario)
 
 
+def test_a_subscription_that_could_not_be_deleted_goes_on() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        peer.publish(3)
+        await peer.subscribe()
+        peer.flow(10)
+        assert await peer.entries() == [0, 1, 2]
+        peer.acknowledge(0)
+        world.log().failing = MetadataUnavailableError("the store is away")
+        command = BaseCommand(type=BaseCommand.UNSUBSCRIBE)
+        command.unsubscribe.consumer_id = 1
+        command.unsubscribe.request_id = 9
+        assert "the store is away" in (await peer.ask(command)).error.message
+        world.log().failing = None
+        assert (await peer.subscribe()).type == BaseCommand.SUCCESS
+        peer.flow(10)
+        assert await peer.entries() == [1, 2]
+        assert (await peer.ask(command)).type == BaseCommand.SUCCESS
+        assert await world.broker.subscriptions(TOPIC) == []
+
+    run(scenario)
+
+
 def test_stats() -> None:
     async def scenario(world: World) -> None:
         peer = world.peer()

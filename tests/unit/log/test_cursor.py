@@ -17,6 +17,7 @@ from magnetar.log.seam import Cursor
 from magnetar.model.errors import (
     CursorNotFoundError,
     LedgerError,
+    LogError,
     LogFencedError,
     MagnetarError,
     MetadataError,
@@ -431,5 +432,71 @@ def test_a_deleted_cursor_leaves_nothing() -> None:
             await log.delete_cursor("s")
         fresh = await log.open_cursor("s", EARLIEST)
         assert fresh.backlog_entries() == ENTRIES
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_a_deletion_that_failed_leaves_a_cursor_that_stores(lost: str) -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.open_cursor("s", EARLIEST)
+        cursor.acknowledge([positions[3]])
+        await cursor.wait_stored()
+        put = process.metadata.put
+
+        async def away(path: str, value: bytes, version: int) -> int:
+            raise MetadataError("no answer")
+
+        if lost == "answer":
+            process.metadata.lose_answers = 1
+        else:
+            process.metadata.put = away  # type: ignore[method-assign]
+        with pytest.raises(MetadataError):
+            await log.delete_cursor("s")
+        process.metadata.put = put  # type: ignore[method-assign]
+        assert log.cursors()["s"] is cursor
+        await cursor.wait_stored()
+        cursor.acknowledge([positions[5]])
+        await cursor.wait_stored()
+        taken = await Process(world).store(CONFIG).open(NAME)
+        assert acked(taken.cursors()["s"], positions) == {positions[3], positions[5]}
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert world.alive() == expected_ledgers(world, taken)
+
+    run_virtual(scenario())
+
+
+def test_a_deletion_that_stops_half_way_is_finished_before_the_name_is_used_again() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        before = world.alive()
+        cursor = await log.open_cursor("s", EARLIEST)
+        cursor.acknowledge([positions[3]])
+        await cursor.wait_stored()
+        delete = process.ledgers.delete
+
+        async def away(ledger_id: int) -> None:
+            raise MetadataError("no answer")
+
+        process.ledgers.delete = away  # type: ignore[method-assign]
+        await log.delete_cursor("s")
+        assert "s" not in log.cursors()
+        with pytest.raises(LogError, match="not wholly deleted"):
+            await log.open_cursor("s", EARLIEST)
+        process.ledgers.delete = delete  # type: ignore[method-assign]
+        log.tick()
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert world.alive() == before
+        assert cursor_path(NAME, "s") not in world.nodes
+        assert (await log.open_cursor("s", EARLIEST)).backlog_entries() == ENTRIES
 
     run_virtual(scenario())

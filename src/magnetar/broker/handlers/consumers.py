@@ -70,14 +70,18 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
     services = session.services
     subscription = await open_subscription(topic, request, services.now_ms())
     async with subscription.lock:
-        if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
-            raise ServiceNotReadyError(f"subscription {subscription.name} just ended; try again")
+        _check_there(topic, subscription)
+        if subscription.doubtful:
+            await subscription.cursor.wait_stored()
+            subscription.doubtful = False
         subscription.check_room(kind)
         if request.start_message_rollback_duration_sec and not subscription.consumers:
             back_ms = request.start_message_rollback_duration_sec * 1000
             start = await position_at_time(topic.log, max(0, services.now_ms() - back_ms))
             await subscription.cursor.reset(start)
+        _check_there(topic, subscription)  # the topic may have closed meanwhile
         if session.closed:
+            topic.drop_reader(subscription)
             return
         consumer = Consumer(
             session,
@@ -91,6 +95,11 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
         session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)
         session.write(success(request.request_id))
         subscription.announce(consumer)
+
+
+def _check_there(topic: Topic, subscription: Subscription) -> None:
+    if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
+        raise ServiceNotReadyError(f"subscription {subscription.name} just ended; try again")
 
 
 async def _drop_dead(session: Session, topic: Topic, subscription: Subscription) -> bool:

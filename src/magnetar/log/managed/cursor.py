@@ -112,6 +112,15 @@ class ManagedCursor:
         after = self._chain.entries_between(self._state.mark_delete, self._chain.confirmed)
         return after - self._state.hole_entries
 
+    async def mark_deleted(self) -> None:
+        """See ``CursorStore.mark_deleted``: when it fails the cursor is to be stored again."""
+        assert self.store is not None
+        try:
+            await self.store.mark_deleted()
+        finally:
+            if self.store.dirty:
+                self._changed()
+
     async def reset(self, position: Position) -> None:
         self._state.reset(self._chain.previous_position(position))
         self._changed()

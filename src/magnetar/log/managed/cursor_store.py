@@ -12,6 +12,8 @@ Rules:
   node that points at a ledger holding everything that was ever reported as stored.
 * After a failed store the ledger is given up: the next attempt writes a snapshot to a new one.
 * A ledger that may be left over is named in the node (``deleting``) before it can be forgotten.
+* A deletion that the node may or may not say is taken back by the next store, which writes the
+  node; so what is acknowledged after a deletion that failed is as durable as ever.
 * No task per acknowledgement: a task runs only while a ledger is being changed.
 
     IDLE --flush, ledger usable--> STORING --confirmed--> IDLE
@@ -86,6 +88,7 @@ class CursorStore:
         self._writer: LedgerWriter | None = None
         self._busy = False
         self._closed = False
+        self._doubtful = False  # the node may say that the cursor is deleted
         self._lost: LogFencedError | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -121,7 +124,7 @@ class CursorStore:
             return
         self._busy = True
         writer = self._writer
-        if writer is None or self._ledger_full(writer):
+        if writer is None or self._doubtful or self._ledger_full(writer):
             self._scope.spawn(self._roll(), f"cursor-roll/{self.name}")
         else:
             self._store(writer)
@@ -224,10 +227,11 @@ class CursorStore:
             if record.ledger_id is not None:
                 self._leaving[record.ledger_id] = None
             return self._naming_leftovers(
-                replace(record, ledger_id=ledger_id, mark_delete=image.mark_delete)
+                replace(record, ledger_id=ledger_id, mark_delete=image.mark_delete, deleted=False)
             )
 
         await self._node.update(change)
+        self._doubtful = False
         self._leaving.pop(ledger_id, None)
 
     def _naming_leftovers(self, record: CursorRecord) -> CursorRecord:
@@ -290,14 +294,11 @@ class CursorStore:
         self._failures += 1
         self._ticks_to_skip = min(2**self._failures, RETRY_TICKS_MAX)
         log.warning("cursor not stored, will be retried", cursor=self.name, error=str(error))
-        waiters, self._waiters = self._waiters, []
         if isinstance(error, LedgerFencedError | LogFencedError):
             error = LogFencedError(f"cursor {self.name} belongs to another broker now: {error}")
             self._lost = error
             self._on_lost(error)
-        for _, waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
+        self._fail_waiters(error)
         self._now_idle()
 
     def _now_idle(self) -> None:
@@ -324,21 +325,34 @@ class CursorStore:
         finally:
             self._closed = True
             await self._wait_idle()
+            self._fail_waiters(LogClosedError(f"cursor {self.name} is closed"))
             writer, self._writer = self._writer, None
             if writer is not None and self._lost is None:
                 await writer.close()
 
-    async def delete(self) -> None:
-        """Delete the cursor: say so in the node, delete its ledgers, then the node."""
-        self._closed = True
-        await self._wait_idle()
+    async def mark_deleted(self) -> None:
+        """Say in the node that the cursor is deleted; nothing is stored any more. When this fails
+        the cursor goes on, and has something to store (see the module's text)."""
+        was_closed, self._closed = self._closed, True
+        try:
+            await self._wait_idle()
+            await self._node.update(lambda record: replace(record, deleted=True))
+        except BaseException:
+            self._closed, self._doubtful = was_closed, True
+            self._stored_version = -1
+            raise
         self._writer = None
-        record = await self._node.update(lambda record: replace(record, deleted=True))
-        for _, waiter in self._waiters:
+        self._fail_waiters(LogClosedError(f"cursor {self.name} was deleted"))
+
+    async def finish_deletion(self) -> None:
+        """After ``mark_deleted``: delete the cursor's ledgers, then its node. May be repeated."""
+        await finish_deletion(self._ledgers, self._node, self._node.record, tuple(self._leaving))
+
+    def _fail_waiters(self, error: MagnetarError) -> None:
+        waiters, self._waiters = self._waiters, []
+        for _, waiter in waiters:
             if not waiter.done():
-                waiter.set_exception(LogClosedError(f"cursor {self.name} was deleted"))
-        self._waiters.clear()
-        await finish_deletion(self._ledgers, self._node, record, tuple(self._leaving))
+                waiter.set_exception(error)
 
 
 @dataclass(slots=True)

@@ -104,6 +104,7 @@ class ManagedLog:
             lambda: self._appender.writer,
         )
         self._cursors: dict[str, ManagedCursor] = {}
+        self._deleted: dict[str, ManagedCursor] = {}  # something of them is left
         self._cursor_lock = asyncio.Lock()
         self._waiters: list[tuple[Position, asyncio.Future[Position]]] = []
         self._trimming = False
@@ -211,6 +212,11 @@ class ManagedLog:
         async with self._cursor_lock:
             cursor = self._cursors.get(name)
             if cursor is None:
+                if name in self._deleted and not await self._finish_deletion(name):
+                    raise LogError(
+                        f"log {self.name}: the former cursor {name!r} is not wholly deleted yet; "
+                        "try again"
+                    )
                 record = CursorRecord(self._mark_before(start), properties=dict(properties or {}))
                 cursor = await self._load_cursor(name, record)
             return cursor
@@ -266,10 +272,37 @@ class ManagedLog:
             cursor = self._cursors.get(name)
             if cursor is None:
                 raise CursorNotFoundError(f"log {self.name} has no cursor {name!r}")
-            assert cursor.store is not None
-            await cursor.store.delete()
+            try:
+                await cursor.mark_deleted()
+            except LogFencedError as error:
+                self._on_lost(error)
+                raise
             del self._cursors[name]
+            self._deleted[name] = cursor
+            await self._finish_deletion(name)
         self._maybe_trim()
+
+    async def _finish_deletion(self, name: str) -> bool:
+        """Take away what is left of a deleted cursor. What fails is tried again; False then."""
+        store = self._deleted[name].store
+        assert store is not None
+        try:
+            await store.finish_deletion()
+        except LogFencedError as error:
+            self._on_lost(error)
+            raise
+        except MagnetarError as error:
+            log.warning(
+                "cursor not wholly deleted yet", log=self.name, cursor=name, error=str(error)
+            )
+            return False
+        del self._deleted[name]
+        return True
+
+    async def _finish_deletions(self) -> None:
+        async with self._cursor_lock:
+            for name in list(self._deleted):
+                await self._finish_deletion(name)
 
     def cursors(self) -> Mapping[str, Cursor]:
         return dict(self._cursors)
@@ -280,10 +313,13 @@ class ManagedLog:
         self._maybe_trim()
 
     def tick(self) -> None:
-        """Some time has passed: roll an old ledger, trim what retention no longer keeps."""
+        """Some time has passed: roll an old ledger, trim what retention no longer keeps, finish
+        deletions that failed."""
         if not self._closed and self.lost is None:
             self._appender.tick()
             self._maybe_trim()
+            if self._deleted and not self._cursor_lock.locked():
+                self._scope.spawn(self._finish_deletions(), "cursor-deletions")
 
     def _deletable(self) -> int:
         stores = (cursor.store for cursor in self._cursors.values())

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from magnetar.env.metadata import MetadataStore
+from magnetar.env.metadata import MetadataStore, Versioned
 from magnetar.model.errors import (
     BadVersionError,
     LogFencedError,
@@ -33,15 +33,15 @@ class RecordNode(Generic[R]):
         path: str,
         encode: Callable[[R], bytes],
         record: R,
-        version: int,
+        stored: Versioned,
     ) -> None:
         self.path = path
         self.record = record
         self._store = store
         self._encode = encode
-        self._version = version
+        self._stored = stored  # the bytes of ``record``, which need not encode to the same again
         self._owned = False  # this process wrote the record
-        self._attempted: R | None = None  # the last write, while its outcome is unknown
+        self._attempted: tuple[R, bytes] | None = None  # the last write, while it is in doubt
         self._lock = asyncio.Lock()
 
     @classmethod
@@ -56,14 +56,14 @@ class RecordNode(Generic[R]):
         """Read the node; create it with ``initial`` if it does not exist (``NoNodeError`` when
         there is none)."""
         try:
-            value, version = await store.get(path)
+            stored = await store.get(path)
         except NoNodeError:
             if initial is None:
                 raise
             with contextlib.suppress(NodeExistsError):  # ours, answered late, or another's
                 await store.create(path, encode(initial))
-            value, version = await store.get(path)
-        return cls(store, path, encode, decode(value), version)
+            stored = await store.get(path)
+        return cls(store, path, encode, decode(stored.value), stored)
 
     async def update(self, change: Callable[[R], R]) -> R:
         """Write ``change(record)``. Raises ``LogFencedError`` if somebody else wrote."""
@@ -71,11 +71,10 @@ class RecordNode(Generic[R]):
             if self._attempted is not None:
                 await self._resolve()
             wanted = change(self.record)
-            self._attempted = wanted
+            value = self._encode(wanted)
+            self._attempted = wanted, value
             try:
-                self._version = await self._store.put(
-                    self.path, self._encode(wanted), self._version
-                )
+                version = await self._store.put(self.path, value, self._stored.version)
             except BadVersionError:
                 if not self._owned:
                     raise self._fenced() from None
@@ -84,22 +83,26 @@ class RecordNode(Generic[R]):
                     raise self._fenced() from None
             except NoNodeError:
                 raise self._fenced() from None
-            self.record = wanted
-            self._owned = True
-            self._attempted = None
+            else:
+                self._written(wanted, Versioned(value, version))
             return wanted
+
+    def _written(self, record: R, stored: Versioned) -> None:
+        self.record, self._stored = record, stored
+        self._attempted = None
+        self._owned = True
 
     async def _resolve(self) -> None:
         """Find out whether the attempted write arrived."""
-        attempted = self._attempted
-        assert attempted is not None
+        assert self._attempted is not None
+        attempted, value = self._attempted
         try:
-            value, version = await self._store.get(self.path)
+            stored = await self._store.get(self.path)
         except NoNodeError:
             raise self._fenced() from None
-        if version == self._version + 1 and value == self._encode(attempted):
-            self.record, self._version = attempted, version
-        elif version != self._version:
+        if stored == Versioned(value, self._stored.version + 1):
+            self._written(attempted, stored)
+        elif stored.version != self._stored.version:
             raise self._fenced()
         self._attempted = None
 
@@ -112,10 +115,9 @@ class RecordNode(Generic[R]):
         is looked at as well."""
         async with self._lock:
             try:
-                value, version = await self._store.get(self.path)
-                if version != self._version or value != self._encode(self.record):
+                if await self._store.get(self.path) != self._stored:
                     raise self._fenced()
-                await self._store.delete(self.path, version)
+                await self._store.delete(self.path, self._stored.version)
             except NoNodeError:
                 return
             except BadVersionError:
