@@ -107,6 +107,16 @@ def test_closed_logs_leave_nothing_behind() -> None:
     assert not cache._batches
 
 
+def test_runs_of_former_ledgers_do_not_pile_up() -> None:
+    cache = TailCache(3000)
+    quiet, busy = cache.tail(), cache.tail()
+    for ledger in range(1, 200):
+        quiet.add(ledger, 0, [b"x" * 10], 10, 0)
+        busy.add(1000 + ledger, 0, [b"y" * 1000] * 3, 3000, 0)
+    assert len(quiet._runs) <= 2
+    assert len(busy._runs) <= 2
+
+
 def entries_of(ledger: int, first: int, count: int) -> list[Entry]:
     return [Entry(ledger, i, data(ledger, i), 0) for i in range(first, first + count)]
 

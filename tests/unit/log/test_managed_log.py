@@ -11,9 +11,12 @@ import pytest
 from magnetar.config import LedgerConfig
 from magnetar.log.managed import catch_up
 from magnetar.log.managed.managed_log import ManagedLog
+from magnetar.log.managed.store import HOUSEKEEPING_S
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LedgerError,
+    LedgerFencedError,
+    LedgerRecoveryError,
     LogClosedError,
     LogError,
     LogFencedError,
@@ -21,7 +24,8 @@ from magnetar.model.errors import (
     NotEnoughBookiesError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
-from tests.unit.log.doubles import NAME, Outcomes, Process, World
+from magnetar.sim.virtual_time import run_virtual
+from tests.unit.log.doubles import NAME, MemoryReader, Outcomes, Process, World
 
 SMALL = LedgerConfig(ledger_entries_max=10, cursor_flush_interval_ms=1)
 
@@ -156,6 +160,62 @@ def test_what_recovery_finds_in_a_failed_ledger_is_confirmed_and_not_sent_again(
     asyncio.run(scenario())
 
 
+def test_a_recovery_that_failed_is_not_taken_for_another_broker() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        ledgers = process.ledgers
+        log = await process.store().open(NAME)
+        await publish(log, 0, 2)
+        recover, recoveries = ledgers.open, []
+
+        async def open_late(ledger_id: int) -> MemoryReader:
+            recoveries.append(ledger_id)
+            if len(recoveries) == 1:  # marked as in recovery by now
+                ledgers.close_errors = [LedgerFencedError("is being recovered")]
+                raise LedgerRecoveryError("too few bookies answer")
+            return await recover(ledger_id)
+
+        ledgers.open = open_late  # type: ignore[method-assign]
+        ledgers.close_errors = [MetadataError("no answer")]
+        ledgers.silent = True
+        outcomes = Outcomes()
+        log.append([number(2)], outcomes)
+        await asyncio.sleep(0)
+        ledgers.silent = False
+        ledgers.writers[-1].fail(LedgerError("too few bookies"))
+        await outcomes.wait(1)
+        assert not outcomes.errors
+        assert recoveries == [1, 1]
+        assert values(await read_all(log)) == [0, 1, 2]
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["at once", "later"])
+def test_a_ledger_that_failed_empty_is_deleted(away: bool) -> None:
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        delete = process.ledgers.delete
+        log = await process.store().open(NAME)
+
+        async def no_answer(ledger_id: int) -> None:
+            raise MetadataError("no answer")
+
+        if away:
+            process.ledgers.delete = no_answer  # type: ignore[method-assign]
+        process.ledgers.break_after = 0
+        await publish(log, 0, 3)
+        await asyncio.sleep(1)
+        assert world.alive() == ({1, 2} if away else {2})
+        process.ledgers.delete = delete  # type: ignore[method-assign]
+        await asyncio.sleep(HOUSEKEEPING_S)
+        assert world.alive() == {2}
+        await log.close()
+
+    run_virtual(scenario())
+
+
 def test_an_append_to_a_ledger_that_failed_in_silence_goes_to_the_next() -> None:
     async def scenario() -> None:
         process = Process(World())
@@ -238,6 +298,22 @@ def test_the_queue_of_a_changing_log_is_bounded_and_nothing_overtakes() -> None:
         assert len(outcomes.positions) == 1
         assert all(isinstance(error, LogError) for error in outcomes.errors)
         await publish(log, 0, 1)
+
+    asyncio.run(scenario())
+
+
+def test_an_append_larger_than_the_queue_is_stored() -> None:
+    async def scenario() -> None:
+        config = LedgerConfig(roll_queue_bytes_max=1024)
+        log = await Process(World()).store(config).open(NAME)
+        outcomes = Outcomes()
+        log.append([bytes(1500)], outcomes)
+        log.append([b"after"], outcomes)
+        await outcomes.wait(2)
+        assert len(outcomes.positions) == 1
+        log.append([b"again"], outcomes)
+        await outcomes.wait(3)
+        assert len(outcomes.positions) == 2
 
     asyncio.run(scenario())
 

@@ -78,7 +78,7 @@ class AppenderEvents:
 class _OpenLedger:
     """The ledger that takes appends. ``answered`` is what its writer calls."""
 
-    __slots__ = ("answered", "created_ms", "ledger_id", "payload_offset", "writer")
+    __slots__ = ("answered", "created_ms", "ledger_id", "payload_offset", "recovering", "writer")
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class _OpenLedger:
         self.created_ms = created_ms
         self.ledger_id = writer.ledger_id
         self.payload_offset = writer.digest.payload_offset
+        self.recovering = False  # by us, so that its writer is fenced, which then says nothing
         self.answered: AppendDone = partial(answered, self)
 
 
@@ -271,26 +272,33 @@ class Appender:
         self._events.rolled()
 
     async def _finish_former(self) -> None:
-        """Close the ledger that was full or failed, by recovery if its writer cannot."""
+        """Close the ledger that was full or failed, and settle what is in it."""
         if self._ledger is not None:
             self._former, self._ledger = self._ledger, None
         former = self._former
         if former is None:
             return
-        try:
-            closed = await former.writer.close()
-            last, stored_bytes = closed.last_entry_id, closed.length
-        except LedgerFencedError as error:
-            raise self._lost_to(error) from error
-        except MagnetarError as error:
-            log.warning("ledger not closed, recovering it", log=self._name, error=str(error))
-            reader = await self._ledgers.open(former.ledger_id)
-            last, stored_bytes = reader.last_add_confirmed, reader.length
+        last, stored_bytes = await self._end(former)
         if self._former is former:  # not lost meanwhile
             self._former = None
             self._store.close_last(self._now_ms(), last + 1, stored_bytes)
             self._open.settle(former.ledger_id, last, former.payload_offset)
             self._events.confirmed()
+
+    async def _end(self, former: _OpenLedger) -> tuple[int, int]:
+        """Close a ledger, by recovery if its writer cannot: its last entry and its bytes."""
+        if not former.recovering:
+            try:
+                closed = await former.writer.close()
+            except LedgerFencedError as error:
+                raise self._lost_to(error) from error
+            except MagnetarError as error:
+                log.warning("ledger not closed, recovering it", log=self._name, error=str(error))
+            else:
+                return closed.last_entry_id, closed.length
+        former.recovering = True
+        reader = await self._ledgers.open(former.ledger_id)
+        return reader.last_add_confirmed, reader.length
 
     async def _create(self) -> None:
         writer = await self._ledgers.create(custom={"magnetar-log": self._name.encode()})

@@ -54,6 +54,11 @@ class ChainStore:
         """The ledger is not, or no longer, part of the chain: the next ``save`` says so."""
         self._leaving[ledger_id] = None
 
+    @property
+    def any_left(self) -> bool:
+        """Ledgers that left the chain are not deleted yet."""
+        return bool(self._leaving)
+
     async def delete_left(self) -> None:
         """Delete the ledgers that the record says have left. What fails stays named there."""
         for ledger_id in self._node.record.deleting:

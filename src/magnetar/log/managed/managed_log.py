@@ -310,14 +310,14 @@ class ManagedLog:
     # -- trimming -----------------------------------------------------------------------------
 
     def _on_rolled(self) -> None:
-        self._maybe_trim()
+        self._maybe_trim(leftovers=True)
 
     def tick(self) -> None:
         """Some time has passed: roll an old ledger, trim what retention no longer keeps, finish
         deletions that failed."""
         if not self._closed and self.lost is None:
             self._appender.tick()
-            self._maybe_trim()
+            self._maybe_trim(leftovers=True)
             if self._deleted and not self._cursor_lock.locked():
                 self._scope.spawn(self._finish_deletions(), "cursor-deletions")
 
@@ -327,11 +327,14 @@ class ManagedLog:
         context = self._context
         return deletable(self._chain.ledgers, marks, context.retention, context.now_ms())
 
-    def _maybe_trim(self) -> None:
-        if self._trimming or self._closed or self.lost is not None or self._deletable() == 0:
+    def _maybe_trim(self, leftovers: bool = False) -> None:
+        """``leftovers``: also delete what left the chain otherwise (a ledger that failed before
+        it held anything), or could not be deleted before."""
+        if self._trimming or self._closed or self.lost is not None:
             return
-        self._trimming = True
-        self._scope.spawn(self._trim(), "trim")
+        if self._deletable() > 0 or (leftovers and self._store.any_left):
+            self._trimming = True
+            self._scope.spawn(self._trim(), "trim")
 
     async def _trim(self) -> None:
         try:

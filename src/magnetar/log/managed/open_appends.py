@@ -5,7 +5,7 @@ An append is *sent* (in the ledger that is open, or that failed and is not settl
 same order until their turn comes.
 
 Invariants: every payload is answered exactly once, in the order of the appends; what waits is
-copied, and bounded in bytes.
+copied, and bounded in bytes (or one append).
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ class OpenAppends:
     # -- coming in ----------------------------------------------------------------------------
 
     def wait(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
-        """Keep an append for the next ledger. Once one does not fit, none is taken until those
-        that wait are sent, so that none overtakes it."""
+        """Keep an append for the next ledger; one alone fits, whatever its size. Once one does
+        not fit, none is taken until those that wait are sent, so that none overtakes it."""
         size = sum(map(len, payloads))
-        if self._overflowed or self._waiting_bytes + size > self._waiting_bytes_max:
+        waiting = self._waiting_bytes
+        if self._overflowed or (waiting > 0 and waiting + size > self._waiting_bytes_max):
             self._overflowed = True
             error = LogError(
-                f"log {self._name} is changing ledgers and {self._waiting_bytes} bytes wait "
+                f"log {self._name} is changing ledgers and {waiting} bytes wait "
                 "already; send again later"
             )
             self.refuse(len(payloads), done, error)

@@ -117,8 +117,9 @@ class LogTail:
     def drop_front(self, run: _Run, count: int) -> None:
         """The cache evicts ``count`` entries of ``run``."""
         run.drop(count)
-        if not len(run) and self._runs and self._runs[0] is run and len(self._runs) > 1:
-            self._runs.popleft()
+        runs = self._runs
+        while len(runs) > 1 and not len(runs[0]):
+            runs.popleft()
 
     def clear(self) -> None:
         """The log is closed: give everything back."""
