@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from magnetar.broker.topic import COOL_DOWN_S
-from magnetar.model.errors import LogFencedError, NotEnoughBookiesError
+from magnetar.model.errors import LogFencedError, MetadataUnavailableError, NotEnoughBookiesError
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.interop.pulsar.wire import message, send_frame
@@ -259,6 +259,29 @@ def test_waiting_producers_are_let_in_one_after_the_other() -> None:
         second.lose()
         [ready] = await third.heard()
         assert ready.producer_success.topic_epoch == 3
+
+    run(scenario)
+
+
+def test_a_turn_that_fails_goes_to_the_next_in_line() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = world.peer(), world.peer(), world.peer()
+        await first.produce(producer_access_mode=1)
+        for peer in (second, third):
+            await peer.produce(producer_access_mode=2)
+        put, losses = world.metadata.put, [MetadataUnavailableError("no answer")]
+
+        async def lossy_put(path: str, value: bytes, version: int) -> int:
+            if losses:
+                raise losses.pop()
+            return await put(path, value, version)
+
+        world.metadata.put = lossy_put  # type: ignore[method-assign]
+        first.lose()
+        [refused] = await second.heard()
+        assert "no answer" in refused.error.message
+        [ready] = await third.heard()
+        assert ready.producer_success.producer_ready
 
     run(scenario)
 

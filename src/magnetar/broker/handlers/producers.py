@@ -135,6 +135,7 @@ async def _wait_turn(admission: Admission, turn: asyncio.Future[None]) -> None:
             topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
             _connect(admission)
     except MagnetarError as error:
+        topic.remove_producer(producer)  # so that the next in line has its turn
         session.drop_producer(producer, tell=False)
         session.refuse(BaseCommand(type=BaseCommand.PRODUCER, producer=request), error)
 
