@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from magnetar.log.seam import AppendDone, Buffer, LogStats
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LogClosedError, MagnetarError
+from magnetar.model.errors import LogClosedError, LogFencedError, MagnetarError
 from magnetar.model.ids import EARLIEST, LATEST, Position
 
 HEADER = bytes(36)
@@ -105,6 +105,7 @@ class MemoryLog:
         self.held = False
         self.cached = True
         self.failing: MagnetarError | None = None
+        self.lost_watchers: list[Callable[[LogFencedError], None]] = []
         self.reads = 0
         self._size = ledger_entries
         self._entries: list[Entry] = []
@@ -249,6 +250,9 @@ class MemoryLog:
 
     def cursors(self) -> Mapping[str, MemoryCursor]:
         return self._cursors
+
+    def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
+        self.lost_watchers.append(lost)
 
     def stats(self) -> LogStats:
         total = sum(len(entry.data) for entry in self._entries)

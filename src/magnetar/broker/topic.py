@@ -6,7 +6,9 @@ Rules:
 * A log that fails an append is not trusted with the next one right away: all producers are sent
   away (clients come back by themselves and send again what was not answered) and new ones are
   refused for a while that doubles up to ``COOL_DOWN_S_MAX``, else clients would come back ten
-  times a second. A log that was fenced or closed ends the topic; the registry loads it again.
+  times a second. A log that was fenced or closed ends the topic, also one that has consumers
+  only: they would get nothing more, and what they acknowledge would be lost. The registry loads
+  it again.
 * A producer that sent what can never be accepted is condemned: clients resend the same bytes after
   every reconnection, so the same incarnation is told to stop for good (fenced) when it comes back.
 """
@@ -88,6 +90,7 @@ class Topic:
         self._leaving: dict[str, Producer] = {}
         for cursor in source.cursors().values():
             self.subscriptions[cursor.name] = self._subscription(cursor)
+        source.watch_lost(self.fail)
 
     def _subscription(self, cursor: Cursor) -> Subscription:
         return Subscription(

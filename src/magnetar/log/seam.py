@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from magnetar.model.entry import Entry
-from magnetar.model.errors import MagnetarError
+from magnetar.model.errors import LogFencedError, MagnetarError
 from magnetar.model.ids import Position
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -181,6 +181,11 @@ class Log(Protocol):
         ...
 
     def stats(self) -> LogStats: ...
+
+    def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
+        """Call ``lost`` on the loop, once, when another broker turns out to own the log (soon, if
+        that is so already). Nothing more is stored here then."""
+        ...
 
     async def close(self) -> None:
         """Finish what is pending, store the cursors, close the ledger. Later appends fail with

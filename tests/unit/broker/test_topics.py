@@ -9,6 +9,7 @@ import pytest
 from magnetar.broker.topic_name import parse_topic
 from magnetar.model.errors import (
     BrokerMetadataError,
+    LogFencedError,
     MetadataUnavailableError,
     NotAllowedError,
     ServiceNotReadyError,
@@ -253,6 +254,21 @@ def test_a_subscription_that_could_not_be_deleted_goes_on() -> None:
         assert await peer.entries() == [1, 2]
         assert (await peer.ask(command)).type == BaseCommand.SUCCESS
         assert await world.broker.subscriptions(TOPIC) == []
+
+    run(scenario)
+
+
+def test_consumers_of_a_lost_log_are_sent_away() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.subscribe()
+        lost = world.log()
+        for watcher in lost.lost_watchers:
+            watcher(LogFencedError("another broker has it"))
+        assert await peer.kinds() == ["CLOSE_CONSUMER"]
+        assert lost.closed
+        assert (await peer.subscribe()).type == BaseCommand.SUCCESS
+        assert world.log() is not lost
 
     run(scenario)
 

@@ -391,6 +391,29 @@ def test_a_former_owner_stores_nothing_more() -> None:
     run_virtual(scenario())
 
 
+def test_a_log_that_only_acknowledges_hears_that_it_is_lost() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        told: list[LogFencedError] = []
+        old = await Process(world).store(CONFIG).open(NAME)
+        old.watch_lost(told.append)
+        cursor = await old.open_cursor("s", EARLIEST)
+        await Process(world).store(CONFIG).open(NAME)
+        assert not told
+        cursor.acknowledge([positions[3]])
+        with pytest.raises(LogFencedError):
+            await cursor.wait_stored()
+        await asyncio.sleep(0)
+        assert len(told) == 1
+        old.watch_lost(told.append)
+        await asyncio.sleep(0)
+        assert told[0] is told[1]
+        await old.close()
+
+    run_virtual(scenario())
+
+
 def test_seek_back_and_forth() -> None:
     async def scenario() -> None:
         world = World()

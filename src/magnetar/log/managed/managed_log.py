@@ -107,6 +107,7 @@ class ManagedLog:
         self._deleted: dict[str, ManagedCursor] = {}  # something of them is left
         self._cursor_lock = asyncio.Lock()
         self._waiters: list[tuple[Position, asyncio.Future[Position]]] = []
+        self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
 
@@ -137,6 +138,17 @@ class ManagedLog:
         self.lost = error
         self._appender.lose(error)
         self._fail_waiters(error)
+        self._tell_lost(error)
+
+    def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
+        self._lost_watchers.append(lost)
+        if self.lost is not None:
+            self._tell_lost(self.lost)
+
+    def _tell_lost(self, error: LogFencedError) -> None:
+        watchers, self._lost_watchers = self._lost_watchers, []
+        for lost in watchers:
+            asyncio.get_running_loop().call_soon(lost, error)
 
     def _fail_waiters(self, error: MagnetarError) -> None:
         waiters, self._waiters = self._waiters, []
