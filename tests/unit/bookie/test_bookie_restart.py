@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
+from magnetar.bookie.space import upkeep
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, RECORD_HEADER_BYTES
 from magnetar.config import BookieConfig
 from magnetar.env.disk import RealDisk
@@ -334,9 +335,12 @@ def test_a_fence_survives_a_flush_with_nothing_else_to_flush(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
-def test_a_directory_that_cannot_flush_holds_the_journal_for_all(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_flush_holds_the_journal_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two ledger directories on one journal: one flushes often, the other's disk refuses. No
     entry of the other may be lost by the first one's marks."""
+    monkeypatch.setattr(upkeep, "FLUSH_FAILURES_MAX", 1 << 30)  # however long the adds take
 
     class HalfBroken(RealDisk):
         def open(self, path: Path, *, create: bool = False):  # type: ignore[no-untyped-def]
