@@ -5,7 +5,9 @@ The claim is an ephemeral node. Rules:
 * A claim left by a crash goes with its session; whoever comes waits that long.
 * A session out of sight (SUSPENDED) for a whole session timeout must be taken for expired: the
   store may have given the name to another already. ``lost`` is called then, once, and the holder
-  must stop acting.
+  must stop acting. What becomes of the session while the claim's making is answered counts too.
+* Giving it up removes our own node only: a session may have ended unheard, and another's node may
+  stand there.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class ExclusiveClaim:
         self._lost = lost
         self._timer: asyncio.TimerHandle | None = None
         self._end_watch: Callable[[], None] | None = None
+        self._held = False
+        self._seen = SessionState.CONNECTED  # while it is being taken
 
     async def acquire(self, what: str) -> None:
         """Take the claim, waiting a session timeout (and a little) for one that a crash left.
@@ -51,14 +55,21 @@ class ExclusiveClaim:
         changed = asyncio.Event()
         end_watch = self._store.watch(self._path, lambda _path: changed.set())
         deadline = asyncio.get_running_loop().time() + self._timeout_s + _MARGIN_S
+        self._end_watch = self._store.watch_session(self._session_changed)
         try:
             while not await self._try():
                 await self._wait(changed, deadline, what)
+        except BaseException:
+            self._stop_watching()
+            raise
         finally:
             end_watch()
-        self._end_watch = self._store.watch_session(self._session_changed)
+        self._held = True
+        if self._seen is not SessionState.CONNECTED:
+            self._session_changed(self._seen)
 
     async def _try(self) -> bool:
+        self._seen = SessionState.CONNECTED
         try:
             await self._store.create(self._path, self._about.encode(), CreateMode.EPHEMERAL)
         except NodeExistsError:
@@ -90,6 +101,10 @@ class ExclusiveClaim:
             return "nobody any more"
 
     def _session_changed(self, state: SessionState) -> None:
+        if not self._held:
+            if self._seen is not SessionState.EXPIRED:
+                self._seen = state
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -117,6 +132,7 @@ class ExclusiveClaim:
             return
         self._stop_watching()
         try:
-            await self._store.delete(self._path)
+            if (await self._store.get(self._path)).value == self._about.encode():
+                await self._store.delete(self._path)
         except MetadataError as error:  # then it goes with the session
             log.warning("the claim could not be given up", path=self._path, error=str(error))

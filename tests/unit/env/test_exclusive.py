@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,7 @@ class SessionOnly:
     def __init__(self) -> None:
         self.listeners: Listeners[SessionState] = Listeners()
         self.nodes: dict[str, bytes] = {}
+        self.while_creating: list[SessionState] = []
 
     async def create(
         self, path: str, value: bytes, mode: CreateMode = CreateMode.PERSISTENT
@@ -80,6 +82,9 @@ class SessionOnly:
         if path in self.nodes:
             raise NodeExistsError(path)
         self.nodes[path] = value
+        for state in self.while_creating:
+            self.tell(state)
+            await asyncio.sleep(0.001)
         return path
 
     async def delete(self, path: str, version: int = -1) -> None:
@@ -95,12 +100,18 @@ class SessionOnly:
         self.listeners.notify(asyncio.get_running_loop(), state)
 
 
-def session(steps: list[SessionState | float], timeout_ms: int = 50) -> list[str]:
-    """What a holder is told when its session goes through ``steps`` (numbers: seconds)."""
+def session(
+    steps: list[SessionState | float],
+    timeout_ms: int = 50,
+    while_creating: Sequence[SessionState] = (),
+) -> list[str]:
+    """What a holder is told when its session goes through ``steps`` (numbers: seconds), and before
+    that through ``while_creating``, until the answer to its claim has come."""
     lost: list[str] = []
 
     async def run() -> None:
         store = SessionOnly()
+        store.while_creating += while_creating
         held = claim(store, "me", lost, timeout_ms)  # type: ignore[arg-type]
         await held.acquire("x")
         for step in steps:
@@ -124,6 +135,31 @@ def test_out_of_sight_for_a_session_timeout_is_lost_too() -> None:
 
 def test_out_of_sight_for_a_moment_is_not() -> None:
     assert session([SessionState.SUSPENDED, SessionState.CONNECTED, 0.2]) == []
+
+
+def test_a_session_that_ends_while_the_claim_is_answered_is_noticed() -> None:
+    suspended, connected = SessionState.SUSPENDED, SessionState.CONNECTED
+    assert session([0.2], while_creating=[suspended]) == [
+        "the metadata store was out of reach for 0.05 s"
+    ]
+    assert session([0.2], while_creating=[suspended, connected]) == []
+    assert session([0.2], while_creating=[suspended, SessionState.EXPIRED, connected]) == [
+        "the metadata session expired"
+    ]
+
+
+def test_the_claim_of_another_is_left_alone() -> None:
+    async def run() -> None:
+        store = await SqliteMetadataStore.open(":memory:")
+        held = claim(store, "first", [])
+        await held.acquire("x")
+        await store.delete(PATH)  # with a session that ended unheard
+        await store.create(PATH, b"second", CreateMode.EPHEMERAL)
+        await held.release()
+        assert (await store.get(PATH)).value == b"second"
+        await store.close()
+
+    asyncio.run(run())
 
 
 def test_a_loss_is_told_once() -> None:
