@@ -149,6 +149,7 @@ class CountingConnection(sqlite3.Connection):
 
     commits = 0
     failing = 0
+    failing_rollbacks = 0
 
     def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
         if sql == "COMMIT":
@@ -157,6 +158,12 @@ class CountingConnection(sqlite3.Connection):
                 self.failing -= 1
                 raise sqlite3.OperationalError("database or disk is full")
         return super().execute(sql, parameters)  # type: ignore[arg-type]
+
+    def rollback(self) -> None:
+        if self.failing_rollbacks:
+            self.failing_rollbacks -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        super().rollback()
 
 
 @pytest.fixture
@@ -218,6 +225,23 @@ def test_a_full_disk_fails_the_whole_batch_and_nothing_is_kept(
         await store.create("/a", b"")
         assert await store.children("/") == ["a"]
         await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_disk_that_fails_a_rollback_too_stops_nothing_for_ever(
+    tmp_path: Path, connection: list[CountingConnection]
+) -> None:
+    async def main() -> None:
+        store = await SqliteMetadataStore.open(tmp_path / "m.db")
+        connection[0].failing = connection[0].failing_rollbacks = 1
+        async with asyncio.timeout(60):
+            for _ in range(2):
+                with pytest.raises(MetadataError):
+                    await store.create("/a", b"")
+            assert await store.children("/") == []
+            await store.create("/a", b"")
+            await store.close()
 
     asyncio.run(main())
 
