@@ -18,7 +18,7 @@ from magnetar.model.errors import LedgerClosedError, LedgerError, MetadataError
 from magnetar.model.ids import BookieId
 from tests.sim.mutants.mutant import Mutant, replaced
 
-SEEDS_MAX = 1000
+SEEDS_MAX = 2000
 
 
 async def _change_at_once(self: Any, replacements: dict[int, BookieId]) -> None:

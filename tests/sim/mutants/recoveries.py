@@ -19,7 +19,7 @@ from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import BookieUnavailableError
 from tests.sim.mutants.mutant import Mutant, replaced
 
-SEEDS_MAX = 600
+SEEDS_MAX = 1500
 RETRY_S = 0.2
 
 
