@@ -25,7 +25,7 @@ from magnetar.log.seam import AppendDone, Buffer
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST, Position
-from tests.unit.log.doubles import NAME, MemoryWriter, Process, World
+from tests.unit.log.doubles import NAME, MemoryWriter, Outcomes, Process, World
 
 ENTRIES = 400_000
 ENTRY = bytes(1060)
@@ -93,8 +93,9 @@ def ignore(error: MagnetarError | None, ledger_id: int, first: int, count: int) 
 async def open_log() -> tuple[ManagedLog, FreeWriter]:
     process = Process(World())
     log = await process.store(LedgerConfig(ledger_entries_max=1 << 30)).open(NAME)
-    log.append([b"first"], ignore)
-    await log.wait_past(EARLIEST)
+    first = Outcomes()
+    log.append([b"first"], first)
+    await first.wait(1)
     writer = process.ledgers.writers[-1]
     writer.__class__ = FreeWriter
     assert isinstance(writer, FreeWriter)

@@ -112,7 +112,6 @@ class MemoryLog:
         self._pending: list[tuple[list[bytes], AppendDone]] = []
         self._scheduled = False
         self._cursors: dict[str, MemoryCursor] = {}
-        self._changed = asyncio.Event()
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -140,7 +139,6 @@ class MemoryLog:
             Entry(1 + i // size, i % size, data, len(HEADER)) for i, data in enumerate(datas, start)
         ]
         stop = len(self._entries)
-        self._changed.set()
         while start < stop:
             run = min(stop, (start // size + 1) * size)
             done(None, 1 + start // size, start % size, run - start)
@@ -215,12 +213,6 @@ class MemoryLog:
             if total > max_bytes and count:
                 return found[:count]
         return found
-
-    async def wait_past(self, position: Position) -> Position:
-        while self.confirmed <= position:
-            self._changed.clear()
-            await self._changed.wait()
-        return self.confirmed
 
     async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
         await asyncio.sleep(0)

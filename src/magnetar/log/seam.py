@@ -151,10 +151,6 @@ class Log(Protocol):
         """As ``read_cached`` from wherever the entries lie. Steps over trimmed ledgers."""
         ...
 
-    async def wait_past(self, position: Position) -> Position:
-        """Wait until ``confirmed`` is past ``position``; returns it."""
-        ...
-
     async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
         """The first position whose entry is ``wanted`` (which must be monotone: False then
         True), by binary search; the place after ``confirmed`` if none is."""

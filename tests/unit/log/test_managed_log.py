@@ -323,17 +323,16 @@ def test_a_log_taken_over_is_fenced_here_and_loses_nothing() -> None:
         world = World()
         old = await Process(world).store().open(NAME)
         await publish(old, 0, 5)
-        waiting = asyncio.ensure_future(old.wait_past(old.confirmed))
-        await asyncio.sleep(0)
+        told: list[LogFencedError] = []
+        old.watch_lost(told.append)
         new = await Process(world).store().open(NAME)
         outcomes = Outcomes()
         old.append([b"late"], outcomes)
         await outcomes.wait(1)
         assert isinstance(outcomes.errors[0], LogFencedError)
-        with pytest.raises(LogFencedError):
-            await waiting
         old.append([b"later"], outcomes)
         await outcomes.wait(2)
+        assert len(told) == 1
         await publish(new, 5, 5)
         assert values(await read_all(new)) == list(range(10))
         await old.close()
@@ -373,25 +372,23 @@ def test_closing_finishes_what_is_pending_and_refuses_the_rest_in_order() -> Non
         assert isinstance(outcomes.errors[0], LogClosedError)
         assert all(ledger.closed for ledger in process.world.ledgers.values())
         with pytest.raises(LogClosedError):
-            await log.wait_past(LATEST)
+            await log.open_cursor("late", LATEST)
 
     asyncio.run(scenario())
 
 
-def test_wait_past_wakes_when_the_next_entry_is_confirmed() -> None:
+def test_only_what_is_confirmed_is_read() -> None:
     async def scenario() -> None:
         process = Process(World())
         log = await process.store().open(NAME)
         process.ledgers.hold = True
-        waiting = asyncio.ensure_future(log.wait_past(log.confirmed))
         outcomes = Outcomes()
         log.append([b"x"], outcomes)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert not waiting.done()
         assert log.read_cached(EARLIEST, 1, 1000) == []  # in memory, but not confirmed
         process.ledgers.writers[-1].confirm()
-        assert (await waiting).entry_id == 0
+        assert log.confirmed.entry_id == 0
         assert len(log.read_cached(EARLIEST, 1, 1000) or []) == 1
 
     asyncio.run(scenario())

@@ -70,7 +70,6 @@ class AppenderState(Enum):
 class AppenderEvents:
     """What the log wants to know; called on the loop."""
 
-    confirmed: Callable[[], None]
     lost: Callable[[LogFencedError], None]
     rolled: Callable[[], None]
 
@@ -180,7 +179,6 @@ class Appender:
             return
         self._chain.confirm(first + count - 1)
         self._open.confirm(ledger_id, first, count)
-        self._events.confirmed()
         if not self._open.sent:
             if self.state is AppenderState.ROLLING:
                 self._begin_opening()
@@ -283,7 +281,6 @@ class Appender:
             self._former = None
             self._store.close_last(self._now_ms(), last + 1, stored_bytes)
             self._open.settle(former.ledger_id, last, former.payload_offset)
-            self._events.confirmed()
 
     async def _end(self, former: _OpenLedger) -> tuple[int, int]:
         """Close a ledger, by recovery if its writer cannot: its last entry and its bytes."""

@@ -83,7 +83,7 @@ class ManagedLog:
         self._chain = store.chain
         self._scope = TaskScope(f"log/{name}")
         self._tail = context.tail_cache.tail()
-        events = AppenderEvents(self._on_confirmed, self._on_lost, self._on_rolled)
+        events = AppenderEvents(self._on_lost, self._on_rolled)
         self._appender = Appender(
             store,
             context.ledgers,
@@ -106,7 +106,6 @@ class ManagedLog:
         self._cursors: dict[str, ManagedCursor] = {}
         self._deleted: dict[str, ManagedCursor] = {}  # something of them is left
         self._cursor_lock = asyncio.Lock()
-        self._waiters: list[tuple[Position, asyncio.Future[Position]]] = []
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
@@ -120,24 +119,10 @@ class ManagedLog:
     def pending_bytes(self) -> int:
         return self._appender.pending_bytes
 
-    def _on_confirmed(self) -> None:
-        if not self._waiters:
-            return
-        confirmed = self._chain.confirmed
-        waiters, self._waiters = self._waiters, []
-        for position, waiter in waiters:
-            if waiter.done():
-                continue
-            if confirmed > position:
-                waiter.set_result(confirmed)
-            else:
-                self._waiters.append((position, waiter))
-
     def _on_lost(self, error: LogFencedError) -> None:
         """Another broker owns the log."""
         self.lost = error
         self._appender.lose(error)
-        self._fail_waiters(error)
         self._tell_lost(error)
 
     def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
@@ -149,12 +134,6 @@ class ManagedLog:
         watchers, self._lost_watchers = self._lost_watchers, []
         for lost in watchers:
             asyncio.get_running_loop().call_soon(lost, error)
-
-    def _fail_waiters(self, error: MagnetarError) -> None:
-        waiters, self._waiters = self._waiters, []
-        for _, waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
 
     # -- positions ----------------------------------------------------------------------------
 
@@ -186,15 +165,6 @@ class ManagedLog:
         if self._closed:
             raise LogClosedError(f"log {self.name} is closed")
         return await self._catch_up.read(start, max_entries, max_bytes)
-
-    async def wait_past(self, position: Position) -> Position:
-        self._require_open()
-        confirmed = self._chain.confirmed
-        if confirmed > position and confirmed.entry_id >= 0:
-            return confirmed
-        waiter: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self._waiters.append((position, waiter))
-        return await waiter
 
     async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
         """See the seam; reads about log2(entries) entries. Searches by ordinal, which neither
@@ -415,7 +385,6 @@ class ManagedLog:
             except MagnetarError as error:
                 errors.append(error)
         await self._scope.close()
-        self._fail_waiters(LogClosedError(f"log {self.name} is closed"))
         self._tail.clear()
         if errors and self.lost is None:
             raise LogError(

@@ -114,7 +114,7 @@ class ManagedLogStore:
                 cursor = decode_name(segment)
                 if not await self._finish_cursor_deletion(name, cursor):
                     await opened.recover_cursor(cursor)
-        except MagnetarError:
+        except BaseException:
             await opened.abandon()
             raise
         opened.delete_left_nowait()
