@@ -22,7 +22,7 @@ def _record_without_compare() -> AbstractContextManager[None]:
     async def update(self: Any, change: Callable[[Any], Any]) -> Any:
         async with self._lock:
             wanted = change(self.record)
-            self._version = await self._store.put(self.path, self._encode(wanted), -1)
+            await self._store.put(self.path, self._encode(wanted), -1)
             self.record = wanted
             return wanted
 
