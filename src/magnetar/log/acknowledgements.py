@@ -206,8 +206,8 @@ class AckState:
             self.version += 1
             return True
         holes = self._holes.get(ledger_id)
-        if holes is not None and entry_id in holes:
-            return False
+        if entry_id < 0 or (holes is not None and entry_id in holes):
+            return False  # -1 is the place before a ledger's first entry: clients do name it
         for bitmaps in (self._holes, self._changed):
             bitmap = bitmaps.get(ledger_id)
             if bitmap is None:
@@ -252,7 +252,7 @@ class AckState:
         acknowledged (now or before). ``batch_size`` says how many of the bits count."""
         if self.is_acknowledged(*position):
             return True
-        if position.entry_id > self._chain.last_entry(position.ledger_id):
+        if not 0 <= position.entry_id <= self._chain.last_entry(position.ledger_id):
             return False
         count = min(batch_size, 64 * len(ack_set))
         bits = ack_set_bits(ack_set) & ((1 << count) - 1)

@@ -166,6 +166,17 @@ def test_future_positions_cannot_be_acknowledged() -> None:
     assert state.mark_delete == chain.confirmed
 
 
+def test_the_place_before_a_ledgers_first_entry_is_no_entry() -> None:
+    state = AckState(Chain([LedgerInfo(1, 5, 5, 1, 2), LedgerInfo(2, 5, 5, 1, 2)]), Position(1, -1))
+    assert not state.acknowledge([Position(2, -1)])
+    assert not state.acknowledge([Position(2, -1), Position(2, -2)])
+    assert not state.acknowledge_batch(Position(2, -1), 5, [0])
+    assert not state.acknowledge_batch(Position(2, -1), 5, [3])
+    assert state.simple
+    assert state.acknowledge_cumulative(Position(2, -1))
+    assert state.mark_delete == Position(1, 4)
+
+
 def test_trimmed_ledgers_count_as_acknowledged() -> None:
     chain = make_chain()
     state = AckState(chain, Position(3, 1))
