@@ -428,6 +428,30 @@ def test_reading_with_little_memory_goes_to_the_bookies(cache_bytes: int) -> Non
     asyncio.run(scenario())
 
 
+def test_a_ledger_that_moved_is_read_where_it_lies_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        log = await Process(World()).store(LedgerConfig(tail_cache_bytes=0)).open(NAME)
+        await publish(log, 0, 5)
+        read, gone, used = MemoryReader.read, list[MemoryReader](), list[MemoryReader]()
+
+        async def read_unless_gone(
+            self: MemoryReader, first_entry_id: int, max_entries: int, max_bytes: int
+        ) -> list[Entry]:
+            used.append(self)
+            if self in gone:
+                raise LedgerError("no bookie that this reader knows of has the entry")
+            return await read(self, first_entry_id, max_entries, max_bytes)
+
+        monkeypatch.setattr(MemoryReader, "read", read_unless_gone)
+        assert values(await log.read(EARLIEST, 1, 1)) == [0]
+        gone += used
+        with pytest.raises(LedgerError):
+            await log.read(EARLIEST, 1, 1)
+        assert values(await log.read(EARLIEST, 1, 1)) == [0]
+
+    asyncio.run(scenario())
+
+
 def test_find_first_finds_the_boundary_wherever_it_is() -> None:
     async def scenario() -> None:
         log = await Process(World()).store(SMALL).open(NAME)

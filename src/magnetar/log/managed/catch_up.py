@@ -153,7 +153,13 @@ class CatchUp:
         ledger_id, first = position
         last = self._chain.last_entry(ledger_id)
         reader = await self._reader(ledger_id, last)
-        found = await reader.read(first, min(max_entries, last - first + 1), max_bytes)
+        try:
+            found = await reader.read(first, min(max_entries, last - first + 1), max_bytes)
+        except MagnetarError:
+            # The ledger may have moved to other bookies: whoever tries again asks where it lies.
+            if self._readers.get(ledger_id) is reader:
+                del self._readers[ledger_id]
+            raise
         if not found:
             raise NoEntryError(f"log {self._name}: nothing was read at {position}")
         return found
