@@ -79,6 +79,9 @@ class BookieConfig:
     flush_interval_ms: int = field(
         default=10_000, metadata={"meaning": "longest time between flushes", "least": 10}
     )
+    ledgers_kept_max: int = field(
+        default=16_384, metadata={"meaning": "ledgers kept in memory once written", "least": 100}
+    )
     entry_log_bytes_max: int = field(
         default=1 << 30,
         metadata={"meaning": "size at which an entry log is closed", "least": 1 << 20},

@@ -137,7 +137,7 @@ class Bookie:
             Journal(index, directory, disk, config.journal, self._metrics, self._sleep)
             for index, directory in enumerate(directories)
         ]
-        self._table = LedgerTable(self._storages, self._journals)
+        self._table = LedgerTable(self._storages, self._journals, config.ledgers_kept_max)
         self._fences = Fences(self._table, self._admission, self._reads)
         self._adds = Adds(self._table, self._admission, self._fences, self._reads, config)
         self._upkeep = Upkeep(

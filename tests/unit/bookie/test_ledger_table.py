@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import FENCE, Bookie
-from magnetar.bookie.ledgers import ledger_table
 from magnetar.model.errors import FencedError
 from tests.unit.bookie.storage_kit import (
     KEY,
@@ -43,15 +42,12 @@ async def fill(bookie: Bookie) -> None:
         await bookie.read_entry(ledger_id, 0, FENCE, KEY)
 
 
-def test_a_ledger_whose_flush_has_failed_is_not_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_whose_flush_has_failed_is_not_forgotten(tmp_path: Path) -> None:
     """Another directory's flushes succeed meanwhile, and let go of clean ledgers."""
-    monkeypatch.setattr(ledger_table, "LEDGERS_KEPT_MAX", 4)
 
     async def scenario() -> None:
         disk = FailingDisk()
-        config = settings(tmp_path, ledgers=2, flush_interval_ms=50)
+        config = settings(tmp_path, ledgers=2, flush_interval_ms=50, ledgers_kept_max=4)
         async with running(config, disk) as bookie:
             await fill(bookie)
             await asyncio.sleep(0.5)
@@ -67,15 +63,11 @@ def test_a_ledger_whose_flush_has_failed_is_not_forgotten(
     asyncio.run(scenario())
 
 
-def test_clean_ledgers_are_forgotten_and_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_table, "LEDGERS_KEPT_MAX", 4)
-
+def test_clean_ledgers_are_forgotten_and_come_back(tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = FailingDisk()
         disk.failing = False
-        config = settings(tmp_path, ledgers=2, flush_interval_ms=50)
+        config = settings(tmp_path, ledgers=2, flush_interval_ms=50, ledgers_kept_max=4)
         async with running(config, disk) as bookie:
             await fill(bookie)
             async with asyncio.timeout(60):

@@ -13,11 +13,14 @@ from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledgers.ledger_state import LedgerState
 from magnetar.bookie.storage.storage import LedgerStorage
 
-LEDGERS_KEPT_MAX = 16_384
-
 
 class LedgerTable:
-    def __init__(self, storages: Sequence[LedgerStorage], journals: Sequence[Journal]) -> None:
+    """``kept_max``: ledgers in memory past which clean ones are forgotten."""
+
+    def __init__(
+        self, storages: Sequence[LedgerStorage], journals: Sequence[Journal], kept_max: int
+    ) -> None:
+        self._kept_max = kept_max
         self.storages = storages
         self.journals = journals
         self._states: dict[int, LedgerState] = {}
@@ -62,7 +65,7 @@ class LedgerTable:
 
     def shrink(self) -> None:
         """Forget clean ledgers when too many are in memory. Call after a flush, on the loop."""
-        if len(self._states) <= LEDGERS_KEPT_MAX:
+        if len(self._states) <= self._kept_max:
             return
         dirty = set().union(*[storage.unwritten() for storage in self.storages])
         idle = [
@@ -70,5 +73,5 @@ class LedgerTable:
             for ledger_id, state in self._states.items()
             if ledger_id not in dirty and (state.fence_durable or not state.fenced)
         ]
-        for ledger_id in idle[: len(self._states) - LEDGERS_KEPT_MAX // 2]:
+        for ledger_id in idle[: len(self._states) - self._kept_max // 2]:
             del self._states[ledger_id]
