@@ -284,7 +284,7 @@ class MemoryLogStore:
 
     async def delete(self, name: str) -> None:
         await asyncio.sleep(0)
-        del self.logs[name]
+        self.logs.pop(name, None)
 
     async def names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.logs if name.startswith(prefix))

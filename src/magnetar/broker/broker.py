@@ -8,6 +8,7 @@ the port, clients are sent away, logs are closed, tasks end, connections end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -30,6 +31,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import LogStats, LogStore
 from magnetar.metrics import Metrics
+from magnetar.model.errors import TopicNotFoundError
 
 log = structlog.get_logger(__name__)
 
@@ -187,7 +189,7 @@ class Broker:
         if not force:
             self._check_unused(parts)
         for part in parts:
-            if await self._topics.exists(part):
+            with contextlib.suppress(TopicNotFoundError):  # never used, or deleted already
                 await self._topics.delete(part, force)
         await self._namespaces.delete_partitioned(name)
 

@@ -170,10 +170,12 @@ class Topics:
     async def delete(self, name: TopicName, force: bool) -> None:
         """Delete a topic for good. Raises ``TopicNotFoundError``, ``NotAllowedError`` if
         somebody is connected and ``force`` is not set, ``ServiceNotReadyError`` while it is being
-        deleted already: the second would delete what is made under the name after the first."""
+        deleted already: the second would delete what is made under the name after the first.
+
+        A deletion that failed half way leaves a topic that does not exist and data that do: they
+        are deleted too when it is asked for again."""
+        existed = await self.exists(name)
         topic = self._open.get(name)
-        if topic is None and not await self._store.exists(name.log_name):
-            raise TopicNotFoundError(f"topic {name} does not exist")
         if topic is not None and not force:
             topic.check_unused()
         if name in self._deleting:
@@ -182,12 +184,15 @@ class Topics:
         try:
             for under_way in (self._loading.get(name), self._closing.get(name)):
                 if under_way is not None:
-                    await asyncio.shield(under_way)
+                    existed = True  # made meanwhile, perhaps
+                    await asyncio.wait([under_way])
             await self._unload(name)
             await self._store.delete(name.log_name)
             await self._namespaces.forget_topic(name)
         finally:
             del self._deleting[name]
+        if not existed and topic is None:
+            raise TopicNotFoundError(f"topic {name} does not exist")
 
     async def _unload(self, name: TopicName) -> None:
         topic = self._open.pop(name, None)

@@ -219,6 +219,37 @@ def test_one_deletion_at_a_time() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_deletion_that_failed_half_way_is_finished_by_the_next(partitions: int) -> None:
+    async def scenario(world: World) -> None:
+        broker, peer = world.broker, world.peer()
+        if partitions:
+            await broker.create_partitioned("t", partitions)
+            await peer.produce(topic="t-partition-0")
+        else:
+            await peer.produce()
+        peer.lose()
+        delete, calls = world.store.delete, list[str]()
+
+        async def half(name: str) -> None:
+            calls.append(name)
+            await delete(name)  # it exists no more, but something of it is left
+            if len(calls) == 1:
+                raise MetadataUnavailableError("no answer")
+
+        world.store.delete = half  # type: ignore[method-assign]
+        with pytest.raises(MetadataUnavailableError):
+            await broker.delete(TOPIC)
+        if partitions:
+            await broker.delete(TOPIC)
+        else:
+            with pytest.raises(TopicNotFoundError):
+                await broker.delete(TOPIC)
+        assert calls.count(calls[0]) == 2
+
+    run(scenario)
+
+
 def test_deleting_a_subscription() -> None:
     async def scenario(world: World) -> None:
         broker, peer = world.broker, world.peer()
