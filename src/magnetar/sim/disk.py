@@ -2,9 +2,10 @@
 
 Rules:
 
-* A machine's disk is one device: operations of all lanes follow one another, each at a virtual
-  time of its own. A job of a lane computes at once, but what it did to the disk counts from the
-  times of its operations: a crash in the middle of a job leaves its first half.
+* A machine's disk is one device, unless directories are mounted on others: operations of all lanes
+  on a device follow one another, each at a virtual time of its own. A job of a lane computes at
+  once, but what it did to the disk counts from the times of its operations: a crash in the middle
+  of a job leaves its first half.
 * Bytes are durable when a ``datasync`` of their file was through before the crash; a name
   (created, renamed, removed) when a ``sync_dir`` of its directory was.
 * A killed process loses nothing that was written. A power cut keeps of the unsynced writes any
@@ -12,7 +13,8 @@ Rules:
 * A hole that is punched is a write of zeros that gives whole blocks back; a block that a power cut
   leaves otherwise is there again.
 * Faults: full (``ENOSPC``), broken (``EIO``; after a failed sync the unsynced bytes are doomed:
-  a later sync does not make them durable), slow, wiped, rotten (a byte differs).
+  a later sync does not make them durable), slow, wiped, rotten (a byte differs), sectors that
+  cannot be read until they are written again. One device may suffer them and the others not.
 * Threads that stall: with ``stall_chance`` a reading lane's job has asked the index when it was
   handed over, and opens the file only now, as much as ``STALL_S`` later: what it knows may have
   become wrong meanwhile.
@@ -24,12 +26,23 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import structlog
 
-from magnetar.env.disk import BLOCK_BYTES, SECTOR_BYTES, Buffer, DiskFile, DiskSpace, Lane
+from magnetar.env.disk import (
+    BLOCK_BYTES,
+    PAGE_BYTES,
+    SECTOR_BYTES,
+    Buffer,
+    DiskFile,
+    DiskSpace,
+    Lane,
+)
+from magnetar.model.errors import BookieIOError
+from magnetar.sim.devices import Device
 from magnetar.sim.index import IndexData, SimIndex
+from magnetar.sim.inodes import Directory, Inode, Write
 from magnetar.sim.loop import SimLoop
 
 log = structlog.get_logger(__name__)
@@ -47,158 +60,14 @@ STALL_S = (0.005, 0.03, 0.3)
 _ENOSPC, _EIO = 28, 5
 
 
-class _Write:
-    """``through_s``: when it is on the platter; None while nobody has asked for that."""
-
-    __slots__ = ("at_s", "data", "offset", "through_s")
-
-    def __init__(self, at_s: float, offset: int, data: bytes) -> None:
-        self.at_s = at_s
-        self.offset = offset
-        self.data = data
-        self.through_s: float | None = None
-
-    def durable(self, now_s: float) -> bool:
-        return self.through_s is not None and self.through_s <= now_s
-
-
-class Inode:
-    """A file's bytes: as its readers see them, as they are on the platter, and what lies
-    between."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.durable = bytearray()
-        self.pending: list[_Write] = []
-        self.holes: dict[int, None] = {}
-        """Blocks that were given back, by number."""
-
-    @property
-    def stored_bytes(self) -> int:
-        return len(self.data) - BLOCK_BYTES * len(self.holes)
-
-    def blocks(self, offset: int, byte_count: int) -> range:
-        """That are touched."""
-        return range(offset // BLOCK_BYTES, -(-(offset + byte_count) // BLOCK_BYTES))
-
-    def punch(self, at_s: float, offset: int, byte_count: int) -> None:
-        byte_count = min(byte_count, len(self.data) - offset)
-        if byte_count > 0:
-            self.write(at_s, offset, bytes(byte_count))
-            first = -(-offset // BLOCK_BYTES)
-            self.holes.update(dict.fromkeys(range(first, (offset + byte_count) // BLOCK_BYTES)))
-
-    def _is_zero(self, block: int) -> bool:
-        start = block * BLOCK_BYTES
-        return self.data[start : start + BLOCK_BYTES] == bytes(BLOCK_BYTES)
-
-    def write(self, at_s: float, offset: int, data: bytes) -> _Write:
-        _put(self.data, offset, data)
-        for block in self.blocks(offset, len(data)) if self.holes else ():
-            self.holes.pop(block, None)
-        write = _Write(at_s, offset, data)
-        self.pending.append(write)
-        return write
-
-    def sync(self, through_s: float) -> None:
-        for write in self.pending:
-            if write.through_s is None:
-                write.through_s = through_s
-
-    def settle(self, now_s: float) -> None:
-        """Take into ``durable`` what is on the platter by now and has nothing open before it."""
-        count = 0
-        for write in self.pending:
-            if not write.durable(now_s):
-                break
-            _put(self.durable, write.offset, write.data)
-            count += 1
-        del self.pending[:count]
-
-    def doom(self) -> None:
-        """A sync failed: what was waiting will never be durable, though readers see it."""
-        self.pending = [write for write in self.pending if write.through_s is not None]
-
-    def crash(self, now_s: float, keep: Callable[[_Write], Sequence[_Write]]) -> None:
-        self.settle(now_s)
-        left: list[_Write] = []
-        for write in self.pending:
-            if write.durable(now_s):
-                left.append(write)
-            elif write.at_s <= now_s:
-                left.extend(keep(write))
-        for write in left:
-            if not write.durable(now_s):
-                write.through_s = None
-        self.pending = left
-        self.data = bytearray(self.durable)
-        for write in left:
-            _put(self.data, write.offset, write.data)
-        self.holes = {block: None for block in self.holes if self._is_zero(block)}
-
-
-def _put(data: bytearray, offset: int, piece: bytes) -> None:
-    if offset > len(data):
-        data.extend(bytes(offset - len(data)))
-    data[offset : offset + len(piece)] = piece
-
-
-class _NameChange(NamedTuple):
-    at_s: float
-    old: str | None
-    new: str | None
-    inode: Inode
-
-
-class Directory:
-    """Names, and changes to them that are not durable yet."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, Inode] = {}
-        self.durable: dict[str, Inode] = {}
-        self.pending: list[_NameChange] = []
-        self.syncs: list[tuple[float, int]] = []
-
-    def change(self, at_s: float, old: str | None, new: str | None, inode: Inode) -> None:
-        change = _NameChange(at_s, old, new, inode)
-        _rename(self.names, change)
-        self.pending.append(change)
-
-    def settle(self, now_s: float) -> None:
-        covered = 0
-        while self.syncs and self.syncs[0][0] <= now_s:
-            covered = self.syncs.pop(0)[1]
-        if covered:
-            for change in self.pending[:covered]:
-                _rename(self.durable, change)
-            del self.pending[:covered]
-            self.syncs = [(at_s, count - covered) for at_s, count in self.syncs]
-
-    def crash(self, now_s: float, keep: Callable[[int], int]) -> None:
-        """``keep`` says how many of the changes that are not durable stay."""
-        self.settle(now_s)
-        self.syncs.clear()
-        begun = [change for change in self.pending if change.at_s <= now_s]
-        self.pending = begun[: keep(len(begun))]
-        self.names = dict(self.durable)
-        for change in self.pending:
-            _rename(self.names, change)
-
-
-def _rename(names: dict[str, Inode], change: _NameChange) -> None:
-    if change.old is not None:
-        names.pop(change.old, None)
-    if change.new is not None:
-        names[change.new] = change.inode
-
-
 class SimFile:
     """``env.disk.DiskFile``."""
 
-    __slots__ = ("_disk", "_inode", "path")
+    __slots__ = ("_device", "_disk", "_inode", "path")
 
     def __init__(self, disk: SimDisk, path: Path, inode: Inode) -> None:
         self._disk = disk
+        self._device = disk.device(path)
         self._inode = inode
         self.path = path
 
@@ -212,26 +81,38 @@ class SimFile:
             self._inode.doom()
             raise
         self._inode.settle(self._disk.loop.time())
-        write.through_s = self._disk.spend(SYNC_S)
+        write.through_s = self._disk.spend(SYNC_S, self._device)
 
-    def _write(self, parts: Sequence[Buffer], offset: int) -> _Write:
-        disk, inode = self._disk, self._inode
+    def _write(self, parts: Sequence[Buffer], offset: int) -> Write:
+        disk, inode, device = self._disk, self._inode, self._device
         data = b"".join(parts)
         growth = max(0, offset + len(data) - len(inode.data))
         touched = inode.blocks(offset, len(data)) if inode.holes else range(0)
         filled = [block for block in touched if block in inode.holes]
         disk.check_writable(self.path)
-        if growth + BLOCK_BYTES * len(filled) > disk.free_bytes:
+        if growth + BLOCK_BYTES * len(filled) > disk.free_bytes_of(device):
             assert not filled, "nobody writes into what was given back"
-            inode.write(disk.spend(WRITE_S), offset, data[: max(0, len(data) - growth)])
+            inode.write(disk.spend(WRITE_S, device), offset, data[: max(0, len(data) - growth)])
+            disk.hinder(device)
             raise OSError(_ENOSPC, "No space left on device", str(self.path))
         disk.used_bytes += growth + BLOCK_BYTES * len(filled)
-        return inode.write(disk.spend(WRITE_S), offset, data)
+        return inode.write(disk.spend(WRITE_S, device), offset, data)
 
     def pread(self, byte_count: int, offset: int) -> bytes:
-        self._disk.spend(WRITE_S)
+        self._disk.spend(WRITE_S, self._device)
         self._disk.check_readable(self.path)
+        if self._inode.bad_sectors:
+            self._check_sectors(byte_count, offset)
         return bytes(self._inode.data[offset : offset + byte_count])
+
+    def _check_sectors(self, byte_count: int, offset: int) -> None:
+        """The kernel reads whole pages."""
+        start = offset - offset % PAGE_BYTES
+        end = -(-min(offset + byte_count, len(self._inode.data)) // PAGE_BYTES) * PAGE_BYTES
+        if not self._inode.readable(start, end - start):
+            self._disk.met_bad_sector()
+            self._disk.hinder(self._device)
+            raise OSError(_EIO, "Input/output error", str(self.path))
 
     def datasync(self) -> None:
         disk, inode = self._disk, self._inode
@@ -241,13 +122,13 @@ class SimFile:
             inode.doom()
             raise
         inode.settle(disk.loop.time())
-        inode.sync(disk.spend(SYNC_S))
+        inode.sync(disk.spend(SYNC_S, self._device))
 
     def punch(self, byte_count: int, offset: int) -> None:
         disk, inode = self._disk, self._inode
         disk.check_writable(self.path)
         before = inode.stored_bytes
-        inode.punch(disk.spend(WRITE_S), offset, byte_count)
+        inode.punch(disk.spend(WRITE_S, self._device), offset, byte_count)
         disk.used_bytes -= before - inode.stored_bytes
 
     def close(self) -> None:
@@ -272,37 +153,92 @@ class SimDisk:
         self.changed: Callable[[str, Path], None] = lambda what, path: None
         """Called when a file is made, removed or renamed, or an index points elsewhere: "create",
         "remove", "rename", "move"."""
+        self.met_bad_sector: Callable[[], None] = lambda: None
+        """Called when a read fails for a sector that cannot be read."""
+        self.found_ledger: Callable[[], None] = lambda: None
+        """Called when an index is asked for a ledger, and has it."""
+        self.open_indexes: dict[Path, None] = {}
+        """By the process that runs; one that crashes leaves none open."""
+        self.devices = [Device(None)]
+        """Those of single directories first, then the one of all else."""
         self._directories: dict[Path, Directory] = {}
-        self._busy_until_s = 0.0
+        self._in_job = False
+        self._job_s = 0.0
+        """When the operations of the job that runs are through; 0: it has had none."""
 
     # -- time and faults ----------------------------------------------------------------------
 
-    def spend(self, bounds_s: tuple[float, float]) -> float:
+    def mount(self, roots: Sequence[Path]) -> None:
+        """Have each of these directories on a device of its own."""
+        self.devices = [*map(Device, roots), self.devices[-1]]
+
+    def device(self, path: Path) -> Device:
+        return next(device for device in self.devices if device.holds(path))
+
+    def spend(self, bounds_s: tuple[float, float], device: Device) -> float:
         """One operation's time passes; returns when it is through."""
         low, high = bounds_s
-        cost_s = (low + (high - low) * self.random.random()) * self.slowness
-        self._busy_until_s = max(self._busy_until_s, self.loop.time()) + cost_s
-        return self._busy_until_s
+        slowness = self.slowness * device.slowness
+        cost_s = (low + (high - low) * self.random.random()) * slowness
+        end_s = max(device.busy_until_s, self._job_s, self.loop.time()) + cost_s
+        device.busy_until_s = end_s
+        if self._in_job:
+            self._job_s = end_s
+        if slowness > 1:
+            device.hindered_s = end_s
+        return end_s
+
+    def run_job(self, job: Callable[[], None]) -> float | None:
+        """Have a lane's job do its operations now; when they are through, None if it has none."""
+        self._in_job, self._job_s = True, 0.0
+        try:
+            job()
+        finally:
+            through_s, self._in_job, self._job_s = self._job_s, False, 0.0
+        return through_s or None
 
     @property
     def cursor_s(self) -> float:
-        """When all that was asked so far is through."""
-        return max(self._busy_until_s, self.loop.time())
+        """When all that the job that runs has asked so far is through."""
+        through_s = self._job_s or min(device.busy_until_s for device in self.devices)
+        return max(through_s, self.loop.time())
+
+    def hinder(self, device: Device) -> None:
+        device.hindered_s = max(device.hindered_s, self.cursor_s)
 
     @property
     def free_bytes(self) -> int:
         return max(0, self.capacity_bytes - self.used_bytes)
 
+    def free_bytes_of(self, device: Device) -> int:
+        if device.capacity_bytes is None:
+            return self.free_bytes
+        return max(0, min(self.free_bytes, device.capacity_bytes - self.used_bytes_of(device)))
+
+    def used_bytes_of(self, device: Device) -> int:
+        return sum(
+            inode.stored_bytes
+            for path, directory in self._directories.items()
+            if self.device(path) is device
+            for inode in directory.names.values()
+        )
+
     def check_writable(self, path: Path) -> None:
-        if self.fails_writes:
-            raise OSError(_EIO, "Input/output error", str(path))
+        self._check(path, self.fails_writes, "fails_writes")
 
     def check_readable(self, path: Path) -> None:
-        if self.fails_reads:
+        self._check(path, self.fails_reads, "fails_reads")
+
+    def _check(self, path: Path, failing: bool, attribute: str) -> None:
+        if not failing and len(self.devices) == 1:
+            return
+        device = self.device(path)
+        if failing or getattr(device, attribute):
+            self.hinder(device)
             raise OSError(_EIO, "Input/output error", str(path))
 
-    def sync_index(self) -> float:
-        return self.spend(SYNC_S)
+    def sync_index(self, path: Path) -> float:
+        return self.spend(SYNC_S, self.device(path))
 
     # -- Disk ---------------------------------------------------------------------------------
 
@@ -314,7 +250,7 @@ class SimDisk:
                 raise FileNotFoundError(2, "No such file or directory", str(path))
             self.check_writable(path)
             inode = Inode()
-            directory.change(self.spend(WRITE_S), None, path.name, inode)
+            directory.change(self.spend(WRITE_S, self.device(path)), None, path.name, inode)
             self.changed("create", path)
         return SimFile(self, path, inode)
 
@@ -338,7 +274,7 @@ class SimDisk:
             raise FileNotFoundError(2, "No such file or directory", str(old))
         inode = directory.names[old.name]
         self._release(directory.names.get(new.name))
-        directory.change(self.spend(WRITE_S), old.name, new.name, inode)
+        directory.change(self.spend(WRITE_S, self.device(new)), old.name, new.name, inode)
         self.changed("rename", new)
 
     def remove(self, path: Path) -> None:
@@ -348,7 +284,7 @@ class SimDisk:
             raise FileNotFoundError(2, "No such file or directory", str(path))
         inode = directory.names[path.name]
         self._release(inode)
-        directory.change(self.spend(WRITE_S), path.name, None, inode)
+        directory.change(self.spend(WRITE_S, self.device(path)), path.name, None, inode)
         self.changed("remove", path)
 
     def _release(self, inode: Inode | None) -> None:
@@ -359,7 +295,7 @@ class SimDisk:
         self.check_writable(path)
         directory = self._directory(path)
         directory.settle(self.loop.time())
-        directory.syncs.append((self.spend(SYNC_S), len(directory.pending)))
+        directory.syncs.append((self.spend(SYNC_S, self.device(path)), len(directory.pending)))
 
     def drop_cached(self, path: Path, start: int, end: int) -> None:
         """Advice; nothing follows from it."""
@@ -377,13 +313,17 @@ class SimDisk:
         return None if inode is None else bytes(inode.data)
 
     def space(self, path: Path) -> DiskSpace:
-        return DiskSpace(self.capacity_bytes, self.free_bytes)
+        device = self.device(path)
+        return DiskSpace(device.capacity_bytes or self.capacity_bytes, self.free_bytes_of(device))
 
     def lane(self, name: str) -> Lane:
         return SimLane(self, name.startswith("read-"))
 
     def open_index(self, path: Path) -> SimIndex:
-        """The location index in the directory ``path``."""
+        """The location index in the directory ``path``. Raises ``BookieIOError`` if it is open."""
+        if path in self.open_indexes:
+            raise BookieIOError(f"location index {path}: lock hold by current process")
+        self.open_indexes[path] = None
         return SimIndex(self, path, self.indexes.setdefault(path, IndexData()))
 
     def _directory(self, path: Path) -> Directory:
@@ -397,7 +337,9 @@ class SimDisk:
     def crash(self, power: bool) -> None:
         """The machine's process ends now; with ``power``, so does the page cache."""
         now_s, rng = self.loop.time(), self.random
-        self._busy_until_s = now_s
+        self.open_indexes.clear()
+        for device in self.devices:
+            device.busy_until_s = now_s
         keep_writes = self._torn if power else _keep_write
         seen: dict[int, None] = {}
         for directory in self._directories.values():
@@ -412,7 +354,7 @@ class SimDisk:
             self._settle_all()
         self.used_bytes = sum(inode.stored_bytes for inode in self._inodes())
 
-    def _torn(self, write: _Write) -> Sequence[_Write]:
+    def _torn(self, write: Write) -> Sequence[Write]:
         """What a power cut leaves of an unsynced write."""
         choice = self.random.random()
         if choice < 0.4:
@@ -424,7 +366,7 @@ class SimDisk:
             stop = min(end, (position // SECTOR_BYTES + 1) * SECTOR_BYTES)
             if self.random.random() < 0.5:
                 data = write.data[position - write.offset : stop - write.offset]
-                pieces.append(_Write(write.at_s, position, data))
+                pieces.append(Write(write.at_s, position, data))
             position = stop
         return pieces
 
@@ -482,7 +424,7 @@ def _written(name: str, inode: Inode) -> int:
     return len(inode.data.rstrip(b"\0")) if name.endswith(".journal") else 0
 
 
-def _keep_write(write: _Write) -> list[_Write]:
+def _keep_write(write: Write) -> list[Write]:
     return [write]
 
 
@@ -518,18 +460,16 @@ class SimLane:
             self._busy = False
             return
         self._disk.asked_s, job = self._jobs.pop(0)
-        before_s = self._disk.cursor_s
-        self._in_job = True
+        self._in_job, through_s = True, None
         try:
-            job()
+            through_s = self._disk.run_job(job)
         except Exception as error:  # as in the real lane
             log.error("job failed", error=repr(error), exc_info=error)
         finally:
             self._in_job = False
             self._disk.asked_s = None
-            after_s = self._disk.cursor_s
-            when_s = after_s if after_s > before_s else self._loop.time()
-            self._loop.call_at(max(when_s, self._last_post_s), self._work)
+            when_s = max(through_s or 0.0, self._last_post_s, self._loop.time())
+            self._loop.call_at(when_s, self._work)
 
     def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()

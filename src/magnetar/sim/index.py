@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.env.disk import DiskSpace
 from magnetar.model.errors import BookieIOError
 
 Rows = dict[tuple[int, int], tuple[int, int]]
@@ -26,16 +27,20 @@ class Device(Protocol):
     loop: asyncio.AbstractEventLoop
     asked_s: float | None
     changed: Callable[[str, Path], None]
-    fails_reads: bool
-    fails_writes: bool
 
-    @property
-    def free_bytes(self) -> int: ...
+    open_indexes: dict[Path, None]
+    found_ledger: Callable[[], None]
 
     @property
     def cursor_s(self) -> float: ...
 
-    def sync_index(self) -> float:
+    def space(self, path: Path) -> DiskSpace: ...
+
+    def check_readable(self, path: Path) -> None: ...
+
+    def check_writable(self, path: Path) -> None: ...
+
+    def sync_index(self, path: Path) -> float:
         """A sync's time passes; returns when it is through."""
         ...
 
@@ -101,14 +106,16 @@ class SimIndex(LocationIndex):
         self._disk = disk
         self._data = data
 
-    def _check(self, failing: bool) -> None:
-        if failing:
-            raise BookieIOError(f"location index {self.path}: Input/output error")
+    def _check(self, check: Callable[[Path], None]) -> None:
+        try:
+            check(self.path)
+        except OSError as error:
+            raise BookieIOError(f"location index {self.path}: Input/output error") from error
 
     def location(self, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
         """For a job that stalled, as it was when that looked; it looks again for the truth."""
         disk, key = self._disk, (ledger_id, entry_id)
-        self._check(disk.fails_reads)
+        self._check(disk.check_readable)
         if disk.asked_s is not None:
             asked_s, disk.asked_s = disk.asked_s, None
             moved = self._data.moved.get(key)
@@ -120,8 +127,11 @@ class SimIndex(LocationIndex):
         return sorted(entry_id for ledger, entry_id in self._data.rows if ledger == ledger_id)
 
     def ledger(self, ledger_id: int) -> bytes | None:
-        self._check(self._disk.fails_reads)
-        return self._data.records.get(ledger_id)
+        self._check(self._disk.check_readable)
+        record = self._data.records.get(ledger_id)
+        if record is not None:
+            self._disk.found_ledger()
+        return record
 
     def ledgers(self) -> Iterator[tuple[int, bytes]]:
         return iter(sorted(self._data.records.items()))
@@ -158,14 +168,15 @@ class SimIndex(LocationIndex):
         self._remember(old)
 
     def _change(self, change: Change) -> None:
-        self._check(self._disk.fails_writes)
-        if not self._disk.free_bytes:
+        self._check(self._disk.check_writable)
+        if not self._disk.space(self.path).free_bytes:
             raise BookieIOError(f"location index {self.path}: No space left on device")
         self._data.write(self._disk.cursor_s, change)
 
     def sync(self) -> None:
-        self._check(self._disk.fails_writes)
-        self._data.sync(self._disk.loop.time(), self._disk.sync_index())
+        self._check(self._disk.check_writable)
+        self._data.sync(self._disk.loop.time(), self._disk.sync_index(self.path))
 
     def close(self) -> None:
-        """Nothing is lost by it."""
+        """Nothing is lost by it, and it may be opened again."""
+        self._disk.open_indexes.pop(self.path, None)
