@@ -385,6 +385,7 @@ def test_a_former_owner_stores_nothing_more() -> None:
                 await late.wait_stored()
         assert acked(new.cursors()["s"], positions) == {positions[3]}
         assert acked(new.cursors()["idle"], positions) == set()
+        assert world.alive() == expected_ledgers(world, new)
         with pytest.raises(LogFencedError):
             await old.open_cursor("other", EARLIEST)
 

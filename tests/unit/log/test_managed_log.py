@@ -352,6 +352,7 @@ def test_a_former_owner_without_a_ledger_loses_at_its_first_append() -> None:
         assert isinstance(outcomes.errors[0], LogFencedError)
         await publish(new, 0, 3)
         assert values(await read_all(new)) == [0, 1, 2]
+        assert world.alive() == {ledger[0] for ledger in new.stats().ledgers}
 
     asyncio.run(scenario())
 

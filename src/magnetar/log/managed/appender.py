@@ -307,6 +307,9 @@ class Appender:
         now_ms = self._now_ms()
         try:
             await self._store.save(LedgerInfo(writer.ledger_id, created_ms=now_ms))
+        except LogFencedError:
+            await self._store.discard(writer.ledger_id)
+            raise
         except MagnetarError:
             self._store.leave(writer.ledger_id)  # whether or not the record names it
             raise

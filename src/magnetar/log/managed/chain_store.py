@@ -54,6 +54,14 @@ class ChainStore:
         """The ledger is not, or no longer, part of the chain: the next ``save`` says so."""
         self._leaving[ledger_id] = None
 
+    async def discard(self, ledger_id: int) -> None:
+        """Delete a new ledger whose ``save`` found another owner: the record was not written, so
+        no owner knows of it."""
+        try:
+            await self._ledgers.delete(ledger_id)
+        except MagnetarError as error:
+            log.warning("ledger left over", log=self.name, ledger=ledger_id, error=str(error))
+
     @property
     def any_left(self) -> bool:
         """Ledgers that left the chain are not deleted yet."""

@@ -214,7 +214,11 @@ class CursorStore:
         version, image = self._state.version, self._state.snapshot()
         records = encode_snapshot(image, -1)
         await append_all(writer, records)
-        await self._point_at(writer.ledger_id, image)
+        try:
+            await self._point_at(writer.ledger_id, image)
+        except LogFencedError:
+            await self._discard(writer.ledger_id)
+            raise
         self._writer, self._base = writer, 0
         self._snapshot_bytes, self._deltas, self._delta_bytes = sum(map(len, records)), 0, 0
         self._stored(version, image.mark_delete)
@@ -238,6 +242,16 @@ class CursorStore:
         """``record`` with what is to be deleted; never the ledger that it points at."""
         left = tuple(leaving for leaving in self._leaving if leaving != record.ledger_id)
         return replace(record, deleting=left)
+
+    async def _discard(self, ledger_id: int) -> None:
+        """The node was found to have another owner before it pointed at this new ledger: nobody
+        else will delete it."""
+        try:
+            await delete_ledgers(self._ledgers, [ledger_id])
+        except MagnetarError as error:
+            log.warning(
+                "cursor ledger left over", cursor=self.name, ledger=ledger_id, error=str(error)
+            )
 
     async def _retire(self, writer: LedgerWriter) -> None:
         """End the writer of a ledger that is about to be deleted."""
