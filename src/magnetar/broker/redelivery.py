@@ -50,7 +50,8 @@ class Redelivery:
 
     def forget(self, key: Key) -> None:
         """``key`` is acknowledged."""
-        self._waiting.pop(key, None)
+        if self._waiting.pop(key, self) is None and not self._waiting:
+            self._heap.clear()  # else what was forgotten stays there until somebody takes
         self.counts.pop(key, None)
 
     def take(self, entries_max: int) -> list[ReplayRun]:

@@ -39,3 +39,12 @@ def test_what_is_acknowledged_is_forgotten() -> None:
     assert sorted(waiting.counts) == [(1, 0), (1, 2), (1, 3)]
     waiting.clear()
     assert not waiting.counts
+
+
+def test_what_is_acknowledged_before_it_is_sent_again_leaves_nothing() -> None:
+    waiting = Redelivery()
+    for n in range(100):
+        waiting.add([(1, n), (2, n)], counted=True)
+        waiting.forget((2, n))
+        waiting.forget((1, n))
+    assert not waiting._heap
