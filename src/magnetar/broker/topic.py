@@ -210,12 +210,18 @@ class Topic:
             del self._leaving[producer.name]
 
     async def find_resends(self, name: str) -> ResendWindow | None:
-        """What an earlier incarnation of the producer stored; None if that is nothing."""
+        """What an earlier incarnation of the producer stored; None if that is nothing.
+
+        What an append stored although it failed is in there, and nobody has told subscriptions.
+        """
         before = self._leaving.get(name)
         if before is not None:
             await before.wait_drained()
         window = await stored_frames(self.log, name)
-        return window if len(window) else None
+        if not len(window):
+            return None
+        self._wake()
+        return window
 
     def disconnect_producer(self, producer: Producer, tell: bool = True) -> None:
         """End a producer from this side; ``tell``: its client is told to look up again."""

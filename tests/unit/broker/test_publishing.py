@@ -7,9 +7,15 @@ import asyncio
 import pytest
 
 from magnetar.broker.topic import COOL_DOWN_S
-from magnetar.model.errors import LogFencedError, MetadataUnavailableError, NotEnoughBookiesError
+from magnetar.model.errors import (
+    LedgerError,
+    LogFencedError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+)
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from tests.doubles.memory_log import HEADER
 from tests.interop.pulsar.wire import message, send_frame
 from tests.unit.broker.harness import TOPIC, Peer, World, run
 
@@ -282,6 +288,101 @@ def test_a_turn_that_fails_goes_to_the_next_in_line() -> None:
         assert "no answer" in refused.error.message
         [ready] = await third.heard()
         assert ready.producer_success.producer_ready
+
+    run(scenario)
+
+
+def test_one_who_leaves_the_line_lets_nobody_in_beside_the_one_whose_turn_it_is() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third, fourth = (world.peer() for _ in range(4))
+        await first.produce(producer_access_mode=1)
+        for peer in (second, third, fourth):
+            await peer.produce(producer_access_mode=2)
+        put = world.metadata.put
+
+        async def slow_put(path: str, value: bytes, version: int) -> int:
+            await asyncio.sleep(1)
+            return await put(path, value, version)
+
+        world.metadata.put = slow_put  # type: ignore[method-assign]
+        first.lose()
+        await asyncio.sleep(0.5)  # the second's turn, which is being stored
+        fourth.lose()
+        await asyncio.sleep(5)
+        assert await second.kinds() == ["PRODUCER_SUCCESS"]
+        assert await third.heard() == []
+        assert len(world.topic().producers) == 1
+        second.lose()
+        await asyncio.sleep(5)
+        assert await third.kinds() == ["PRODUCER_SUCCESS"]
+
+    run(scenario)
+
+
+def test_one_who_is_closed_while_its_turn_is_stored_leaves_it_to_the_next() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = (world.peer() for _ in range(3))
+        await first.produce(producer_access_mode=1)
+        for peer in (second, third):
+            await peer.produce(producer_access_mode=2)
+        put = world.metadata.put
+
+        async def slow_put(path: str, value: bytes, version: int) -> int:
+            await asyncio.sleep(1)
+            return await put(path, value, version)
+
+        world.metadata.put = slow_put  # type: ignore[method-assign]
+        first.lose()
+        await asyncio.sleep(0.5)
+        close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        close.close_producer.producer_id, close.close_producer.request_id = 1, 5
+        assert (await second.ask(close)).success.request_id == 5
+        await asyncio.sleep(5)
+        assert await second.heard() == []
+        assert await third.kinds() == ["PRODUCER_SUCCESS"]
+        assert [p.client for p in world.topic().producers.values()] == [third.session]
+
+    run(scenario)
+
+
+def test_a_waiting_producer_that_asks_again_waits_on() -> None:
+    async def scenario(world: World) -> None:
+        first, second = world.peer(), world.peer()
+        await first.produce(producer_access_mode=1)
+        for _ in range(2):
+            answer = await second.produce(producer_access_mode=2)
+            assert not answer.producer_success.producer_ready
+        assert len(world.topic().waiting) == 1
+        first.lose()
+        assert await second.kinds() == ["PRODUCER_SUCCESS"]
+
+    run(scenario)
+
+
+def test_what_a_failed_append_stored_reaches_consumers_when_its_producer_comes_back() -> None:
+    async def scenario(world: World) -> None:
+        sender, reader = world.peer(), world.peer()
+        await sender.produce(name="wire")
+        await reader.subscribe()
+        reader.flow(10)
+        log = world.log()
+        release, log.failing = log.release, LedgerError("no bookies")
+        stored = message(b"0", 0)
+
+        def stored_and_failed() -> None:
+            log._confirm([HEADER + stored], lambda *_: None)
+            release()
+
+        log.release = stored_and_failed  # type: ignore[method-assign]
+        sender.publish(1)
+        assert await sender.kinds() == ["CLOSE_PRODUCER"]
+        log.failing, log.release = None, release  # type: ignore[method-assign]
+        await asyncio.sleep(2 * COOL_DOWN_S)
+        assert await reader.entries() == []
+        await sender.produce(name="wire", epoch=1)
+        sender.publish(1)
+        assert await sender.kinds() == ["SEND_RECEIPT"]
+        assert await reader.entries() == [0]
 
     run(scenario)
 

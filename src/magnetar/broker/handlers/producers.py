@@ -41,7 +41,7 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
             raise NotAllowedError(
                 f"producer {request.producer_id} of this connection is on {old.topic.name}"
             )
-        if request.epoch <= old.epoch:
+        if request.epoch <= old.epoch and not old.closed:
             # the client did not hear our first answer
             _tell_success(session, old, request, old.topic.epoch)
             return
@@ -129,10 +129,13 @@ async def _wait_turn(admission: Admission, turn: asyncio.Future[None]) -> None:
     try:
         await turn
         async with topic.lock:
-            topic.waiting = [item for item in topic.waiting if item[0] is not producer]
             if producer.gone:
                 return
             topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
+            if producer.gone:
+                return  # closed meanwhile
+            # first in line until it is connected, so that nobody else has a turn meanwhile
+            topic.waiting = [item for item in topic.waiting if item[0] is not producer]
             _connect(admission)
     except MagnetarError as error:
         topic.remove_producer(producer)  # so that the next in line has its turn
