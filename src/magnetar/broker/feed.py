@@ -134,15 +134,19 @@ class EntryFeed:
         return wanted
 
     async def _read_runs(self, generation: int, runs: list[ReplayRun]) -> None:
-        done = 0
+        done = byte_count = 0
         entries: list[Entry] = []
         try:
             for run in runs:
+                if byte_count >= BYTES_MAX:
+                    return  # the others wait again
                 start = Position(run.ledger_id, run.entry_id)
                 found = await self._log.read(start, run.length, BYTES_MAX)
                 if generation != self._generation:
                     return
-                entries += self._of_run(run, found)
+                wanted = self._of_run(run, found)
+                entries += wanted
+                byte_count += sum(len(entry.data) for entry in wanted)
                 done += 1
         finally:
             if generation == self._generation:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from magnetar.broker import feed as feed_module
 from magnetar.broker import subscription as subscription_module
+from magnetar.model.entry import Entry
 from magnetar.model.errors import BookieUnavailableError, LogClosedError
 from magnetar.model.ids import Position
 from magnetar.wire.pulsar.codes import ServerError
@@ -295,6 +298,30 @@ def test_replays_that_are_not_in_memory_are_read() -> None:
     run(scenario)
 
 
+def test_replays_that_are_read_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "BYTES_MAX", 150)  # an entry has about a third of it
+
+    async def scenario(world: World) -> None:
+        [peer] = await consumers(world, 1)
+        await producer(world, 12)
+        peer.flow(12)
+        await peer.entries()
+        log = world.log()
+        log.cached, log.reads = False, 0
+        peer.redeliver(*range(0, 12, 2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        peer.flow(6)
+        feed, most = world.topic().subscriptions["s"].dispatcher.feed, 0
+        for _ in range(200):
+            await asyncio.sleep(0)
+            most = max(most, sum(len(entry.data) for entry in feed._replayed))
+        assert await peer.entries() == list(range(0, 12, 2))
+        assert 0 < most <= 200
+
+    run(scenario)
+
+
 def test_a_consumer_that_leaves_gives_back_without_counting() -> None:
     async def scenario(world: World) -> None:
         first, second = await consumers(world, 2)
@@ -550,6 +577,29 @@ def test_a_reader_that_left_before_it_was_seated_leaves_nothing() -> None:
         peer.tell(peer.subscribe_command(name="reader", durable=False))
         peer.lose()
         await asyncio.sleep(1)
+        assert world.topic().subscriptions == {}
+
+    run(scenario)
+
+
+def test_a_reader_whose_place_cannot_be_found_leaves_nothing() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        log = world.log()
+        find, calls = log.find_first, list[int]()
+
+        async def once(wanted: Callable[[Entry], bool]) -> Position:
+            calls.append(1)
+            if len(calls) > 1:
+                raise BookieUnavailableError("no answer")
+            return await find(wanted)
+
+        log.find_first = once  # type: ignore[method-assign]
+        answer = await peer.subscribe(
+            name="reader", durable=False, start_message_rollback_duration_sec=10
+        )
+        assert "no answer" in answer.error.message
         assert world.topic().subscriptions == {}
 
     run(scenario)

@@ -76,9 +76,7 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
             subscription.doubtful = False
         subscription.check_room(kind)
         if request.start_message_rollback_duration_sec and not subscription.consumers:
-            back_ms = request.start_message_rollback_duration_sec * 1000
-            start = await position_at_time(topic.log, max(0, services.now_ms() - back_ms))
-            await subscription.cursor.reset(start)
+            await _roll_back(topic, subscription, request, services.now_ms())
         _check_there(topic, subscription)  # the topic may have closed meanwhile
         if session.closed:
             topic.drop_reader(subscription)
@@ -95,6 +93,19 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
         session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)
         session.write(success(request.request_id))
         subscription.announce(consumer)
+
+
+async def _roll_back(
+    topic: Topic, subscription: Subscription, request: CommandSubscribe, now_ms: int
+) -> None:
+    """Move a subscription that nobody uses to the time that the request asks for."""
+    back_ms = request.start_message_rollback_duration_sec * 1000
+    try:
+        start = await position_at_time(topic.log, max(0, now_ms - back_ms))
+        await subscription.cursor.reset(start)
+    except MagnetarError:
+        topic.drop_reader(subscription)
+        raise
 
 
 def _check_there(topic: Topic, subscription: Subscription) -> None:
@@ -180,7 +191,11 @@ async def unsubscribe(session: Session, command: BaseCommand) -> None:
     session.forget_consumer(consumer)
     found.leave()
     if subscription.durable:
-        await topic.delete_subscription(subscription.name, request.force)
+        try:
+            await topic.delete_subscription(subscription.name, request.force)
+        except MagnetarError:
+            session.tell_consumer_closed(consumer)  # it takes itself for subscribed still
+            raise
     session.write(success(request.request_id))
 
 
