@@ -96,7 +96,7 @@ class TailingReader(LedgerReader):
             return await super().read(first_entry_id, max_entries, max_bytes)
         except (LedgerError, NoEntryError):
             before = self.metadata
-            self.metadata, _ = await self._manager.read(self.ledger_id)
+            await self._read_metadata()
             if self.metadata.fragments == before.fragments:
                 raise
         return await super().read(first_entry_id, max_entries, max_bytes)
@@ -137,8 +137,13 @@ class TailingReader(LedgerReader):
             return
         self._changed.clear()
         self._unread = True
-        self.metadata, _ = await self._manager.read(self.ledger_id)
+        await self._read_metadata()
         self._unread = False
+
+    async def _read_metadata(self) -> None:
+        """Whoever takes the metadata takes with it what it says is confirmed: a reader that knows
+        of the close and not of the end would stop short of it."""
+        self.metadata, _ = await self._manager.read(self.ledger_id)
         known = self.metadata.fragments[-1].first_entry_id - 1  # confirmed before it was begun
         if self.closed:
             known = self.metadata.last_entry_id

@@ -9,7 +9,12 @@ import pytest
 
 from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.lac_announcer import TRIES_MAX
-from magnetar.model.errors import MetadataUnavailableError, NoSuchLedgerError
+from magnetar.model.errors import (
+    LedgerError,
+    MetadataUnavailableError,
+    NoEntryError,
+    NoSuchLedgerError,
+)
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import Fragment, LedgerMetadata, LedgerState
 from magnetar.sim.virtual_time import run_virtual
@@ -341,6 +346,34 @@ def test_a_read_by_stale_metadata_looks_again() -> None:
                 bookie.entries.clear()
             with pytest.raises(NoSuchLedgerError):
                 await reader.read(8, 1, 100)
+
+    run_virtual(run())
+
+
+def test_a_read_that_meets_a_closed_ledger_does_not_end_the_tail_early() -> None:
+    """It takes the metadata, which tells of the close, and with it where the ledger ends."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            writer.append(payloads(0, 5), outcomes)
+            await outcomes.wait(5)
+            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+            reader.last_add_confirmed = 3  # as a poll would have told
+            writer.append(payloads(5, 5), outcomes)
+            await outcomes.wait(10)
+            await writer.close()
+            bookies = list(cluster.pool.bookies.values())
+            held = [dict(bookie.entries) for bookie in bookies]
+            for bookie in bookies:
+                bookie.entries.clear()
+            with pytest.raises((LedgerError, NoEntryError)):
+                await reader.read(0, 1, 100)
+            for bookie, entries in zip(bookies, held, strict=True):
+                bookie.entries.update(entries)
+            assert await reader.wait_past(3) == 9
+            assert await collect(reader) == payloads(0, 10)
 
     run_virtual(run())
 
