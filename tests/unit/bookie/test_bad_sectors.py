@@ -145,6 +145,26 @@ def test_a_journal_that_cannot_be_read_in_a_place_gives_all_else(tmp_path: Path)
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("bad", [(600, 601), (5000, 5001)])
+def test_a_place_that_cannot_be_read_in_a_small_journal_stops_no_start(
+    tmp_path: Path, bad: tuple[int, int]
+) -> None:
+    """A page is more than a quarter of two."""
+
+    async def scenario() -> None:
+        config, path = await journaled(settings(tmp_path), tmp_path)
+        disk = BadDisk()
+        with path.open("r+b") as file:
+            file.truncate(8192)
+        disk.bad[path] = bad
+        async with running(config, disk) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.limbo
+            assert bookie.report.entries in range(1, 7)
+
+    asyncio.run(scenario())
+
+
 def test_a_journal_that_cannot_be_read_at_all_stops_the_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         config, path = await journaled(settings(tmp_path), tmp_path)

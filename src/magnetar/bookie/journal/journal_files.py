@@ -10,6 +10,7 @@ that exist: no allocation and no metadata write in ``fdatasync``.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,6 +28,9 @@ ZERO_PAUSE_S = 0.002
 BAD_PAGES_MAX = 64
 """With more than these unreadable, or a quarter of what is there, the device is to be looked at
 and not read around: it may be none of the bytes' fault."""
+BAD_PAGES_FEW = 3
+"""So many are few in any file of which another page can be read: else one page of a small file
+would keep its bookie from ever starting."""
 
 
 class JournalFile(NamedTuple):
@@ -154,6 +158,7 @@ class JournalDirectory:
 def _read_around(file: DiskFile, start: int, end: int) -> tuple[bytes, list[tuple[int, int]]]:
     """As ``JournalDirectory.read``, page by page where it has to be."""
     data, bad = bytearray(end - start), []
+    pages_max = min(BAD_PAGES_MAX, max((end - start) // (4 * PAGE_BYTES), BAD_PAGES_FEW))
     pieces = deque(_pieces(start, end, ZERO_BYTES))
     while pieces:
         first, last = pieces.popleft()
@@ -164,9 +169,23 @@ def _read_around(file: DiskFile, start: int, end: int) -> tuple[bytes, list[tupl
                 pieces.extendleft(reversed(_pieces(first, last, PAGE_BYTES)))
                 continue
             bad.append((first, last))
-            if len(bad) > min(BAD_PAGES_MAX, (end - start) // (4 * PAGE_BYTES)):
+            if len(bad) > pages_max:
                 raise
+    if sum(last - first for first, last in bad) == end - start:
+        _read_some_page(file, start)
     return bytes(data), bad
+
+
+def _read_some_page(file: DiskFile, end: int) -> None:
+    """Raises ``OSError`` if none of the first pages before ``end`` can be read, or there is none:
+    then it may be the device, and not the few pages behind."""
+    for first in range(0, end, PAGE_BYTES)[:BAD_PAGES_FEW]:
+        try:
+            file.pread(PAGE_BYTES, first)
+        except OSError:
+            continue
+        return
+    raise OSError(errno.EIO, "Input/output error", str(file.path))
 
 
 def _pieces(start: int, end: int, size: int) -> list[tuple[int, int]]:
