@@ -4,8 +4,8 @@ A *seat* is what a machine knows of a consumer: its permits, how much it has not
 whether its connection can take more. Machines are asked three things:
 
 * ``room()``: how many messages could be placed now (counted up to ``ROOM_ENOUGH``);
-* ``assign(sizes)``: place a leading part of the entries whose message counts are ``sizes``; gives
-  runs ``(seat, start, stop)`` in order, and charges the permits;
+* ``assign(sizes, chunks)``: place a leading part of the entries whose message counts are ``sizes``;
+  gives runs ``(seat, start, stop)`` in order, and charges the permits;
 * ``add`` and ``remove``: consumers that come and go.
 
 Rules:
@@ -18,11 +18,15 @@ Rules:
   index ``partition mod n`` among the n of the best level, so that partitions spread.
 * A shared subscription gives runs of at most ``RUN_ENTRIES`` entries to consumers in turn, those
   of a lower priority level number first while they have room.
+* The chunks of a message (one that is larger than an entry) go to the consumer that has the first
+  of them, whatever its permits: nobody else can put them together. While its connection takes no
+  more, everything waits for it. A chunk whose first one went to nobody here begins anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 ROOM_ENOUGH: Final = 1024
@@ -31,7 +35,20 @@ ROOM_ENOUGH: Final = 1024
 RUN_ENTRIES: Final = 20
 """Entries that a shared consumer is given before the next one's turn (Pulsar's default)."""
 
+CHUNKED_MAX: Final = 10_000
+"""Chunked messages under way that are remembered; the longest untouched gives way."""
+
 Owner = TypeVar("Owner")
+
+
+class Chunk(NamedTuple):
+    """A chunk of message number ``message`` (any number that is the same for all its chunks)."""
+
+    message: int
+    last: bool
+
+
+NO_CHUNKS: Final[Mapping[int, Chunk]] = MappingProxyType({})
 
 
 class Seat(Generic[Owner]):
@@ -76,7 +93,11 @@ class Machine(Protocol[Owner]):
 
     def room(self) -> int: ...
 
-    def assign(self, sizes: Sequence[int]) -> list[Run[Owner]]: ...
+    def assign(
+        self, sizes: Sequence[int], chunks: Mapping[int, Chunk] = NO_CHUNKS
+    ) -> list[Run[Owner]]:
+        """``chunks``: those of the entries that are chunks, by their index."""
+        ...
 
 
 class SingleActive(Generic[Owner]):
@@ -111,7 +132,9 @@ class SingleActive(Generic[Owner]):
         seat = self.active
         return 0 if seat is None or seat.blocked or seat.permits <= 0 else seat.permits
 
-    def assign(self, sizes: Sequence[int]) -> list[Run[Owner]]:
+    def assign(
+        self, sizes: Sequence[int], chunks: Mapping[int, Chunk] = NO_CHUNKS
+    ) -> list[Run[Owner]]:
         seat = self.active
         if seat is None or not sizes:
             return []
@@ -136,6 +159,8 @@ class SharedRoundRobin(Generic[Owner]):
         self.seats: list[Seat[Owner]] = []
         self._unacked_max = unacked_max
         self._next = 0
+        self._chunked: dict[int, Seat[Owner]] = {}
+        """Who has the chunks so far of messages whose last chunk is still to come."""
 
     def add(self, seat: Seat[Owner]) -> None:
         self.seats.append(seat)
@@ -146,6 +171,8 @@ class SharedRoundRobin(Generic[Owner]):
         del self.seats[index]
         if index < self._next:
             self._next -= 1
+        if self._chunked:
+            self._chunked = {m: other for m, other in self._chunked.items() if other is not seat}
 
     def room(self) -> int:
         most = self._unacked_max
@@ -157,21 +184,50 @@ class SharedRoundRobin(Generic[Owner]):
                     break
         return total
 
-    def assign(self, sizes: Sequence[int]) -> list[Run[Owner]]:
+    def assign(
+        self, sizes: Sequence[int], chunks: Mapping[int, Chunk] = NO_CHUNKS
+    ) -> list[Run[Owner]]:
         runs: list[Run[Owner]] = []
         start, total = 0, len(sizes)
         while start < total:
-            seat = self._turn()
+            chunk = chunks.get(start) if chunks else None
+            seat = self._turn() if chunk is None else self._seat_of(chunk)
             if seat is None:
                 break
-            stop = self._fill(seat, sizes, start)
+            if chunk is None:
+                stop = self._fill(seat, sizes, start, chunks)
+            else:
+                stop = start + 1
+                self._take_chunk(seat, chunk)
             runs.append(Run(seat, start, stop))
             start = stop
         return runs
 
-    def _fill(self, seat: Seat[Owner], sizes: Sequence[int], start: int) -> int:
+    def _seat_of(self, chunk: Chunk) -> Seat[Owner] | None:
+        """Who gets ``chunk``; None if it has to wait for a connection, or for room."""
+        seat = self._chunked.get(chunk.message)
+        if seat is None or seat.unacked >= 2 * self._unacked_max:  # no end of chunks
+            return self._turn()
+        return None if seat.blocked else seat
+
+    def _take_chunk(self, seat: Seat[Owner], chunk: Chunk) -> None:
+        """Charge ``seat`` with ``chunk``, and with those to come."""
+        seat.permits -= 1
+        seat.unacked += 1
+        chunked = self._chunked
+        chunked.pop(chunk.message, None)
+        if not chunk.last:
+            chunked[chunk.message] = seat
+            if len(chunked) > CHUNKED_MAX:
+                del chunked[next(iter(chunked))]
+
+    def _fill(
+        self, seat: Seat[Owner], sizes: Sequence[int], start: int, chunks: Mapping[int, Chunk]
+    ) -> int:
         """Charge ``seat`` with entries from ``start`` on; returns where its run stops."""
         stop, last = start, min(len(sizes), start + RUN_ENTRIES)
+        if chunks:
+            last = next((at for at in range(start, last) if at in chunks), last)
         permits, unacked = seat.permits, seat.unacked
         while stop < last and permits > 0 and unacked < self._unacked_max:
             permits -= sizes[stop]

@@ -10,13 +10,13 @@ Invariant: a shared entry is out at one consumer (its ``pending``), or in the fe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import structlog
 
 from magnetar.broker.consumer import Consumer
-from magnetar.broker.dispatch import Machine
+from magnetar.broker.dispatch import NO_CHUNKS, Chunk, Machine
 from magnetar.broker.feed import EntryFeed
 from magnetar.broker.traffic import Traffic
 from magnetar.env.tasks import TaskScope
@@ -24,7 +24,7 @@ from magnetar.log.seam import Cursor, Log
 from magnetar.model.entry import Entry
 from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
-from magnetar.wire.pulsar.metadata import batch_size
+from magnetar.wire.pulsar.metadata import dispatch_size, parse_metadata
 
 log = structlog.get_logger(__name__)
 
@@ -93,6 +93,7 @@ class Dispatcher:
         full, self._full = self._full, []
         for consumer in full:
             consumer.follow_connection()
+        stuck = False
         for _ in range(ROUNDS_MAX):
             room = machine.room()
             if room <= 0:
@@ -100,20 +101,24 @@ class Dispatcher:
             entries, replay = self.feed.take(room)
             if not entries:
                 return  # new entries, or the feed, will wake us
-            self._place(machine, self._cursor.unacknowledged(entries), replay)
-        if self._full or machine.room() > 0:
+            stuck = not self._place(machine, self._cursor.unacknowledged(entries), replay)
+            if stuck:
+                break
+        if self._full or (machine.room() > 0 and not stuck):
             self.wake()  # a connection may be full for this turn only; one that stays so wakes us
 
-    def _place(self, machine: Machine[Consumer], entries: list[Entry], replay: bool) -> None:
+    def _place(self, machine: Machine[Consumer], entries: list[Entry], replay: bool) -> bool:
+        """False if all of it waits, though there is room: chunks for one connection."""
         entries, sizes = self._measure(entries)
         if not entries:
-            return
+            return True
+        chunks = _chunks(entries, sizes) if 0 in sizes else NO_CHUNKS
         feed = self.feed
         feed.learn(len(entries), sum(sizes))
         counts = feed.redelivery.counts
         ack_sets = self._ack_sets(entries, sizes)
         stop = 0
-        for seat, start, stop in machine.assign(sizes):
+        for seat, start, stop in machine.assign(sizes, chunks):
             consumer = seat.owner
             run = sizes[start:stop]
             self.bytes_out += consumer.send(
@@ -128,19 +133,21 @@ class Dispatcher:
         self._traffic.entries_out += stop
         if stop < len(entries):
             feed.give_back(entries[stop:], replay)
+        return stop > 0
 
     def _measure(self, entries: list[Entry]) -> tuple[list[Entry], list[int]]:
-        """The entries that can be sent and how many messages each holds; one whose metadata
-        cannot be read would break every consumer, so it is acknowledged and left out."""
+        """The entries that can be sent and how many messages each holds (0: it is a chunk); one
+        whose metadata cannot be read would break every consumer, so it is acknowledged and left
+        out."""
         try:
-            return entries, [batch_size(entry.payload) for entry in entries]
+            return entries, [dispatch_size(entry.payload) for entry in entries]
         except ProtocolError:
             pass
         good: list[Entry] = []
         sizes: list[int] = []
         for entry in entries:
             try:
-                sizes.append(batch_size(entry.payload))
+                sizes.append(dispatch_size(entry.payload))
             except ProtocolError as error:
                 self._skip(Position(entry.ledger_id, entry.entry_id), error)
             else:
@@ -192,3 +199,15 @@ class Dispatcher:
             keys = consumer.take_pending()
         self.feed.redelivery.add(keys, counted=True)
         self.wake()
+
+
+def _chunks(entries: Sequence[Entry], sizes: list[int]) -> Mapping[int, Chunk]:
+    """The chunks among ``entries``, by index; each counts as one message in ``sizes`` from now."""
+    found = {}
+    for index, size in enumerate(sizes):
+        if size == 0:
+            meta = parse_metadata(entries[index].payload)[0]
+            last = meta.chunk_id >= meta.num_chunks_from_msg - 1
+            found[index] = Chunk(hash(meta.uuid), last)
+            sizes[index] = 1
+    return found

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from magnetar.broker.redelivery import Redelivery, ReplayRun
+from magnetar.broker.redelivery import Key, Redelivery, ReplayRun
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import Cursor, Log
 from magnetar.model.entry import Entry
@@ -61,7 +61,7 @@ class EntryFeed:
     def take(self, room: int) -> tuple[list[Entry], bool]:
         """The next entries for about ``room`` messages, and whether they are replays. Empty when
         there are none, or none yet (then ``ready`` will be called)."""
-        if self._replayed:
+        if self._replayed and not self._lower_waits():
             entries, self._replayed = self._replayed, []
             return entries, True
         if self._reading is not None or self.closed:
@@ -77,9 +77,16 @@ class EntryFeed:
     def give_back(self, entries: list[Entry], replay: bool) -> None:
         """``entries``, a tail of what ``take`` gave, could not be placed."""
         if replay:
-            self._replayed = entries
+            self._replayed += entries
+            self._replayed.sort(key=_place)
         else:
             self._ahead = entries
+
+    def _lower_waits(self) -> bool:
+        """Whether something is to be replayed before what was read for that: the chunks of a
+        message make sense in their order only."""
+        first = self._replayed[0]
+        return self.redelivery.has_below((first.ledger_id, first.entry_id))
 
     def learn(self, entries: int, messages: int) -> None:
         """What came back of the last ``take``, to size the next one by."""
@@ -151,7 +158,7 @@ class EntryFeed:
         finally:
             if generation == self._generation:
                 self._replayed += entries
-                self._replayed.sort(key=lambda entry: (entry.ledger_id, entry.entry_id))
+                self._replayed.sort(key=_place)
                 for run in runs[done:]:
                     keys = ((run.ledger_id, run.entry_id + i) for i in range(run.length))
                     self.redelivery.add(keys, counted=False)
@@ -178,3 +185,7 @@ class EntryFeed:
         finally:
             self._reading = None
         self._ready()
+
+
+def _place(entry: Entry) -> Key:
+    return entry.ledger_id, entry.entry_id

@@ -54,6 +54,10 @@ class Redelivery:
             self._heap.clear()  # else what was forgotten stays there until somebody takes
         self.counts.pop(key, None)
 
+    def has_below(self, key: Key) -> bool:
+        """Whether an entry below ``key`` may be waiting (else it was forgotten just now)."""
+        return bool(self._waiting) and self._heap[0] < key
+
     def take(self, entries_max: int) -> list[ReplayRun]:
         """Remove and return the lowest waiting entries as runs, at most ``entries_max``."""
         runs: list[ReplayRun] = []

@@ -244,3 +244,24 @@ def test_schemas_pass_through(client: pulsar.Client, topic: str) -> None:
     client.create_producer(topic, schema=schema).send("text")
     assert consumer.receive(WAIT_MS).value() == "text"
     assert_quiet(consumer)
+
+
+def test_chunks_of_a_message_go_to_one_of_several_consumers(
+    client: pulsar.Client, topic: str
+) -> None:
+    got: list[bytes] = []
+
+    def take(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        got.append(message.data())
+        consumer.acknowledge(message)
+
+    for _ in range(3):
+        client.subscribe(topic, "s", pulsar.ConsumerType.Shared, message_listener=take)
+    producers = [client.create_producer(topic, chunking_enabled=True) for _ in range(2)]
+    bodies = [bytes([number]) * 6_000_000 + b"end" for number in range(4)]
+    for number, body in enumerate(bodies):
+        producers[number % 2].send_async(body, None)
+        producers[number % 2].send(b"small %d" % number)
+    eventually(lambda: len(got) == 8)
+    assert {body[-10:] for body in got if len(body) < 10} == {b"small %d" % n for n in range(4)}
+    assert [sum(body == item for item in got) for body in bodies] == [1, 1, 1, 1]

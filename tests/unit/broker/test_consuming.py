@@ -13,8 +13,8 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import BookieUnavailableError, LogClosedError
 from magnetar.model.ids import Position
 from magnetar.wire.pulsar.codes import ServerError
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
-from tests.interop.pulsar.wire import send_frame
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
+from tests.interop.pulsar.wire import checked, send_frame
 from tests.unit.broker.harness import EXCLUSIVE, FAILOVER, TOPIC, Peer, World, batch, run
 
 
@@ -262,6 +262,81 @@ def test_a_late_acknowledgement_frees_the_one_who_has_it_now() -> None:
         [mine, other] = [p.session.consumers[1].consumer for p in (first, second)]
         assert (mine.seat.unacked, other.seat.unacked) == (0, 0)
         assert other.pending == {}
+
+    run(scenario)
+
+
+# -- chunks ------------------------------------------------------------------------------
+
+
+def chunk(number: int, index: int, count: int = 3) -> bytes:
+    metadata = MessageMetadata(
+        producer_name="peer",
+        sequence_id=number,
+        publish_time=1,
+        uuid=f"peer-{number}",
+        chunk_id=index,
+        num_chunks_from_msg=count,
+        total_chunk_msg_size=4 * count,
+    )
+    head = metadata.SerializeToString()
+    return checked(len(head).to_bytes(4, "big") + head + b"data")
+
+
+def test_chunks_go_where_the_first_one_went() -> None:
+    async def scenario(world: World) -> None:
+        first, second = await consumers(world, 2)
+        for peer in (first, second):
+            peer.flow(100)
+        sender = await producer(world)
+        for index in range(3):
+            for number in range(2):
+                sender.feed(send_frame(1, number, chunk(number, index)))
+                await sender.heard()
+        assert await first.entries() == [0, 2, 4]
+        assert await second.entries() == [1, 3, 5]
+
+    run(scenario)
+
+
+def test_chunks_wait_for_their_connection_without_a_busy_loop() -> None:
+    async def scenario(world: World) -> None:
+        first, second = await consumers(world, 2)
+        for peer in (first, second):
+            peer.flow(100)
+        sender = await producer(world)
+        sender.feed(send_frame(1, 0, chunk(0, 0)))
+        await sender.heard()
+        assert await first.entries() == [0]
+        first.session.pause_writing()
+        sender.feed(send_frame(1, 0, chunk(0, 1)))
+        await sender.heard()
+        assert await second.entries() == []
+        assert not world.topic().subscriptions["s"].dispatcher._scheduled
+        first.session.resume_writing()
+        assert await first.entries() == [1]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_chunks_of_one_who_leaves_are_sent_again_before_those_that_waited(cached: bool) -> None:
+    async def scenario(world: World) -> None:
+        first, second = await consumers(world, 2)
+        first.flow(100)
+        sender = await producer(world)
+        for index in range(3):
+            sender.feed(send_frame(1, 0, chunk(0, index)))
+        assert await first.entries() == [0, 1, 2]
+        world.log().cached = cached
+        first.redeliver(0)
+        assert await first.entries() == [0]
+        first.session.pause_writing()
+        second.flow(100)
+        first.redeliver(1, 2)
+        assert await first.entries() + await second.entries() == []
+        first.lose()
+        assert await second.entries() == [0, 1, 2]
 
     run(scenario)
 

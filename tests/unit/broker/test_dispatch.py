@@ -3,7 +3,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.dispatch import RUN_ENTRIES, Run, Seat, SharedRoundRobin, SingleActive
+from magnetar.broker.dispatch import (
+    CHUNKED_MAX,
+    RUN_ENTRIES,
+    Chunk,
+    Run,
+    Seat,
+    SharedRoundRobin,
+    SingleActive,
+)
 
 
 def seat(name: str, permits: int = 0, priority: int = 0, order: int = 0) -> Seat[str]:
@@ -138,6 +146,47 @@ def test_turns_go_on_when_somebody_leaves() -> None:
     assert placed(machine.assign([1])) == [("b", 0, 1)]
     machine.remove(b)
     assert machine.assign([1]) == []
+
+
+def test_the_chunks_of_a_message_go_to_one_consumer() -> None:
+    a, b = seat("a", 2, order=0), seat("b", 9, order=1)
+    machine = shared(a, b)
+    chunks = {1: Chunk(7, False), 2: Chunk(8, False), 3: Chunk(7, False), 5: Chunk(7, True)}
+    runs = placed(machine.assign([1] * 6, chunks))
+    assert runs == [("a", 0, 1), ("b", 1, 2), ("a", 2, 3), ("b", 3, 4), ("b", 4, 5), ("b", 5, 6)]
+    assert (a.permits, a.unacked, b.permits, b.unacked) == (0, 2, 5, 4)
+    # without permits, the one who has the first chunk gets the others; a whole message is done with
+    assert placed(machine.assign([1, 1], {0: Chunk(8, True), 1: Chunk(8, True)})) == [
+        ("a", 0, 1),
+        ("b", 1, 2),
+    ]
+    assert (a.permits, b.permits) == (-1, 4)
+
+
+def test_chunks_wait_for_a_connection_and_go_to_others_when_it_is_gone() -> None:
+    a, b = seat("a", 5, order=0), seat("b", 5, order=1)
+    machine = shared(a, b)
+    assert placed(machine.assign([1], {0: Chunk(7, False)})) == [("a", 0, 1)]
+    a.blocked = True
+    assert placed(machine.assign([1, 1, 1], {1: Chunk(7, False)})) == [("b", 0, 1)]
+    assert machine.room() > 0
+    assert machine.assign([1, 1], {0: Chunk(7, False)}) == []
+    machine.remove(a)
+    assert placed(machine.assign([1, 1], {0: Chunk(7, False), 1: Chunk(7, True)})) == [
+        ("b", 0, 1),
+        ("b", 1, 2),
+    ]
+
+
+def test_messages_whose_last_chunk_never_comes_are_bounded() -> None:
+    machine = shared(seat("a", 10 * CHUNKED_MAX), unacked_max=10 * CHUNKED_MAX)
+    for number in range(CHUNKED_MAX + 5):
+        machine.assign([1], {0: Chunk(number, False)})
+    assert len(machine._chunked) == CHUNKED_MAX
+    endless = shared(seat("a", 1000, order=0), seat("b", 1000, order=1), unacked_max=10)
+    for _ in range(40):
+        endless.assign([1], {0: Chunk(1, False)})
+    assert max(item.unacked for item in endless.seats) <= 21
 
 
 @given(

@@ -112,6 +112,15 @@ def batch_size(payload: Buffer) -> int:
     return count if count > 0 else 1
 
 
+def dispatch_size(payload: Buffer) -> int:
+    """As ``batch_size``, and 0 for a chunk of a message that is larger than an entry."""
+    meta = parse_metadata(payload)[0]
+    count = meta.num_messages_in_batch
+    if count > 1:
+        return count
+    return 0 if meta.num_chunks_from_msg > 1 else 1
+
+
 def publish_time_ms(payload: Buffer) -> int:
     """When the producer published the entry, milliseconds since 1970."""
     return parse_metadata(payload)[0].publish_time

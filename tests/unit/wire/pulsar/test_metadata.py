@@ -9,6 +9,7 @@ from magnetar.model.errors import ProtocolError
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.metadata import (
     batch_size,
+    dispatch_size,
     entry_metadata,
     metadata_bounds,
     publish_time_ms,
@@ -38,6 +39,8 @@ def test_whatever_a_producer_sets(meta: MessageMetadata) -> None:
     assert found.properties == {item.key: item.value for item in meta.properties}
     assert found.batched == meta.HasField("num_messages_in_batch")
     assert found.num_messages == batch_size(payload) == max(1, meta.num_messages_in_batch)
+    chunk = found.num_chunks > 1 and found.num_messages == 1
+    assert dispatch_size(payload) == (0 if chunk else found.num_messages)
     assert found.compression == meta.compression
     assert payload[found.data_start :] == b"data"
 
