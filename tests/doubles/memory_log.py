@@ -87,6 +87,8 @@ class MemoryCursor:
 
     async def reset(self, position: Position) -> None:
         await asyncio.sleep(0)
+        if self._log.failing is not None:
+            raise self._log.failing
         self._mark = self._log.before(position)
         self._acked.clear()
         self._words.clear()

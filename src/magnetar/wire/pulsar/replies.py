@@ -2,12 +2,17 @@
 
 Clients that get the wrong one wait until their timeout: an ERROR for a LOOKUP is ignored, because
 lookups count their request ids apart from other requests.
+
+ServiceNotReady means "try again" to clients where they do that by themselves. Where they do not,
+they hand it to the application, whose bindings (C++'s -1) take it for success: a seek that was
+never done. Those requests are refused with UnknownError instead.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
@@ -69,6 +74,17 @@ _PLAIN_REQUESTS: Final[dict[int, str]] = {
 """Requests that ERROR answers -> their field, which has a ``request_id``."""
 
 
+_NOT_RETRIED: Final = frozenset(
+    (BaseCommand.UNSUBSCRIBE, BaseCommand.SEEK, BaseCommand.GET_LAST_MESSAGE_ID)
+)
+"""Requests whose refusal clients hand to the application (and ACK)."""
+
+
+def _final(code: int) -> int:
+    """``code`` for a request that clients do not retry."""
+    return ServerError.UNKNOWN if code == ServerError.SERVICE_NOT_READY else code
+
+
 def error_reply(request: BaseCommand, code: int, message: str) -> bytes | None:
     """The frame that refuses ``request`` with a ``ServerError``; None if it has no answer.
 
@@ -87,6 +103,8 @@ def error_reply(request: BaseCommand, code: int, message: str) -> bytes | None:
         return _own_response(request, _ERROR_CODE_RESPONSES[kind], code, message, True)
     if kind in _ERROR_RESPONSES:
         return _own_response(request, _ERROR_RESPONSES[kind], code, message, False)
+    if kind in _NOT_RETRIED:
+        code = _final(code)
     if kind in _PLAIN_REQUESTS:
         return error(getattr(request, _PLAIN_REQUESTS[kind]).request_id, code, message)
     if kind in (BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE):
@@ -150,7 +168,7 @@ def ack_response(
     command.ackResponse.consumer_id = consumer_id
     command.ackResponse.request_id = request_id
     if code is not None:
-        command.ackResponse.error = code  # type: ignore[assignment]
+        command.ackResponse.error = _final(code)  # type: ignore[assignment]
         command.ackResponse.message = message
     return encode_command(command)
 

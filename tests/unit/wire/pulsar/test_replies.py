@@ -109,3 +109,14 @@ def test_success_and_ack_response() -> None:
 
 def test_codes_are_those_of_the_wire() -> None:
     assert {code.value for code in ServerError} == set(WireServerError.values())
+
+
+@pytest.mark.parametrize("kind", [*PLAIN, T.ACK], ids=lambda kind: COMMAND_NAMES[kind])
+def test_not_ready_is_said_only_to_those_who_try_again(kind: int) -> None:
+    frame = replies.error_reply(request(kind), ServerError.SERVICE_NOT_READY, "wait")
+    assert frame is not None
+    reply = decode_command(memoryview(frame), 4, len(frame))
+    final = kind in (T.UNSUBSCRIBE, T.SEEK, T.GET_LAST_MESSAGE_ID, T.ACK)
+    body = reply.ackResponse if kind == T.ACK else reply.error
+    assert body.HasField("error")
+    assert body.error == (ServerError.UNKNOWN if final else ServerError.SERVICE_NOT_READY)
