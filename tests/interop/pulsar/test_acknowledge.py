@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pulsar
 import pytest
 
+from magnetar.broker.topic_name import parse_topic
+from magnetar.model.errors import MetadataUnavailableError
 from tests.interop.pulsar.helpers import (
     QUIET_MS,
     WAIT_MS,
@@ -18,7 +20,7 @@ from tests.interop.pulsar.helpers import (
     receive,
     texts,
 )
-from tests.interop.pulsar.services import Service
+from tests.interop.pulsar.services import MemoryService, Service
 
 EXCLUSIVE = pulsar.ConsumerType.Exclusive
 SHARED = pulsar.ConsumerType.Shared
@@ -283,3 +285,36 @@ def test_acknowledgements_survive_everybody_leaving(
     second = connect().subscribe(topic, "s", SHARED)
     assert texts(receive(second, 5)) == ["1", "3", "5", "7", "9"]
     eventually(lambda: second.is_connected())
+
+
+@pytest.mark.parametrize(
+    "request_it",
+    [
+        lambda consumer: consumer.unsubscribe(),
+        lambda consumer: consumer.seek(0),
+        lambda consumer: consumer.get_last_message_id(),
+    ],
+    ids=["unsubscribe", "seek", "last message id"],
+)
+def test_a_consumer_whose_request_fails_is_told_and_goes_on(
+    client: pulsar.Client,
+    topic: str,
+    service: Service,
+    request_it: Callable[[pulsar.Consumer], object],
+) -> None:
+    if not isinstance(service, MemoryService):
+        pytest.skip("the fault is arranged in a log in memory")
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    publish(producer, 1)
+    consumer.acknowledge(consumer.receive(WAIT_MS))
+    eventually(lambda: service.backlog(topic, "s") == 0)
+    log = service.store.logs[parse_topic(topic).log_name]
+    log.cached, log.failing = False, MetadataUnavailableError("the store is away")
+    with pytest.raises(pulsar.PulsarException):
+        request_it(consumer)
+    log.cached, log.failing = True, None
+    publish(producer, 1, first=1)
+    assert texts(receive(consumer, 1)) == ["1"]
+    consumer.unsubscribe()
+    assert service.subscriptions(topic) == []

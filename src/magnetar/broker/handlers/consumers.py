@@ -193,9 +193,10 @@ async def unsubscribe(session: Session, command: BaseCommand) -> None:
     if subscription.durable:
         try:
             await topic.delete_subscription(subscription.name, request.force)
-        except MagnetarError:
-            session.tell_consumer_closed(consumer)  # it takes itself for subscribed still
-            raise
+        except MagnetarError as error:
+            session.refuse(command, error)
+            session.tell_consumer_closed(consumer)  # its client goes on with it after the refusal
+            return
     session.write(success(request.request_id))
 
 
