@@ -18,7 +18,7 @@ import pytest
 
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import encode_command
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
 from tests.interop.pulsar.helpers import WAIT_MS
 from tests.interop.pulsar.services import MemoryService
 from tests.interop.pulsar.wire import ClosedError, Wire, checked, frame, message, send_frame
@@ -298,12 +298,23 @@ def test_a_message_too_large_is_refused_for_good(url: str) -> None:
         assert wire.produce(TOPIC, epoch=0).type == BaseCommand.PRODUCER_SUCCESS
 
 
-def test_metadata_that_cannot_be_read_is_left_out(url: str) -> None:
-    topic = f"{TOPIC}-metadata"
+BROKEN_METADATA = {
+    "undecodable": b"\xff\xff\xff\xff",
+    "nothing": b"",
+    "no publish time": MessageMetadata(producer_name="p", sequence_id=7).SerializePartialToString(),
+    "no sequence id": MessageMetadata(producer_name="p", publish_time=7).SerializePartialToString(),
+    "no name": MessageMetadata(sequence_id=7, publish_time=7).SerializePartialToString(),
+}
+
+
+@pytest.mark.parametrize("metadata", BROKEN_METADATA.values(), ids=BROKEN_METADATA)
+def test_metadata_that_cannot_be_read_is_left_out(url: str, metadata: bytes) -> None:
+    topic = f"{TOPIC}-metadata-{list(BROKEN_METADATA.values()).index(metadata)}"
     with Wire(url) as wire:
         wire.subscribe(topic)
         wire.produce(topic)
-        wire.send(send_frame(1, 0, checked((4).to_bytes(4, "big") + b"\xff\xff\xff\xffdata")))
+        broken = checked(len(metadata).to_bytes(4, "big") + metadata + b"data")
+        wire.send(send_frame(1, 0, broken))
         wire.send(send_frame(1, 1, message(b"good")))
         assert wire.receive().type == BaseCommand.SEND_RECEIPT
         assert wire.receive().type == BaseCommand.SEND_RECEIPT

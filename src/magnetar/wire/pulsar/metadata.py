@@ -32,6 +32,7 @@ MAGIC_BROKER_METADATA: Final = 0x0E02
 
 _U16 = struct.Struct(">H").unpack_from
 _U32 = struct.Struct(">I").unpack_from
+_HEAD = struct.Struct(">H4xI").unpack_from  # magic, checksum, metadata size
 
 
 class EntryMetadata(NamedTuple):
@@ -72,6 +73,14 @@ class EntryMetadata(NamedTuple):
 
 def metadata_bounds(payload: Buffer) -> tuple[int, int]:
     """Where the MessageMetadata of ``payload`` starts and stops; the data follows it."""
+    if len(payload) >= 10:
+        magic, size = _HEAD(payload)
+        if magic == MAGIC_CRC32C and size <= len(payload) - 10:
+            return 10, 10 + size
+    return _any_metadata_bounds(payload)
+
+
+def _any_metadata_bounds(payload: Buffer) -> tuple[int, int]:
     start = _after_broker_metadata(payload)
     left = len(payload) - start
     if left >= 10 and _U16(payload, start)[0] == MAGIC_CRC32C:
@@ -106,6 +115,11 @@ def parse_metadata(payload: Buffer) -> tuple[MessageMetadata, int]:
         raise ProtocolError(f"undecodable metadata of {stop - first} bytes: {error}") from error
 
 
+def _check_required(meta: MessageMetadata) -> None:
+    if not meta.IsInitialized():
+        raise ProtocolError("message metadata without producer name, sequence id or publish time")
+
+
 def batch_size(payload: Buffer) -> int:
     """How many messages the entry holds: 1 for a plain message, never less."""
     count = parse_metadata(payload)[0].num_messages_in_batch
@@ -113,8 +127,14 @@ def batch_size(payload: Buffer) -> int:
 
 
 def dispatch_size(payload: Buffer) -> int:
-    """As ``batch_size``, and 0 for a chunk of a message that is larger than an entry."""
+    """As ``batch_size``, and 0 for a chunk of a message that is larger than an entry.
+
+    Raises ``ProtocolError`` for metadata without a required field too: clients close their
+    connection on it, and would get it again on the next.
+    """
     meta = parse_metadata(payload)[0]
+    if not (meta.sequence_id and meta.publish_time and meta.producer_name):
+        _check_required(meta)  # which takes longer
     count = meta.num_messages_in_batch
     if count > 1:
         return count
@@ -129,8 +149,7 @@ def publish_time_ms(payload: Buffer) -> int:
 def entry_metadata(payload: Buffer) -> EntryMetadata:
     """Everything that this project reads of an entry's metadata."""
     meta, data_start = parse_metadata(payload)
-    if not meta.IsInitialized():
-        raise ProtocolError("message metadata without producer name, sequence id or publish time")
+    _check_required(meta)
     has = meta.HasField
     return EntryMetadata(
         producer_name=text(meta.producer_name),

@@ -98,3 +98,20 @@ def test_bounds_are_of_the_metadata_alone() -> None:
     meta = plain()
     first, stop = metadata_bounds(stored(meta, b"data"))
     assert stop - first == meta.ByteSize()
+
+
+@pytest.mark.parametrize("missing", ["producer_name", "sequence_id", "publish_time"])
+def test_what_clients_cannot_read_is_not_dispatched(missing: str) -> None:
+    meta = plain(num_messages_in_batch=3)
+    meta.ClearField(missing)  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError):
+        dispatch_size(stored(meta))
+    setattr(meta, missing, "" if missing == "producer_name" else 0)
+    assert dispatch_size(stored(meta)) == 3
+
+
+@pytest.mark.parametrize("left_out", range(1, 14))
+def test_metadata_that_is_cut_off(left_out: int) -> None:
+    payload = stored(plain())
+    with pytest.raises(ProtocolError):
+        metadata_bounds(payload[:-left_out])
