@@ -48,7 +48,6 @@ class Dispatcher:
         self.tracked = False
         self.messages_out = 0
         self.bytes_out = 0
-        self.entries_out = 0
         self.feed = EntryFeed(source, cursor, scope, self.wake)
         self._log = source
         self._cursor = cursor
@@ -129,7 +128,6 @@ class Dispatcher:
                 self._full.append(consumer)
             if replay:
                 consumer.redelivered += sum(run)
-        self.entries_out += stop
         self._traffic.entries_out += stop
         if stop < len(entries):
             feed.give_back(entries[stop:], replay)

@@ -297,7 +297,7 @@ def run(scenario: Callable[[World], Any], **settings: Any) -> None:
     async def main() -> None:
         world = await World(**settings).start()
         try:
-            await asyncio.wait_for(scenario(world), 20)
+            await asyncio.wait_for(scenario(world), 300)
         finally:
             await world.broker.close()
 
