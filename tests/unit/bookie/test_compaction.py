@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from magnetar.bookie.storage import entry_log
 from magnetar.bookie.storage.entry_log_format import log_ids, log_path
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
-from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.env.disk import Buffer, DiskFile, RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, NoLedgerError
 from tests.unit.bookie.storage_kit import (
@@ -280,6 +281,56 @@ def test_an_error_on_the_way_leaves_everything_and_the_next_try_does_it(
             await check_whole(bookie)
         assert failures > 3
         assert log_bytes(config) < 30_000
+
+    asyncio.run(scenario())
+
+
+class StuckFile:
+    """Takes a log's header and nothing behind it, while its disk is stuck."""
+
+    def __init__(self, file: DiskFile, disk: StuckDisk) -> None:
+        self._file = file
+        self._disk = disk
+        self.path = file.path
+        self.pread, self.write_through = file.pread, file.write_through
+        self.datasync, self.punch, self.close = file.datasync, file.punch, file.close
+
+    def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
+        if self._disk.stuck and offset:
+            raise OSError(errno.EIO, "Input/output error", str(self.path))
+        self._file.pwritev(parts, offset)
+
+
+class StuckDisk(RealDisk):
+    """Entry logs take no entries and cannot be removed while it is ``stuck``."""
+
+    stuck = True
+    refused = 0
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        file = super().open(path, create=create)
+        return StuckFile(file, self) if path.suffix == ".log" else file
+
+    def remove(self, path: Path) -> None:
+        if self.stuck and path.suffix == ".log":
+            self.refused += 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        super().remove(path)
+
+
+def test_a_log_begun_in_vain_goes_when_the_disk_lets_it(tmp_path: Path) -> None:
+    """Neither its copying nor its removal worked; it is not left until a restart."""
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        disk, before = StuckDisk(), logs(idle(tmp_path))
+        async with running(quick(tmp_path), disk) as bookie:
+            await eventually(lambda: disk.refused > 1)
+            begun = set(logs(quick(tmp_path))) - set(before)
+            assert begun
+            disk.stuck = False
+            await eventually(lambda: not set(logs(quick(tmp_path))) & {*begun, *before})
+            await check_whole(bookie)
 
     asyncio.run(scenario())
 

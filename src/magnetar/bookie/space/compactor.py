@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -115,6 +116,8 @@ class Compactor:
         self._log_bytes_max = log_bytes_limit(log_bytes_max)
         self._pace = pace
         self._damaged: set[int] = set()
+        self._discarded: list[int] = []
+        """Logs that were begun in vain and could not be removed yet. The compaction lane's."""
         self._punched: dict[int, int] = {}
         """Log id -> what was live in it when it gave back the rest; -1: it has not."""
         self._cannot_punch = False
@@ -127,6 +130,8 @@ class Compactor:
         """Take up what a crash has cut short, and count logs that have no footer. Raises
         ``BookieIOError``, ``OSError``."""
         reclaimer = self._storage.reclaimer
+        if self._discarded:
+            await self._lane.run(self._remove_discarded)
         while reclaimer.unfinished:
             await self._guarded(self._take_up(reclaimer.unfinished[0]))
             del reclaimer.unfinished[0]
@@ -225,28 +230,46 @@ class Compactor:
                 await self._copy(source, writer)
             await self._lane.run(writer.sync)
             await self._lane.run(writer.finish)
+            found = await self._written(writer, work.sources) if writer.log_id else None
         except BaseException:
             await asyncio.shield(self._lane.run(lambda: self._discard(writer)))
             raise
-        if not writer.log_id:  # the index has nothing in them: written twice, or deleted since
+        if (
+            found is None or found.footer is None
+        ):  # the index has nothing in them: written twice, or deleted since
             return len(await storage.flush_lane.run(lambda: self._remove(work.sources)))
-        found = await self._lane.run(lambda: inspect_log(self._disk, storage.path, writer.log_id))
-        if found.footer is None or found.sources != work.sources:
-            raise BookieIOError(f"entry log {writer.log_id} of {storage.path} was not written")
         storage.reclaimer.unfinished.append(found)
         removed = await self._finish(found, found.footer)
         storage.reclaimer.unfinished.remove(found)
         return removed
 
+    async def _written(self, writer: EntryLogWriter, sources: tuple[int, ...]) -> ClosedLog:
+        """The new log as it is on the disk. Raises ``BookieIOError`` if it is not whole."""
+        path = self._storage.path
+        found = await self._lane.run(lambda: inspect_log(self._disk, path, writer.log_id))
+        if found.footer is None or found.sources != sources:
+            raise BookieIOError(f"entry log {writer.log_id} of {path} was not written")
+        return found
+
     def _remove(self, sources: tuple[int, ...]) -> list[int]:
         return self._storage.reclaimer.remove(sources)
 
     def _discard(self, writer: EntryLogWriter) -> None:
-        """Nothing refers to what was copied so far."""
+        """Nothing refers to what was copied so far. What a failing disk keeps is removed later."""
         writer.abandon()
-        path = log_path(self._storage.path, writer.log_id)
-        if writer.log_id and path.name in self._disk.list(self._storage.path):
-            self._disk.remove(path)
+        if writer.log_id:
+            self._discarded.append(writer.log_id)
+        with suppress(OSError):  # why the copying failed is told
+            self._remove_discarded()
+
+    def _remove_discarded(self) -> None:
+        """In the compaction lane. Raises ``OSError``."""
+        names = self._disk.list(self._storage.path) if self._discarded else []
+        while self._discarded:
+            path = log_path(self._storage.path, self._discarded[-1])
+            if path.name in names:
+                self._disk.remove(path)
+            self._discarded.pop()
 
     # -- copying ------------------------------------------------------------------------------
 
