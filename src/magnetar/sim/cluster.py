@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from magnetar.bookie.bookie import DEFERRED_SYNC, Bookie
+from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import check_cookie
-from magnetar.bookie.core import AddDone
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.bookie.serving.session import SessionLimits
@@ -33,16 +36,23 @@ from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieUnavailableError, CookieError, MagnetarError
 from magnetar.model.ids import BookieId
+from magnetar.sim.devices import Device
 from magnetar.sim.disk import SimDisk
 from magnetar.sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar.sim.metadata import MetadataServer, SimMetadataStore
 from magnetar.sim.network import SimNetwork
+from magnetar.sim.shapes import Shape
 from magnetar.sim.trace import Trace
+from magnetar.sim.witness import Promises, WitnessedBookie
 from magnetar.wire.bookie.metadata_layout import LedgerLayout, ledger_path
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 
 BOOKIE_PORT = 3181
 RESTART_S = 1.0
+METADATA_END_S = 5.0
+CALM_S = 3.0
+"""Without any hindrance: what a bookie has suffered before does not count any more."""
+"""How long a bookie that is closed in order tries to withdraw its registration."""
 INSTANCE_ID = "00000000-0000-0000-0000-000000000001"
 DATA = Path("/data")
 JOURNALS, LEDGERS = DATA / "journal", DATA / "ledgers"
@@ -59,6 +69,7 @@ class ClusterPlan:
     bookie: BookieConfig
     session_timeout_s: float
     v3_only: bool = False
+    shape: Shape | None = None
 
 
 def plan_cluster(rng: random.Random, bookies: int, ledger: LedgerConfig) -> ClusterPlan:
@@ -88,6 +99,23 @@ def plan_cluster(rng: random.Random, bookies: int, ledger: LedgerConfig) -> Clus
     return ClusterPlan(bookies, ledger, bookie, rng.choice((2.0, 4.0)), rng.random() < 0.2)
 
 
+def plan_shape(plan: ClusterPlan, shape: Shape) -> ClusterPlan:
+    """``plan``, with bookies of that shape."""
+    bookie = replace(
+        plan.bookie,
+        ledger_directories=tuple(LEDGERS / str(i) for i in range(shape.ledger_directories)),
+        ledgers_kept_max=shape.ledgers_kept_max,
+        write_cache_bytes=shape.write_cache_bytes,
+        flush_interval_ms=shape.flush_interval_ms,
+        compaction_bytes_per_s=shape.compaction_bytes_per_s,
+        journal=replace(
+            plan.bookie.journal,
+            directories=tuple(JOURNALS / str(i) for i in range(shape.journals)),
+        ),
+    )
+    return replace(plan, bookie=bookie, shape=shape)
+
+
 class Cluster:
     """All machines of one run."""
 
@@ -98,6 +126,10 @@ class Cluster:
         self.plan = plan
         self.trace = trace
         self.metrics = metrics
+        self.happened: Counter[str] = Counter()
+        """How often: what a run is to meet, for people who want to know whether it does."""
+        self.problem: str | None = None
+        """A promise of a bookie that was broken."""
         self.network = SimNetwork(loop, random.Random(f"{seed}/network"))
         loop.network = self.network
         self.metadata = MetadataServer(
@@ -112,6 +144,13 @@ class Cluster:
         """Called in a bookie's process when it has started, before it serves: begins what goes on
         beside serving."""
         self._random = random.Random(f"{seed}/clients")
+
+    def broken(self, what: str) -> None:
+        self.trace.note("WRONG", what)
+        self.problem = self.problem or what
+
+    def count(self, what: str) -> None:
+        self.happened[what] += 1
 
     def bookie(self, name: str) -> BookieMachine:
         return next(bookie for bookie in self.bookies if bookie.name == name)
@@ -188,31 +227,13 @@ class Client:
             self.cluster.network.process_ended(self.process, silently=False)
 
 
-class _WitnessedBookie(Bookie):
-    """A bookie; what it acknowledges as durable is noted."""
+class _Parts(NamedTuple):
+    """Of a bookie that serves."""
 
-    durable: dict[tuple[int, int], None]
-
-    def add_entries(
-        self,
-        ledger_id: int,
-        master_key: bytes,
-        entry_ids: Sequence[int],
-        entries: Sequence[bytes],
-        flags: int,
-        done: AddDone,
-    ) -> None:
-        if flags & DEFERRED_SYNC:
-            super().add_entries(ledger_id, master_key, entry_ids, entries, flags, done)
-            return
-        durable = self.durable
-
-        def witnessed(error: MagnetarError | None, answered: Sequence[int]) -> None:
-            if error is None:
-                durable.update(dict.fromkeys((ledger_id, entry_id) for entry_id in answered))
-            done(error, answered)
-
-        super().add_entries(ledger_id, master_key, entry_ids, entries, flags, witnessed)
+    registration: BookieRegistration
+    scope: TaskScope
+    server: BookieServer
+    bookie: Bookie
 
 
 class BookieMachine:
@@ -224,6 +245,11 @@ class BookieMachine:
         self.disk = SimDisk(cluster.loop, rng)
         self.disk.make_dir(JOURNALS)
         self.disk.make_dir(LEDGERS)
+        self.disk.met_bad_sector = partial(cluster.count, "reads of sectors that are unreadable")
+        self.disk.found_ledger = partial(cluster.count, "ledgers looked up again")
+        if cluster.plan.shape is not None:
+            config = cluster.plan.bookie
+            self.disk.mount([*config.journal.directories, *config.ledger_directories])
         self.process: SimProcess | None = None
         self.bookie: Bookie | None = None
         self.serving = False
@@ -232,8 +258,50 @@ class BookieMachine:
         self.suffered = False
         """Its disk failed: the journal is broken until a restart."""
         self.starts = 0
-        self.durable: dict[tuple[int, int], None] = {}
-        """The entries, by ledger and id, that its bookie has ever acknowledged."""
+        self.spoiled = False
+        """Why it is lost: sectors that cannot be read, and nothing else."""
+        self.closing = False
+        self.closed_in_peace = False
+        """It was closed in order the last time, and nothing had been wrong."""
+        self.promises = Promises(self._broken, cluster.count)
+        self.promises.now_s = cluster.loop.time
+        if cluster.plan.shape is not None:
+            self.promises.undisturbed_s = self.undisturbed_s
+        self._started_s = 0.0
+        self._parts: _Parts | None = None
+
+    def _broken(self, what: str) -> None:
+        if self.lost is None:
+            self.cluster.broken(f"{self.name} {what}")
+
+    @property
+    def durable(self) -> dict[tuple[int, int], None]:
+        return self.promises.durable
+
+    def devices_of(self, ledger_id: int) -> tuple[Device, Device]:
+        """That the ledger's journal and directory lie on."""
+        config = self.cluster.plan.bookie
+        journals, ledgers = config.journal.directories, config.ledger_directories
+        return (
+            self.disk.device(journals[ledger_id % len(journals)]),
+            self.disk.device(ledgers[ledger_id % len(ledgers)]),
+        )
+
+    def undisturbed_s(self, ledger_id: int | None = None) -> float:
+        """For how long the bookie has run, and no device has hindered it (of the ledger)."""
+        devices = self.disk.devices if ledger_id is None else self.devices_of(ledger_id)
+        resumed_s = self.process.resumed_s if self.process is not None else 0.0
+        since_s = max(self._started_s, resumed_s, *(device.hindered_s for device in devices))
+        return self.cluster.loop.time() - since_s
+
+    def told_error(self, what: str) -> None:
+        """The bookie has logged an error: something must be wrong."""
+        if self.serving and self.undisturbed_s() > CALM_S:
+            self.promises.broken(f"logs an error, and nothing is wrong: {what}")
+
+    @property
+    def reads_fail(self) -> bool:
+        return self.disk.fails_reads or any(device.fails_reads for device in self.disk.devices)
 
     # -- the life of the process ---------------------------------------------------------------
 
@@ -245,6 +313,9 @@ class BookieMachine:
         if self.up:
             return
         self.starts += 1
+        self.closing = False
+        self._parts = None
+        self._started_s = self.cluster.loop.time()
         self.process = self.cluster.loop.new_process(self.name)
         self.cluster.network.host_back(self.name)
         self.process.spawn(self._run(), f"bookie, start {self.starts}")
@@ -278,11 +349,14 @@ class BookieMachine:
 
     async def _serve(self, config: BookieConfig, store: SimMetadataStore) -> None:
         cluster = self.cluster
-        bookie = self.bookie = _WitnessedBookie(
+        bookie = self.bookie = WitnessedBookie(
             config, cluster.metrics, self.disk, self.disk.open_index, lambda _seconds: None
         )
-        bookie.durable = self.durable
+        bookie.promises = self.promises
         report = await bookie.start()
+        in_peace, self.closed_in_peace = self.closed_in_peace, False
+        if in_peace and report.entries and self.lost is None:
+            cluster.broken(f"{self.name} was closed in order, and replays {report.entries} entries")
         cluster.trace.note(self.name, f"has started: {report.entries} entries replayed")
         cluster.beside(self, bookie)
         limits = SessionLimits(frame_bytes_max=config.entry_bytes_max)
@@ -306,6 +380,7 @@ class BookieMachine:
         bookie.read_only_changed = tell
         tell(bookie.read_only)  # it may have changed while it registered
         self.serving = True
+        self._parts = _Parts(registration, scope, server, bookie)
         await gone.wait()
         raise BookieUnavailableError(f"bookie {self.name}: its id was taken")
 
@@ -322,6 +397,39 @@ class BookieMachine:
             return True
         key = (ledger_id, entry_id)
         return any(key in index.rows for index in self.disk.indexes.values())
+
+    def close_in_order(self, down_s: float) -> None:
+        """As an operator does; it comes back ``down_s`` after its end."""
+        if self._parts is None or not self.serving or self.closing:
+            return
+        self.closing, self.serving = True, False
+        self.cluster.trace.note(self.name, "is closed in order")
+        self.process_now.spawn(self._close(self._parts, down_s), "close")
+
+    async def _close(self, parts: _Parts, down_s: float) -> None:
+        """As ``app.storage`` does."""
+        calm_s = self.undisturbed_s()
+        began_s = self.cluster.loop.time()
+        parts.bookie.read_only_changed = lambda read_only: None
+        await parts.scope.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(METADATA_END_S):
+                await parts.registration.close()
+        await parts.server.close()
+        try:
+            await parts.bookie.close()
+        except (MagnetarError, OSError) as error:
+            self.promises.broken(f"does not close in order: {error}")
+        took_s = self.cluster.loop.time() - began_s
+        self.cluster.trace.note(self.name, f"has closed in {took_s:.3f} s")
+        self.cluster.count("orderly closes")
+        if self.disk.open_indexes:
+            self.promises.broken(f"leaves {next(iter(self.disk.open_indexes))} open behind it")
+        self._exit()
+        self.closed_in_peace = calm_s > CALM_S and self.undisturbed_s() >= took_s + calm_s
+        if not self.closed_in_peace:
+            self.cluster.count("orderly closes in trouble")
+        self.restart_later(down_s)
 
     def restart_later(self, delay_s: float) -> None:
         """The supervisor's; called by nobody's code, so that it outlives the process."""
@@ -356,6 +464,14 @@ class BookieMachine:
         self.disk.wipe(root)
         self.cluster.trace.note(self.name, self.lost)
 
+    def stop_and_spoil(self, root: Path) -> None:
+        """Some sectors of one file below ``root`` cannot be read any more."""
+        self.kill()
+        where = self.disk.spoil(root)
+        if where:
+            self.lost, self.spoiled = f"{where} cannot be read", True
+            self.cluster.trace.note(self.name, self.lost)
+
     def stop_and_rot(self, root: Path, latest: bool = False) -> None:
         """One byte on the disk changes while the bookie is down."""
         self.kill()
@@ -371,6 +487,8 @@ class BookieMachine:
         disk.fails_writes = disk.fails_reads = False
         disk.slowness = 1.0
         disk.capacity_bytes = 1 << 30
+        for device in disk.devices:
+            device.heal()
         if self.process is not None:
             self.process.resume()
         if suffered:

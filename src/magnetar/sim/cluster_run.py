@@ -10,12 +10,14 @@ import asyncio
 import gc
 import random
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from magnetar.config import LedgerConfig
 from magnetar.metrics import Metrics
-from magnetar.sim.cluster import Client, Cluster, plan_cluster
+from magnetar.sim.cluster import Client, Cluster, plan_cluster, plan_shape
 from magnetar.sim.cluster_checkers import MetadataChecker, check_copies, check_end
+from magnetar.sim.directory_faults import DirectoryFaults
 from magnetar.sim.faults import Faults
 from magnetar.sim.ledger_workload import (
     LedgerJob,
@@ -28,6 +30,7 @@ from magnetar.sim.ledger_workload import (
 from magnetar.sim.log_workload import LogJob
 from magnetar.sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar.sim.scheduler import SimulationError
+from magnetar.sim.shapes import draw_shape
 from magnetar.sim.trace import ProductLog, Trace
 from magnetar.sim.upkeep_workload import SHARE, UpkeepJob, plan_upkeep
 
@@ -57,6 +60,8 @@ class ClusterOutcome:
     virtual_s: float
     digest: str
     trace: tuple[str, ...]
+    happened: Mapping[str, int] = field(default_factory=dict)
+    """How often the run met what it is to meet."""
 
 
 def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False) -> ClusterOutcome:
@@ -67,7 +72,7 @@ def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False
     failure = None
     collecting = gc.isenabled()
     gc.disable()  # what a dead process left behind must not run its finally clauses by chance
-    with ProductLog(trace, run.note_bug), warnings.catch_warnings():
+    with ProductLog(trace, run.note_bug, run.note_error), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             loop.run_until_complete(run.main())
@@ -88,6 +93,7 @@ def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False
         loop.time(),
         trace.digest(),
         tuple(trace.lines),
+        run.cluster.happened if run.cluster is not None else {},
     )
 
 
@@ -127,6 +133,12 @@ class _Run:
         if self._with_upkeep:
             self._plan = plan_upkeep(self._plan, self._upkeep_random)
         self.upkeep: UpkeepJob | None = None
+        self.cluster: Cluster | None = None
+        self._shape_random = random.Random(f"{seed}/shape")
+        self._shape = draw_shape(self._shape_random, bookies, FAULTS_FROM_S, HEAL_S - 1)
+        if self._shape is not None:
+            self._plan = plan_shape(self._plan, self._shape)
+        self._directories: DirectoryFaults | None = None
         self._seed = seed
         self._metrics = metrics
         self._bug: str | None = None
@@ -134,8 +146,18 @@ class _Run:
     def note_bug(self, what: str) -> None:
         self._bug = self._bug or what
 
+    def note_error(self, who: str, what: str) -> None:
+        if self.cluster is None:
+            return
+        for machine in self.cluster.bookies:
+            if machine.name == who:
+                machine.told_error(what)
+                if self._directories is not None:
+                    self._directories.told_error(machine, what)
+
     async def main(self) -> None:
         cluster = Cluster(self.loop, self._seed, self._plan, self.trace, self._metrics)
+        self.cluster = cluster
         ledger = self._plan.ledger
         self.trace.note(
             "run",
@@ -146,6 +168,11 @@ class _Run:
         checker = MetadataChecker(cluster)
         if self._with_upkeep:
             self.upkeep = UpkeepJob(cluster, self._upkeep_random, checker, HEAL_S - 1)
+        if self._shape is not None:
+            checker_of_upkeep = self.upkeep.checker if self.upkeep is not None else None
+            self._directories = DirectoryFaults(
+                cluster, self._shape, self._shape_random, checker_of_upkeep
+            )
         faults = self._begin(cluster)
         checker.closed = faults.ledger_closed
         while self.loop.time() < HEAL_S:
@@ -154,6 +181,8 @@ class _Run:
         faults.over = True
         if self.upkeep is not None:
             self.upkeep.heal()
+        if self._directories is not None:
+            self._directories.over = True
         self.trace.note("run", "all faults heal")
         cluster.heal()
         try:
@@ -168,6 +197,10 @@ class _Run:
             raise SimulationError(self._bug)
         self.loop.check_spawned()
         checker.check()
+        if self.cluster is not None and self.cluster.problem is not None:
+            raise SimulationError(self.cluster.problem)
+        if self._directories is not None:
+            self._directories.check()
         for job in self.jobs:
             if job.history is not None:
                 job.history.check()
@@ -194,6 +227,7 @@ class _Run:
         ledger = self._plan.ledger
         damaged = self._lose_disks > 0 and ledger.write_quorum > ledger.ack_quorum
         faults = Faults(cluster, rng, clients, self._lose_disks - damaged)
+        faults.spoils = self._shape is not None and self._shape.unreadable
         for job in self.jobs:
             if job.deferred and rng.random() < 0.8:
                 job.when_forced = faults.crash_after_force(FAULTS_FROM_S)
@@ -344,6 +378,8 @@ class _Run:
             if (tail := self._tails.get(job)) is not None:
                 await until(tail.done, 0.5)
             history.check()
+        if self._directories is not None:
+            await self._directories.last_look()
         if self.upkeep is not None:
             await self.upkeep.last_look()
         elif not self._lose_disks:

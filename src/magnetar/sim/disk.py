@@ -175,10 +175,18 @@ class SimDisk:
     def device(self, path: Path) -> Device:
         return next(device for device in self.devices if device.holds(path))
 
+    def wait_for_all(self) -> None:
+        """What the next operation destroys may be needed no more by what was asked of another
+        device, and that is not through: memory knows of it at once (a job computes at once)."""
+        if len(self.devices) > 1:
+            latest_s = max(device.busy_until_s for device in self.devices)
+            for device in self.devices:
+                device.busy_until_s = latest_s
+
     def spend(self, bounds_s: tuple[float, float], device: Device) -> float:
         """One operation's time passes; returns when it is through."""
         low, high = bounds_s
-        slowness = self.slowness * device.slowness
+        slowness = max(self.slowness, device.slowness)
         cost_s = (low + (high - low) * self.random.random()) * slowness
         end_s = max(device.busy_until_s, self._job_s, self.loop.time()) + cost_s
         device.busy_until_s = end_s
@@ -274,6 +282,7 @@ class SimDisk:
             raise FileNotFoundError(2, "No such file or directory", str(old))
         inode = directory.names[old.name]
         self._release(directory.names.get(new.name))
+        self.wait_for_all()
         directory.change(self.spend(WRITE_S, self.device(new)), old.name, new.name, inode)
         self.changed("rename", new)
 
@@ -284,6 +293,7 @@ class SimDisk:
             raise FileNotFoundError(2, "No such file or directory", str(path))
         inode = directory.names[path.name]
         self._release(inode)
+        self.wait_for_all()
         directory.change(self.spend(WRITE_S, self.device(path)), path.name, None, inode)
         self.changed("remove", path)
 
@@ -392,6 +402,35 @@ class SimDisk:
                 del kept[path]
         self._directories.setdefault(root, Directory())
         self.used_bytes = sum(inode.stored_bytes for inode in self._inodes())
+
+    def spoil(self, root: Path) -> str:
+        """Some sectors of a journal or an entry log below ``root`` cannot be read until they are
+        written again: at its beginning, its end or anywhere, in one page of several. Says where;
+        empty: there is no such file."""
+        files = [
+            (path / name, inode)
+            for path, directory in self._directories.items()
+            if path.is_relative_to(root)
+            for name, inode in directory.names.items()
+            if len(inode.data) > PAGE_BYTES and (name.endswith(".log") or _written(name, inode))
+        ]
+        if not files:
+            return ""
+        path, inode = self.random.choice(files)
+        size = _written(path.name, inode) or len(inode.data)
+        last = (size - 1) // SECTOR_BYTES
+        first = self.random.choice((0, last, self.random.randint(0, last)))
+        page_end = (first * SECTOR_BYTES // PAGE_BYTES + 1) * PAGE_BYTES // SECTOR_BYTES
+        for sector in range(first, min(first + self.random.choice((1, 3)), last + 1, page_end)):
+            inode.bad_sectors[sector] = None
+        return f"{path} from {first * SECTOR_BYTES} on"
+
+    def unreadable(self, path: Path, offset: int, byte_count: int) -> bool:
+        """Whether a read of these bytes fails for a sector."""
+        inode = self._directory(path.parent).names[path.name]
+        start = offset - offset % PAGE_BYTES
+        end = -(-(offset + byte_count) // PAGE_BYTES) * PAGE_BYTES
+        return not inode.readable(start, end - start)
 
     def rot(self, root: Path, latest: bool = False) -> str:
         """One byte of one file below ``root`` changes; says where, empty if there is no file.

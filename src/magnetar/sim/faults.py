@@ -33,6 +33,8 @@ class Faults:
         self._clients = clients
         self._lose_disks = lose_disks
         self.over = False
+        self.spoils = False
+        """Some of the disks that are lost lose single sectors only."""
         self._when_closed: list[Callable[[], None]] = []
 
     def plan(self, count: int, begin_s: float, end_s: float) -> None:
@@ -315,7 +317,9 @@ class Faults:
         """Wiped, in part or whole, or a byte of it changed; the bookie is started on it."""
         sound = [bookie for bookie in self._cluster.bookies if bookie.lost is None]
         bookie = self._random.choice(sound)
-        if self._random.random() < 0.4:
+        if self.spoils and self._random.random() < 0.7:
+            bookie.stop_and_spoil(self._random.choice((JOURNALS, LEDGERS)))
+        elif self._random.random() < 0.4:
             bookie.stop_and_wipe(self._random.choice((DATA, JOURNALS, LEDGERS)))
         else:
             bookie.stop_and_rot(self._random.choice((JOURNALS, JOURNALS, LEDGERS)))

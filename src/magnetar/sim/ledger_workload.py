@@ -38,7 +38,7 @@ class LedgerJob:
         self._random = rng
         self.spread_s = spread_s
         self.total = rng.choice((20, 60, 120))
-        self.deferred = rng.random() < 0.1
+        self.deferred = rng.random() < 0.1 or _all_deferred(cluster)
         """With deferred sync: what it forces is confirmed."""
         self.when_forced: Callable[[], None] = lambda: None
         self.task = self.client.process.spawn(self._write(), "writer")
@@ -71,6 +71,8 @@ class LedgerJob:
         await asyncio.sleep(self.hesitates_s)
         pause_s = rng.choice((0.0, 1.0, 1.0, 1.0)) * self.spread_s / self.total
         size_max = rng.choice((100, 100, 2000, 20_000))
+        if self.cluster.plan.shape is not None and self.cluster.plan.shape.bursts:
+            pause_s, size_max = 0.0, 20_000
         while len(history.payloads) < self.total and writer.error is None:
             count = min(rng.choice((1, 1, 5, 20)), self.total - len(history.payloads))
             payloads = [self._payload(len(history.payloads) + i, size_max) for i in range(count)]
@@ -78,7 +80,7 @@ class LedgerJob:
             writer.append(payloads, history.done)
             await asyncio.sleep(pause_s * count * 2 * rng.random())
             await until(lambda: writer.pending_bytes <= PENDING_BYTES_MAX, 0.05)
-            if self.deferred and rng.random() < 0.3:
+            if self.deferred and rng.random() < (0.8 if _all_deferred(self.cluster) else 0.3):
                 await self._force(writer, history)
         if self.closing or writer.error is not None:
             await self._close(writer, history)
@@ -112,6 +114,10 @@ class LedgerJob:
             return
         self.cluster.trace.note(self.name, f"closed its ledger at {metadata.last_entry_id}")
         history.ended(self.name, metadata)
+
+
+def _all_deferred(cluster: Cluster) -> bool:
+    return cluster.plan.shape is not None and cluster.plan.shape.deferred
 
 
 async def recover(client: Client, history: LedgerHistory) -> LedgerMetadata | None:
@@ -184,7 +190,7 @@ async def follow(client: Client, history: LedgerHistory, wait_s: float | None) -
             history.told(last, reader.metadata)
             if last >= entry_id:
                 entries = await reader.read(entry_id, READ_ENTRIES, READ_BYTES)
-                history.read(client.name, entries, entry_id, last)
+                history.read(client.name, entries, entry_id, reader.last_add_confirmed)
                 entry_id += len(entries)
             elif reader.closed:
                 client.cluster.trace.note(client.name, f"has followed to the end, {last}")

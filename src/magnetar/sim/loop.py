@@ -85,6 +85,7 @@ class SimProcess:
         self.alive = True
         self.paused = False
         self.running = True
+        self.resumed_s = 0.0
         self._loop = loop
         self._held: list[asyncio.Handle] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -121,6 +122,7 @@ class SimProcess:
     def resume(self) -> None:
         if self.alive and self.paused:
             self.paused, self.running = False, True
+            self.resumed_s = self._loop.time()
             held, self._held = self._held, []
             self._loop.make_ready(held)
 

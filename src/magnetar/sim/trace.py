@@ -31,14 +31,21 @@ class Trace:
 
 class ProductLog:
     """What the product logs while a run lasts: into the trace, and what is an error of the
-    program (a task or a lane's job that ended in an exception) to ``failed``.
+    program (a task or a lane's job that ended in an exception) to ``failed``; what is logged as an
+    error to ``erred``, with who logs it.
 
     ``with ProductLog(trace, failed): ...``; the settings of before come back at the end.
     """
 
-    def __init__(self, trace: Trace, failed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        failed: Callable[[str], None],
+        erred: Callable[[str, str], None] = lambda who, what: None,
+    ) -> None:
         self._trace = trace
         self._failed = failed
+        self._erred = erred
         self._before: dict[str, Any] = {}
 
     def __enter__(self) -> ProductLog:
@@ -64,6 +71,8 @@ class ProductLog:
         process = current_process()
         details = " ".join(f"{key}={value}" for key, value in event.items())
         self._trace.note(process.name if process else "-", f"[{level}] {what} {details}".rstrip())
+        if level == "error" and process is not None:
+            self._erred(process.name, f"{what} {details}".rstrip())
         raise structlog.DropEvent
 
 
