@@ -366,11 +366,16 @@ class Bookie:
 
     async def ledgers(self) -> list[int]:
         """The ids of the ledgers here, ascending; deleted ones left out."""
-        found: dict[int, bool] = {}
+        rows = self._loaded()  # may be flushed, and gone from memory, while the index is read
         for storage in self._storages:
-            found.update(await storage.ledgers())
-        found.update({state.ledger_id: state.deleted for state in self._table.loaded()})
-        return sorted(ledger_id for ledger_id, deleted in found.items() if not deleted)
+            rows += await storage.ledgers()
+        rows += self._loaded()
+        deleted = {ledger_id for ledger_id, gone in rows if gone}
+        return sorted({ledger_id for ledger_id, _ in rows} - deleted)
+
+    def _loaded(self) -> list[tuple[int, bool]]:
+        """(ledger id, deleted) of those in memory."""
+        return [(state.ledger_id, state.deleted) for state in self._table.loaded()]
 
     def info(self) -> BookieInfo:
         """Raises ``BookieIOError`` if a ledger directory's disk cannot tell its space."""

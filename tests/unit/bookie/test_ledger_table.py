@@ -79,3 +79,29 @@ def test_clean_ledgers_are_forgotten_and_come_back(tmp_path: Path) -> None:
                     await add(bookie, ledger_id, [3])
 
     asyncio.run(scenario())
+
+
+def test_a_list_of_ledgers_is_true_when_a_flush_comes_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the index did not know yet when it was read is no longer in memory after it."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=60_000, ledgers_kept_max=0)
+        async with running(config) as bookie:
+            await add(bookie, 2, range(3))
+            await bookie._flusher.flush_all()
+            await add(bookie, 4, range(3))
+            await bookie.delete_ledger(2)
+            storage = bookie._storages[0]
+            listed = storage.ledgers
+
+            async def ledgers() -> list[tuple[int, bool]]:
+                rows = await listed()
+                await bookie._flusher.flush_all()
+                return rows
+
+            monkeypatch.setattr(storage, "ledgers", ledgers)
+            assert await bookie.ledgers() == [4]
+
+    asyncio.run(scenario())
