@@ -31,7 +31,7 @@ from magnetar.sim.shapes import End, Fill, Moment, Shape, Trouble
 from magnetar.sim.upkeep_checkers import UpkeepChecker
 
 PROBE_S = (0.05, 0.4)
-FILL_CHANCE = 0.15
+FILL_CHANCE = 0.5
 BURST_CHANCE = 0.3
 BURST_BYTES = 4096
 

@@ -180,8 +180,9 @@ class SimDisk:
         device, and that is not through: memory knows of it at once (a job computes at once)."""
         if len(self.devices) > 1:
             latest_s = max(device.busy_until_s for device in self.devices)
+            hindered_s = max(device.hindered_s for device in self.devices)
             for device in self.devices:
-                device.busy_until_s = latest_s
+                device.busy_until_s, device.hindered_s = latest_s, hindered_s
 
     def spend(self, bounds_s: tuple[float, float], device: Device) -> float:
         """One operation's time passes; returns when it is through."""

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.env.disk import DiskSpace
 from magnetar.model.errors import BookieIOError
+from magnetar.sim.devices import Device as MountedDevice
 
 Rows = dict[tuple[int, int], tuple[int, int]]
 Records = dict[int, bytes]
@@ -35,6 +36,10 @@ class Device(Protocol):
     def cursor_s(self) -> float: ...
 
     def space(self, path: Path) -> DiskSpace: ...
+
+    def device(self, path: Path) -> MountedDevice: ...
+
+    def hinder(self, device: MountedDevice) -> None: ...
 
     def check_readable(self, path: Path) -> None: ...
 
@@ -170,6 +175,7 @@ class SimIndex(LocationIndex):
     def _change(self, change: Change) -> None:
         self._check(self._disk.check_writable)
         if not self._disk.space(self.path).free_bytes:
+            self._disk.hinder(self._disk.device(self.path))
             raise BookieIOError(f"location index {self.path}: No space left on device")
         self._data.write(self._disk.cursor_s, change)
 

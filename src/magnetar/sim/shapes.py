@@ -98,7 +98,7 @@ def draw_shape(rng: random.Random, bookies: int, begin_s: float, end_s: float) -
         return None
     ledgers, journals = rng.choice(((2, 1), (2, 1), (2, 2), (1, 2), (3, 1)))
     devices = ledgers + journals
-    deferred = rng.random() < 0.25
+    deferred = rng.random() < 0.35
     count = rng.choice((3, 8, 20))
     moments = [_moment(rng, bookies, journals, devices, begin_s, end_s) for _ in range(count)]
     fills = [_fill(rng) for _ in range(rng.choice((1, 2, 4)) if deferred else 0)]
@@ -113,7 +113,7 @@ def draw_shape(rng: random.Random, bookies: int, begin_s: float, end_s: float) -
         moments=tuple(sorted(moments, key=lambda moment: moment.at_s)),
         fills=tuple(fills),
         bursts=tuple(rng.uniform(0.02, 0.5) for _ in range(rng.choice((0, 0, 2, 4)))),
-        compaction_bytes_per_s=rng.choice((1 << 14, 1 << 19, 16 << 20)),
+        compaction_bytes_per_s=rng.choice((1 << 13, 1 << 19, 16 << 20)),
     )
 
 

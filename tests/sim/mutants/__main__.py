@@ -22,6 +22,7 @@ import click
 from tests.sim.mutants.bookie_rules import BOOKIE_RULES
 from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
+from tests.sim.mutants.directories import DIRECTORIES
 from tests.sim.mutants.logs import LOGS
 from tests.sim.mutants.machines import MACHINES
 from tests.sim.mutants.mutant import Found, Mutant, search, transcript
@@ -33,7 +34,7 @@ BEGIN, END = "<!-- mutants -->", "<!-- /mutants -->"
 FAILURE_WIDTH = 140
 
 MUTANTS: Sequence[Mutant] = (
-    *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP,
+    *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
 )  # fmt: skip
 
 
