@@ -93,7 +93,7 @@ def test_what_the_product_raises_fails_the_seed_whoever_called_it(
         raise KeyError("a bug")
 
     monkeypatch.setattr(TailingReader if who == "t1/tail" else LedgerReader, "read", wrong)
-    failure = run_cluster(1).failure or ""
+    failure = run_cluster(5).failure or ""
     assert who in failure
     assert "a bug" in failure
 

@@ -56,7 +56,7 @@ def test_what_once_broke_holds(seed: int, what: str) -> None:
 
 
 def test_bookies_do_remove_and_compact_logs() -> None:
-    outcomes = [run_cluster(seed, tracing=True) for seed in seeds_with_upkeep(4)]
+    outcomes = [run_cluster(seed, tracing=True) for seed in seeds_with_upkeep(8)]
     lines = [line for outcome in outcomes for line in outcome.trace]
     for what in ("deleted ledgers forgotten", "entry logs removed", "entry logs compacted"):
         assert sum(what in line for line in lines) > 3, what
