@@ -1,12 +1,17 @@
-"""A connection's bounds, without a network: a peer that asks and does not read."""
+"""A connection's bounds, without a network: a peer that asks and does not read; one that comes as
+the server closes."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
+
+import pytest
 
 from magnetar.bookie.core import BookieCore
 from magnetar.bookie.serving.lac_watch import LacWatch
+from magnetar.bookie.serving.server import BookieServer
 from magnetar.bookie.serving.session import BookieSession, SessionLimits
 from magnetar.env.tasks import TaskScope
 from magnetar.model.entry import LacReply
@@ -38,6 +43,7 @@ class StuckTransport(asyncio.Transport):
         self.held_bytes = 0
         self.most_bytes = 0
         self.sent_bytes = 0
+        self.aborted = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]
         if not self.held_bytes:
@@ -61,7 +67,8 @@ class StuckTransport(asyncio.Transport):
 
     def resume_reading(self) -> None: ...
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        self.aborted = True
 
 
 def receive(session: BookieSession, data: bytes) -> None:
@@ -88,5 +95,34 @@ def test_answers_to_long_polls_wait_for_a_peer_that_does_not_read() -> None:
                 transport.taken()
         assert transport.most_bytes < limits.unsent_bytes_max + 2 * ENTRY_BYTES
         await scope.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_accepted_as_the_server_closes_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its requests would be begun in a scope that is closed."""
+
+    async def scenario() -> None:
+        made: list[Callable[[], BookieSession]] = []
+        loop = asyncio.get_running_loop()
+        create = loop.create_server
+
+        async def created(
+            make: Callable[[], BookieSession], host: str, port: int
+        ) -> asyncio.Server:
+            made.append(make)
+            return await create(make, host, port)
+
+        monkeypatch.setattr(loop, "create_server", created)
+        server = BookieServer(cast(BookieCore, Core()), "127.0.0.1", 0)
+        await server.start()
+        session = made[0]()
+        await server.close()
+        transport = StuckTransport(session)
+        session.connection_made(transport)
+        assert transport.aborted
+        assert server.connection_count == 0
 
     asyncio.run(scenario())

@@ -41,6 +41,7 @@ class BookieServer:
         self._sessions: dict[BookieSession, None] = {}
         self._scope = TaskScope(f"bookie server {host}:{port}")
         self._server: asyncio.Server | None = None
+        self._closed = False
 
     @property
     def port(self) -> int:
@@ -65,6 +66,9 @@ class BookieServer:
         )
 
     def _began(self, session: BookieSession) -> None:
+        if self._closed:  # it was accepted in the turn in which the server closed
+            session.abort()
+            return
         if len(self._sessions) >= self._connections_max:
             log.warning(
                 "connection refused: too many",
@@ -88,6 +92,7 @@ class BookieServer:
 
     async def close(self) -> None:
         """Stop listening, end every connection (answers already made leave first). Idempotent."""
+        self._closed = True
         if self._server is not None:
             self._server.close()
         for session in tuple(self._sessions):
