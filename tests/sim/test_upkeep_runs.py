@@ -49,6 +49,7 @@ def test_every_invariant_holds() -> None:
         (143, "records of a flush that was cut short counted as live for good"),
         (98, "a compacted log was kept while no add came"),
         (921, "rows of a flush that was cut short stayed in the index for good"),
+        (1201, "a slow compaction of large logs was not waited for"),
     ],
 )
 def test_what_once_broke_holds(seed: int, what: str) -> None:

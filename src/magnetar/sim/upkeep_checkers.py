@@ -153,6 +153,14 @@ class UpkeepChecker:
                 return f"{machine.name}: {problem}"
         return None
 
+    def log_bytes(self) -> int:
+        """Of the entry logs of the bookie that has most."""
+        directories = self._cluster.plan.bookie.ledger_directories
+        return max(
+            sum(log.byte_count for directory in directories for log in _logs(machine, directory))
+            for machine in self._cluster.bookies
+        )
+
     def logs(self) -> list[str]:
         """The entry logs of all bookies."""
         return [

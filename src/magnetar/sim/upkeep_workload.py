@@ -46,6 +46,7 @@ RETRY_S = 0.3
 IDS = f"{DEFAULT_ROOT}/idgen"
 DIRECTORY_IDS = 10_000
 SPACE_BACK_S = 60.0
+"""And besides, what reading and writing all entry logs takes at the pace of compaction."""
 QUIET_S = 2.5
 """More than the longest interval between two compactions."""
 
@@ -286,12 +287,14 @@ class UpkeepJob:
     async def _wait_space_back(self) -> None:
         """Invariants 7 and 8."""
         unfinished = self.checker.unfinished
+        pace = self._cluster.plan.bookie.compaction_bytes_per_s
+        limit_s = SPACE_BACK_S + 2 * self.checker.log_bytes() / pace
         try:
-            async with asyncio.timeout(SPACE_BACK_S):
+            async with asyncio.timeout(limit_s):
                 await until(lambda: unfinished() is None, 0.25)
         except TimeoutError:
             raise SimulationError(
-                f"not tidied up within {SPACE_BACK_S:.0f} s of healing: {unfinished()}"
+                f"not tidied up within {limit_s:.0f} s of healing: {unfinished()}"
             ) from None
 
     async def _wait_quiet(self) -> None:
