@@ -156,10 +156,12 @@ class UpkeepChecker:
     def log_bytes(self) -> int:
         """Of the entry logs of the bookie that has most."""
         directories = self._cluster.plan.bookie.ledger_directories
-        return max(
+        held = (
             sum(log.byte_count for directory in directories for log in _logs(machine, directory))
             for machine in self._cluster.bookies
+            if machine.lost is None
         )
+        return max(held, default=0)
 
     def logs(self) -> list[str]:
         """The entry logs of all bookies."""
