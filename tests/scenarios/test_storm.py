@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import Callable
 
 import pytest
 
-from magnetar.model.errors import MagnetarError
+from magnetar.ledger.bookies import BookiePool
+from magnetar.model.errors import BookieUnavailableError, MagnetarError
+from magnetar.model.ids import BookieId
+from magnetar.model.ledger import LedgerMetadata
 from tests.scenarios.cluster import BookieMachine, Cluster
 from tests.scenarios.counts import Counts
-from tests.scenarios.ledgers import Load, client, lost, opened
+from tests.scenarios.ledgers import RETURN_S, Load, client, lost, opened
 from tests.scenarios.replicas import copies
 
 pytestmark = pytest.mark.zookeeper
@@ -85,9 +89,35 @@ async def judge(url: str, shape: tuple[int, int, int], acknowledged: dict[int, i
             reader = await opened(other, ledger_id)
             cut_off = max(0, count - 1 - reader.last_add_confirmed)
             assert cut_off == 0
+            await until_back(other.pool, reader.metadata)
             assert await lost(reader) == {}
             held = await copies(other.pool, reader.metadata, reader.last_add_confirmed + 1)
             assert min(held, default=shape[2]) >= shape[2]
+
+
+async def until_back(pool: BookiePool, ledger: LedgerMetadata) -> None:
+    """Until the ledger's bookies can be reached: one that was paused past its session registers
+    anew once it notices. Whoever does not come back is told of by what follows."""
+    named = {bookie_id for each in ledger.fragments for bookie_id in each.bookies}
+    deadline_s = time.monotonic() + RETURN_S
+    while time.monotonic() < deadline_s:
+        found = await asyncio.gather(
+            *(reachable(pool, bookie_id, ledger.ledger_id) for bookie_id in named)
+        )
+        if all(found):
+            return
+        await asyncio.sleep(0.5)
+
+
+async def reachable(pool: BookiePool, bookie_id: BookieId, ledger_id: int) -> bool:
+    """Whether the bookie answers, whatever it says."""
+    try:
+        await pool.client(bookie_id).read_lac(ledger_id)
+    except BookieUnavailableError:
+        return False
+    except MagnetarError:
+        return True
+    return True
 
 
 def storm(cluster: Cluster, rounds: int, faults: int, counts: Counts) -> None:
