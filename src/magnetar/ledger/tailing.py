@@ -210,12 +210,7 @@ class TailingReader(LedgerReader):
 
     def _verified(self, told: LacReply) -> EntryId:
         """The LAC that the reply proves; -1 if that is none."""
-        lac = NO_ENTRY
         try:
-            if told.last_entry is not None:
-                lac, _ = self._digest.verify(told.last_entry, -1)
-            if told.explicit_lac is not None:
-                lac = max(lac, self._digest.verify_lac(told.explicit_lac))
+            return self._digest.verify_reply(told)
         except DigestError:
             return NO_ENTRY  # a corrupt copy tells nothing
-        return lac

@@ -16,7 +16,7 @@ from magnetar.ledger.bookies import BookiePool, LacReply, ReadFlag
 from magnetar.ledger.recovering.recovery_plan import LacCoverage
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import DigestError, NoLedgerError
-from magnetar.model.ids import NO_ENTRY, BookieId, EntryId
+from magnetar.model.ids import BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.bookie.digest import EntryDigest
 
@@ -81,12 +81,7 @@ class _Asking:
             self._refusals.append(lac)
 
     def _verified(self, bookie_id: BookieId, told: LacReply) -> EntryId | Refusal:
-        lac = NO_ENTRY
         try:
-            if told.last_entry is not None:
-                lac, _ = self._digest.verify(told.last_entry, -1)
-            if told.explicit_lac is not None:
-                lac = max(lac, self._digest.verify_lac(told.explicit_lac))
+            return self._digest.verify_reply(told)
         except DigestError as error:
             return Refusal(bookie_id, error)
-        return lac

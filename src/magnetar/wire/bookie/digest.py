@@ -38,8 +38,9 @@ from typing import TypeAlias
 
 from crc32c import crc32c
 
-from magnetar.model.entry import ENTRY_HEADER_BYTES
+from magnetar.model.entry import ENTRY_HEADER_BYTES, LacReply
 from magnetar.model.errors import DigestError
+from magnetar.model.ids import NO_ENTRY
 from magnetar.model.ledger import DigestType
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -205,6 +206,16 @@ class EntryDigest:
         if ledger_id != self._ledger_id:
             raise DigestError(f"an explicit LAC of ledger {ledger_id}, not of {self._ledger_id}")
         return int(lac)
+
+    def verify_reply(self, told: LacReply) -> int:
+        """The last add confirmed that ``told`` proves, by its entry or by an explicit one; -1: by
+        neither. Raises ``DigestError``."""
+        lac = NO_ENTRY
+        if told.last_entry is not None:
+            lac, _ = self.verify(told.last_entry, -1)
+        if told.explicit_lac is not None:
+            lac = max(lac, self.verify_lac(told.explicit_lac))
+        return lac
 
     def _mismatch(self, what: str) -> DigestError:
         return DigestError(
