@@ -50,9 +50,9 @@ from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 BOOKIE_PORT = 3181
 RESTART_S = 1.0
 METADATA_END_S = 5.0
+"""How long a bookie that is closed in order tries to withdraw its registration."""
 CALM_S = 3.0
 """Without any hindrance: what a bookie has suffered before does not count any more."""
-"""How long a bookie that is closed in order tries to withdraw its registration."""
 INSTANCE_ID = "00000000-0000-0000-0000-000000000001"
 DATA = Path("/data")
 JOURNALS, LEDGERS = DATA / "journal", DATA / "ledgers"
@@ -259,7 +259,7 @@ class BookieMachine:
         """Its disk failed: the journal is broken until a restart."""
         self.starts = 0
         self.spoiled = False
-        """Why it is lost: sectors that cannot be read, and nothing else."""
+        """It is lost for sectors that cannot be read, and for nothing else."""
         self.closing = False
         self.closed_in_peace = False
         """It was closed in order the last time, and nothing had been wrong."""
@@ -349,10 +349,7 @@ class BookieMachine:
 
     async def _serve(self, config: BookieConfig, store: SimMetadataStore) -> None:
         cluster = self.cluster
-        bookie = self.bookie = WitnessedBookie(
-            config, cluster.metrics, self.disk, self.disk.open_index, lambda _seconds: None
-        )
-        bookie.promises = self.promises
+        bookie = self.bookie = WitnessedBookie(self.promises, config, cluster.metrics, self.disk)
         report = await bookie.start()
         in_peace, self.closed_in_peace = self.closed_in_peace, False
         if in_peace and report.entries and self.lost is None:

@@ -26,7 +26,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 import structlog
 
@@ -233,18 +233,18 @@ class SimDisk:
         )
 
     def check_writable(self, path: Path) -> None:
-        self._check(path, self.fails_writes, "fails_writes")
+        device = self.device(path)
+        if self.fails_writes or device.fails_writes:
+            self._fail(path, device)
 
     def check_readable(self, path: Path) -> None:
-        self._check(path, self.fails_reads, "fails_reads")
-
-    def _check(self, path: Path, failing: bool, attribute: str) -> None:
-        if not failing and len(self.devices) == 1:
-            return
         device = self.device(path)
-        if failing or getattr(device, attribute):
-            self.hinder(device)
-            raise OSError(_EIO, "Input/output error", str(path))
+        if self.fails_reads or device.fails_reads:
+            self._fail(path, device)
+
+    def _fail(self, path: Path, device: Device) -> NoReturn:
+        self.hinder(device)
+        raise OSError(_EIO, "Input/output error", str(path))
 
     def sync_index(self, path: Path) -> float:
         return self.spend(SYNC_S, self.device(path))

@@ -48,11 +48,16 @@ class Inode:
         return range(offset // BLOCK_BYTES, -(-(offset + byte_count) // BLOCK_BYTES))
 
     def readable(self, offset: int, byte_count: int) -> bool:
+        return not self._bad(offset, byte_count)
+
+    def _bad(self, offset: int, byte_count: int) -> list[int]:
+        """The bad sectors that are touched."""
         end = offset + byte_count
-        return not any(
-            offset < (sector + 1) * SECTOR_BYTES and sector * SECTOR_BYTES < end
+        return [
+            sector
             for sector in self.bad_sectors
-        )
+            if offset < (sector + 1) * SECTOR_BYTES and sector * SECTOR_BYTES < end
+        ]
 
     def punch(self, at_s: float, offset: int, byte_count: int) -> None:
         byte_count = min(byte_count, len(self.data) - offset)
@@ -69,9 +74,8 @@ class Inode:
         put(self.data, offset, data)
         for block in self.blocks(offset, len(data)) if self.holes else ():
             self.holes.pop(block, None)
-        for sector in list(self.bad_sectors):
-            if offset < (sector + 1) * SECTOR_BYTES and sector * SECTOR_BYTES < offset + len(data):
-                del self.bad_sectors[sector]
+        for sector in self._bad(offset, len(data)):
+            del self.bad_sectors[sector]
         write = Write(at_s, offset, data)
         self.pending.append(write)
         return write

@@ -15,12 +15,17 @@ Bookies whose disks the run destroyed are excused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from magnetar.bookie.bookie import DEFERRED_SYNC, FENCE, RECOVERY, Bookie
 from magnetar.bookie.core import AddDone
+from magnetar.config import BookieConfig
+from magnetar.metrics import Metrics
 from magnetar.model.entry import LacReply
 from magnetar.model.errors import MagnetarError, NoEntryError, ReadOnlyBookieError
+from magnetar.sim.disk import SimDisk
 
 ANSWER_S = 1.5
 """A flush that failed is tried again after one second."""
@@ -46,9 +51,15 @@ class Promises:
 
 
 class WitnessedBookie(Bookie):
-    """A bookie whose answers are noted."""
+    """A bookie on a simulated disk, whose answers are noted."""
 
-    promises: Promises
+    def __init__(
+        self, promises: Promises, config: BookieConfig, metrics: Metrics, disk: SimDisk
+    ) -> None:
+        super().__init__(config, metrics, disk, disk.open_index, lambda _seconds: None)
+        self.promises = promises
+        self._deferred: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        """Ledger -> entries that were answered before they were durable, in this life."""
 
     def add_entries(
         self,
@@ -63,7 +74,7 @@ class WitnessedBookie(Bookie):
         began_s = promises.now_s()
         fenced = not flags & RECOVERY and ledger_id in promises.fenced
         promises.add_comes(ledger_id, entries, bool(flags & DEFERRED_SYNC))
-        taken = self._deferred.setdefault(ledger_id, {}) if flags & DEFERRED_SYNC else None
+        taken = self._deferred[ledger_id] if flags & DEFERRED_SYNC else None
 
         def witnessed(error: MagnetarError | None, answered: Sequence[int]) -> None:
             if error is None and taken is not None:
@@ -82,12 +93,6 @@ class WitnessedBookie(Bookie):
             done(error, answered)
 
         super().add_entries(ledger_id, master_key, entry_ids, entries, flags, witnessed)
-
-    @property
-    def _deferred(self) -> dict[int, dict[int, None]]:
-        """Ledger -> entries that were answered before they were durable, in this life."""
-        found: dict[int, dict[int, None]] = self.__dict__.setdefault("deferred_entries", {})
-        return found
 
     async def force(self, ledger_id: int) -> None:
         answered = list(self._deferred.get(ledger_id, ()))
@@ -110,13 +115,8 @@ class WitnessedBookie(Bookie):
     async def read_entry(
         self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
     ) -> bytes:
-        try:
-            entry = await super().read_entry(ledger_id, entry_id, flags, master_key)
-        except NoEntryError:
-            self._note_fence(ledger_id, flags)
-            raise
-        self._note_fence(ledger_id, flags)
-        return entry
+        with self._fencing(ledger_id, flags):
+            return await super().read_entry(ledger_id, entry_id, flags, master_key)
 
     async def read_batch(
         self,
@@ -127,15 +127,20 @@ class WitnessedBookie(Bookie):
         flags: int = 0,
         master_key: bytes = b"",
     ) -> list[bytes]:
-        try:
-            found = await super().read_batch(
+        with self._fencing(ledger_id, flags):
+            return await super().read_batch(
                 ledger_id, first_entry_id, max_entries, max_bytes, flags, master_key
             )
+
+    @contextmanager
+    def _fencing(self, ledger_id: int, flags: int) -> Iterator[None]:
+        """That there is no such entry is said behind the fence as well."""
+        try:
+            yield
         except NoEntryError:
             self._note_fence(ledger_id, flags)
             raise
         self._note_fence(ledger_id, flags)
-        return found
 
     def _note_fence(self, ledger_id: int, flags: int) -> None:
         if flags & FENCE:
