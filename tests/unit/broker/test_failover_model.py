@@ -10,13 +10,13 @@ acknowledged.
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 
 from magnetar.broker.subscription import SWITCH_DELAY_S
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.unit.broker.harness import FAILOVER, Peer, World, run
+from tests.unit.broker.histories import History
 
 STEPS = 120
 WORST = 10_000
@@ -31,18 +31,10 @@ class Client:
         self.got: list[int] = []
 
 
-class History:
+class FailoverHistory(History):
     def __init__(self, world: World, seed: int) -> None:
-        self.world = world
-        self.random = random.Random(seed)
+        super().__init__(world, seed)
         self.clients: list[Client] = []
-        self.acked: set[int] = set()
-        self.published = 0
-        self.sender = world.peer()
-
-    async def begin(self) -> None:
-        await self.sender.produce()
-        await self.join()
 
     # -- what can happen ----------------------------------------------------------------------
 
@@ -55,11 +47,6 @@ class History:
 
     def name(self) -> str:
         return f"c{self.random.randint(0, 9)}"
-
-    async def publish(self) -> None:
-        count = self.random.randint(1, 40)
-        self.sender.publish(count, first=self.published)
-        self.published += count
 
     async def flow(self) -> None:
         if self.clients:
@@ -111,9 +98,6 @@ class History:
 
     async def pause(self) -> None:
         await asyncio.sleep(self.random.choice([0.1, 2 * SWITCH_DELAY_S]))
-
-    async def forget_memory(self) -> None:
-        self.world.log().cached = not self.world.log().cached
 
     def some(self) -> Client | None:
         """A consumer that has something."""
@@ -172,10 +156,6 @@ class History:
 @pytest.mark.parametrize("seed", range(30))
 def test_random_histories(seed: int) -> None:
     async def scenario(world: World) -> None:
-        history = History(world, seed)
-        await history.begin()
-        for _ in range(STEPS):
-            await history.step()
-        await history.finish()
+        await FailoverHistory(world, seed).run(STEPS)
 
     run(scenario, ledger_entries=13)

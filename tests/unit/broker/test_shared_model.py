@@ -8,30 +8,21 @@ whoever is left gets everything that is not acknowledged, once.
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.unit.broker.harness import Peer, World, run
+from tests.unit.broker.histories import History
 
 STEPS = 150
 WORST = 10_000
 
 
-class History:
+class SharedHistory(History):
     def __init__(self, world: World, seed: int) -> None:
-        self.world = world
-        self.random = random.Random(seed)
+        super().__init__(world, seed)
         self.peers: list[Peer] = []
         self.out: dict[int, Peer] = {}
-        self.acked: set[int] = set()
-        self.published = 0
-        self.sender = world.peer()
-
-    async def begin(self) -> None:
-        await self.sender.produce()
-        await self.join()
 
     # -- what can happen ----------------------------------------------------------------------
 
@@ -41,11 +32,6 @@ class History:
             answer = await peer.subscribe()
             assert answer.type == BaseCommand.SUCCESS
             self.peers.append(peer)
-
-    async def publish(self) -> None:
-        count = self.random.randint(1, 40)
-        self.sender.publish(count, first=self.published)
-        self.published += count
 
     async def flow(self) -> None:
         if self.peers:
@@ -72,9 +58,6 @@ class History:
             await self.listen(peer)
             self.forget([n for n, p in self.out.items() if p is peer])
             peer.lose()
-
-    async def forget_memory(self) -> None:
-        self.world.log().cached = not self.world.log().cached
 
     def some(self) -> tuple[Peer | None, list[int]]:
         """A consumer that has something, and some of it."""
@@ -134,10 +117,6 @@ class History:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_histories(seed: int) -> None:
     async def scenario(world: World) -> None:
-        history = History(world, seed)
-        await history.begin()
-        for _ in range(STEPS):
-            await history.step()
-        await history.finish()
+        await SharedHistory(world, seed).run(STEPS)
 
     run(scenario, ledger_entries=13, unacknowledged_per_consumer_max=200 if seed % 2 else 50_000)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.lac_announcer import TRIES_MAX
+from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import (
     LedgerError,
     MetadataUnavailableError,
@@ -19,6 +22,16 @@ from magnetar.model.ids import BookieId
 from magnetar.model.ledger import Fragment, LedgerMetadata, LedgerState
 from magnetar.sim.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads, until
+
+
+@asynccontextmanager
+async def tailed(cluster: Cluster) -> AsyncIterator[tuple[LedgerWriter, TailingReader]]:
+    """A writer, and another client's reader of its open ledger, closed at the end."""
+    async with (
+        opened(cluster) as writer,
+        await cluster.new_client().open_no_recovery(writer.ledger_id) as reader,
+    ):
+        yield writer, reader
 
 
 async def collect(reader: TailingReader, first: int = 0) -> list[bytes]:
@@ -49,9 +62,8 @@ def test_an_entry_followed_by_another_is_seen_at_once_and_the_last_one_soon() ->
     async def run() -> None:
         cluster = Cluster(3, (3, 3, 2))
         loop = asyncio.get_running_loop()
-        async with opened(cluster) as writer:
+        async with tailed(cluster) as (writer, reader):
             outcomes = Outcomes()
-            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
             await asyncio.sleep(100)
             writer.append(payloads(0, 1), outcomes)
             await outcomes.wait(1)
@@ -63,7 +75,6 @@ def test_an_entry_followed_by_another_is_seen_at_once_and_the_last_one_soon() ->
             assert 0.9 < loop.time() - began_s < 1.1
             told = [bookie.lacs[writer.ledger_id][0] for bookie in cluster.ensemble(1)]
             assert told == [1, 1, 1]
-            reader.close()
 
     run_virtual(run())
 
@@ -130,11 +141,9 @@ def test_a_bookie_that_stays_away_is_told_so_many_times() -> None:
 def test_waiting_costs_a_few_requests_a_minute() -> None:
     async def run() -> None:
         cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
-        async with opened(cluster) as writer:
-            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+        async with tailed(cluster) as (_, reader):
             assert await reader.wait_past(-1, timeout_s=600) == -1
             assert sum(bookie.long_polls for bookie in cluster.pool.bookies.values()) <= 3 * 21
-            reader.close()
 
     run_virtual(run())
 
@@ -142,9 +151,8 @@ def test_waiting_costs_a_few_requests_a_minute() -> None:
 def test_entries_are_heard_of_while_a_change_cannot_be_read() -> None:
     async def run() -> None:
         cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
-        async with opened(cluster) as writer:
+        async with tailed(cluster) as (writer, reader):
             outcomes = Outcomes()
-            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
 
             async def away(ledger_id: int) -> tuple[LedgerMetadata, int]:
                 await asyncio.sleep(15)
@@ -158,7 +166,6 @@ def test_entries_are_heard_of_while_a_change_cannot_be_read() -> None:
                 assert await reader.wait_past(i - 2, timeout_s=1) == i - 1
             with pytest.raises(MetadataUnavailableError):
                 await reader.wait_past(2)
-            reader.close()
 
     run_virtual(run())
 
@@ -168,8 +175,7 @@ def test_no_bookie_is_left_with_a_poll_that_outlasts_the_caller() -> None:
 
     async def run() -> None:
         cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
-        async with opened(cluster) as writer:
-            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+        async with tailed(cluster) as (writer, reader):
             reads = 0
             read = cluster.manager.read
 
@@ -183,7 +189,6 @@ def test_no_bookie_is_left_with_a_poll_that_outlasts_the_caller() -> None:
                 assert await reader.wait_past(-1, timeout_s=0.1) == -1
             assert all(max(bookie.poll_s) < 0.11 for bookie in cluster.ensemble(writer.ledger_id))
             assert reads <= 1
-            reader.close()
 
     run_virtual(run())
 
@@ -234,9 +239,8 @@ def test_one_bookie_is_enough_to_hear_from() -> None:
 def test_a_change_of_the_ensemble_is_followed() -> None:
     async def run() -> None:
         cluster = Cluster(6, (3, 3, 2), timeout_ms=500)
-        async with opened(cluster) as writer:
+        async with tailed(cluster) as (writer, reader):
             outcomes = Outcomes()
-            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
             following = asyncio.ensure_future(collect(reader))
             for i in range(40):
                 if i in (10, 20, 30):
@@ -247,7 +251,6 @@ def test_a_change_of_the_ensemble_is_followed() -> None:
             assert len(cluster.metadata(writer.ledger_id).fragments) == 4
             await writer.close()
             assert await asyncio.wait_for(following, 5) == payloads(0, 40)
-            reader.close()
 
     run_virtual(run())
 
@@ -255,9 +258,8 @@ def test_a_change_of_the_ensemble_is_followed() -> None:
 def test_a_recovery_ends_the_tail_at_the_ledgers_end() -> None:
     async def run() -> None:
         cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
-        async with opened(cluster) as writer:
+        async with tailed(cluster) as (writer, reader):
             outcomes = Outcomes()
-            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
             following = asyncio.ensure_future(collect(reader))
             writer.append(payloads(0, 5), outcomes)
             await outcomes.wait(5)
@@ -265,7 +267,6 @@ def test_a_recovery_ends_the_tail_at_the_ledgers_end() -> None:
             recovered = await cluster.new_client().open(writer.ledger_id)
             assert recovered.last_add_confirmed == 4
             assert await asyncio.wait_for(following, 5) == payloads(0, 5)
-            reader.close()
 
     run_virtual(run())
 
@@ -273,14 +274,12 @@ def test_a_recovery_ends_the_tail_at_the_ledgers_end() -> None:
 def test_a_deleted_ledger_ends_the_tail_with_an_error() -> None:
     async def run() -> None:
         cluster = Cluster(3, (3, 3, 2), timeout_ms=500)
-        async with opened(cluster) as writer:
-            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+        async with tailed(cluster) as (writer, reader):
             waiting = asyncio.ensure_future(reader.wait_past(-1))
             await asyncio.sleep(1)
             await cluster.client.delete(writer.ledger_id)
             with pytest.raises(NoSuchLedgerError):
                 await asyncio.wait_for(waiting, 5)
-            reader.close()
 
     run_virtual(run())
 
@@ -305,8 +304,7 @@ def test_a_lac_without_a_digest_counts_for_nothing() -> None:
 def test_metadata_that_changed_before_the_wait_is_seen() -> None:
     async def run() -> None:
         cluster = Cluster(4, (3, 3, 2), timeout_ms=500)
-        async with opened(cluster) as writer:
-            reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+        async with tailed(cluster) as (writer, reader):
             metadata, version = cluster.manager.ledgers[writer.ledger_id]
             moved = Fragment(0, tuple(reversed(metadata.fragments[0].bookies)))
             changed = replace(metadata, fragments=(moved,), state=LedgerState.OPEN)
