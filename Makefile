@@ -52,7 +52,7 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/tidy
 
 sim: $(VENV)/.dev
-	$(BIN)/python -m magnetar.sim --ring $(RING) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(BIN)/python -m magnetar_sim --ring $(RING) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 sim-mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.sim.mutants $(if $(MUTANT),--only "$(MUTANT)" --ring $(RING)) \

@@ -16,10 +16,10 @@ from typing import Any
 
 import crc32c
 
-from magnetar.broker.broker import Broker
-from magnetar.broker.handlers.table import make_table
-from magnetar.broker.session import Session
 from magnetar.config import BrokerConfig
+from magnetar.protocols.pulsar.broker import Broker
+from magnetar.protocols.pulsar.handlers.table import make_table
+from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
 from tests.doubles.memory_log import MemoryLogStore

@@ -14,8 +14,8 @@ from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.ledger.tailing import TailingReader
 from magnetar.metrics import Metrics
 from magnetar.model.entry import Entry
-from magnetar.sim import __main__ as command
-from magnetar.sim.cluster_run import ClusterOutcome, run_cluster
+from magnetar_sim import __main__ as command
+from magnetar_sim.cluster_run import ClusterOutcome, run_cluster
 from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
 from tests.sim.mutants.mutant import Mutant, search
@@ -42,7 +42,7 @@ def test_every_invariant_holds() -> None:
 def test_a_seed_repeats_its_run_whatever_the_hash_seed() -> None:
     """Nothing may follow from the order of a set, the address of an object or the real time."""
     code = (
-        "from magnetar.sim.cluster_run import run_cluster\n"
+        "from magnetar_sim.cluster_run import run_cluster\n"
         "for seed in (3, 11):\n"
         "    outcome = run_cluster(seed, tracing=True)\n"
         "    print(seed, outcome.steps, outcome.digest)\n"

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from magnetar.ledger.writing.quorum_write import QuorumWrite, Resend
-from magnetar.sim.__main__ import main
-from magnetar.sim.clients import Appender, Parts, Rewriter
-from magnetar.sim.ledger_run import run
+from magnetar_sim.__main__ import main
+from magnetar_sim.clients import Appender, Parts, Rewriter
+from magnetar_sim.ledger_run import run
 from tests.sim.mutants.broken_machines import (
     ConfirmsDuringAChange,
     ConfirmsOutOfOrder,
@@ -110,7 +110,7 @@ def test_the_command_tells_rates_and_repeats_a_seed() -> None:
 def test_the_command_names_a_failing_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = PLANTED["one copy is enough"]
     monkeypatch.setattr(
-        "magnetar.sim.__main__.run", lambda seed, tracing: run(seed, broken, tracing)
+        "magnetar_sim.__main__.run", lambda seed, tracing: run(seed, broken, tracing)
     )
     told = CliRunner().invoke(main, ["--seeds", "500"])
     assert told.exit_code == 1

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from magnetar.metrics import Metrics
-from magnetar.sim.cluster_run import run_cluster
-from magnetar.sim.upkeep_workload import SHARE
+from magnetar_sim.cluster_run import run_cluster
+from magnetar_sim.upkeep_workload import SHARE
 from tests.sim.mutants.mutant import Mutant, search
 from tests.sim.mutants.upkeep import UPKEEP
 

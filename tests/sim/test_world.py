@@ -13,11 +13,11 @@ import pytest
 from magnetar.env.framed import FramedConnection
 from magnetar.env.metadata import CreateMode, SessionState
 from magnetar.model.errors import BadVersionError, MetadataUnavailableError, NoNodeError
-from magnetar.sim.disk import CAPACITY_BYTES, SimDisk
-from magnetar.sim.loop import SimLoop, until
-from magnetar.sim.metadata import MetadataServer, SimMetadataStore
-from magnetar.sim.network import HIGH_BYTES, SimNetwork
-from magnetar.sim.scheduler import SimulationError
+from magnetar_sim.disk import CAPACITY_BYTES, SimDisk
+from magnetar_sim.loop import SimLoop, until
+from magnetar_sim.metadata import MetadataServer, SimMetadataStore
+from magnetar_sim.network import HIGH_BYTES, SimNetwork
+from magnetar_sim.scheduler import SimulationError
 
 ROOT = Path("/disk")
 

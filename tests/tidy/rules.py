@@ -24,16 +24,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bookie": {"model", "wire", "env"} | SETTINGS,
     "ledger": {"model", "wire", "env"} | SETTINGS,
     "log": {"model", "wire", "env", "ledger"} | SETTINGS,
-    "broker": {"model", "wire", "env", "log"} | SETTINGS,
-    "admin": {"model", "wire", "env", "broker", "log", "ledger"} | SETTINGS,
+    "cluster": {"model", "env"} | SETTINGS,
+    "topics": {"model", "wire", "env", "log", "cluster"} | SETTINGS,
+    "protocols": {"model", "wire", "env", "log", "cluster", "topics"} | SETTINGS,
+    "admin": {"model", "wire", "env", "cluster", "topics", "protocols", "log", "ledger"}
+    | SETTINGS,
     "pipeline": {"model", "wire"},
-    "app": {"model", "wire", "env", "bookie", "ledger", "log", "broker", "admin"} | SETTINGS,
+    "app": {
+        "model", "wire", "env", "bookie", "ledger", "log", "cluster", "topics", "protocols",
+        "admin",
+    }
+    | SETTINGS,
     "cli": {"model", "wire", "env", "app", "ledger", "config_loading"} | SETTINGS,
-    "sim": {"model", "wire", "env", "bookie", "ledger", "log", "broker"} | SETTINGS,
     "__main__": {"cli"},
-}
-"""Room -> the other rooms it may import (``tests/tidy`` is the table's guard, ARCHITECTURE.md
-its text)."""
+}  # fmt: skip
+"""Package -> the other packages it may import (``tests/tidy`` is the table's guard,
+ARCHITECTURE.md its text). The simulator stands beside: see ``nothing_imports_the_simulator``."""
 
 NARROWER: dict[str, set[str]] = {
     # Only the managed engine stands on ledgers; the seam and its state know nothing of them.
@@ -60,30 +66,34 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.managed.chain",
     "magnetar.log.managed.cursor_format",
     "magnetar.log.managed.rules",
-    "magnetar.broker.access",
-    "magnetar.broker.dispatch",
-    "magnetar.broker.positions",
-    "magnetar.broker.redelivery",
-    "magnetar.broker.topic_name",
+    "magnetar.topics.access",
+    "magnetar.topics.dispatch",
+    "magnetar.topics.positions",
+    "magnetar.topics.redelivery",
+    "magnetar.cluster.topic_name",
 )
 """Modules that decide: no clock, no randomness, no I/O, no event loop, no logging."""
 
-BROKER = "magnetar.broker"
-BROKER_LAYERS: tuple[tuple[str, ...], ...] = (
-    ("access", "dispatch", "positions", "redelivery", "topic_name"),
-    ("feed", "liveness", "namespaces", "requests", "resend", "traffic"),
-    ("consumer", "producer"),
-    ("acknowledging", "dispatcher"),
-    ("subscription",),
-    ("topic",),
-    ("opening", "seek", "stats"),
-    ("topics",),
-    ("lookup", "services"),
-    ("session",),
-    ("handlers",),
-    ("broker",),
-)
-"""The broker from the bottom up (ARCHITECTURE.md says what each layer is)."""
+LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "magnetar.topics": (
+        ("access", "dispatch", "positions", "redelivery"),
+        ("feed", "resend", "traffic"),
+        ("consumer", "producer"),
+        ("acknowledging", "dispatcher"),
+        ("subscription",),
+        ("topic",),
+        ("opening", "seek", "stats"),
+        ("registry",),
+    ),
+    "magnetar.protocols.pulsar": (
+        ("liveness", "requests"),
+        ("lookup", "services"),
+        ("session",),
+        ("handlers",),
+        ("broker",),
+    ),
+}
+"""Crowded packages from the bottom up (ARCHITECTURE.md says what each layer is)."""
 
 IMPURE = {
     "asyncio", "concurrent", "io", "logging", "os", "pathlib", "queue", "random", "secrets",
@@ -101,7 +111,7 @@ def import_table(modules: Sequence[Module]) -> list[str]:
     """No room imports one that the table does not give it."""
     faults = []
     for module in modules:
-        if not module.name.startswith("magnetar"):
+        if module.name.split(".")[0] != "magnetar":
             continue
         allowed = NARROWER.get(module.name, MAY_IMPORT.get(module.room))
         if allowed is None:
@@ -122,13 +132,27 @@ def _rooms_imported(module: Module) -> list[tuple[str, int]]:
     return rooms
 
 
-def brokers_see_only_the_seam(modules: Sequence[Module]) -> list[str]:
-    """Brokers import ``log.seam`` and acknowledgement state, no engine."""
+def nothing_imports_the_simulator(modules: Sequence[Module]) -> list[str]:
+    """The product knows nothing of the simulator, which stands beside it and is not installed."""
+    return [
+        f"{module.path}:{item.line}: imports {item.module}"
+        for module in modules
+        if module.name.split(".")[0] != "magnetar_sim"
+        for item in module.imports
+        if item.module.split(".")[0] == "magnetar_sim"
+    ]
+
+
+ABOVE_THE_SEAM = {"cluster", "topics", "protocols"}
+
+
+def topics_see_only_the_seam(modules: Sequence[Module]) -> list[str]:
+    """Topics and protocols import ``log.seam`` and acknowledgement state, no engine."""
     allowed = ("magnetar.log.seam", "magnetar.log.acknowledgements")
     return [
         f"{module.path}:{item.line}: imports {item.module}, below the seam"
         for module in modules
-        if module.room == "broker"
+        if module.room in ABOVE_THE_SEAM
         for item in module.imports
         if item.module.startswith("magnetar.log.") and not item.module.startswith(allowed)
     ]
@@ -187,29 +211,39 @@ def _visit(
     done.add(name)
 
 
-def broker_layers(modules: Sequence[Module]) -> list[str]:
-    """Every module of the broker has its layer, and imports none of a layer above it."""
-    level = {name: number for number, names in enumerate(BROKER_LAYERS) for name in names}
+def layers(modules: Sequence[Module]) -> list[str]:
+    """Every module of a crowded package has its layer, and imports none of a layer above it."""
+    return [
+        fault
+        for package, names in LAYERS.items()
+        for fault in _layer_faults(modules, package, names)
+    ]
+
+
+def _layer_faults(
+    modules: Sequence[Module], package: str, layers: Sequence[Sequence[str]]
+) -> list[str]:
+    level = {name: number for number, names in enumerate(layers) for name in names}
     faults = []
     for module in modules:
-        if module.room != "broker" or module.name == BROKER:
+        if not module.name.startswith(f"{package}."):
             continue
-        own = level.get(_broker_part(module.name))
+        own = level.get(part_of(package, module.name))
         if own is None:
             faults.append(f"{module.path}: {module.name} is in no layer")
             continue
         faults += [
             f"{module.path}:{item.line}: imports {item.module}, of a layer above"
             for item in module.imports
-            if item.module.startswith(f"{BROKER}.")
-            and level.get(_broker_part(item.module), 0) > own
+            if item.module.startswith(f"{package}.")
+            and level.get(part_of(package, item.module), 0) > own
         ]
     return faults
 
 
-def _broker_part(name: str) -> str:
-    """The file or folder of the broker that a module is in."""
-    return name.split(".")[2]
+def part_of(package: str, name: str) -> str:
+    """The file or folder of ``package`` that a module is in."""
+    return name.removeprefix(f"{package}.").split(".")[0]
 
 
 def deciding_modules_are_pure(modules: Sequence[Module]) -> list[str]:
@@ -336,10 +370,11 @@ def no_swallowed_errors(modules: Sequence[Module]) -> list[str]:
 
 ALL: tuple[Rule, ...] = (
     import_table,
-    brokers_see_only_the_seam,
+    nothing_imports_the_simulator,
+    topics_see_only_the_seam,
     no_cycle,
     no_cycle_between_rooms_within,
-    broker_layers,
+    layers,
     deciding_modules_are_pure,
     functions_are_short,
     no_module_level_mutable_state,

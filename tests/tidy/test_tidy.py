@@ -28,7 +28,8 @@ def test_every_deciding_module_exists() -> None:
     assert not set(rules.DECIDING) - names
 
 
-def test_every_part_of_a_layer_exists() -> None:
-    names = [module.name.split(".") for module in MODULES if module.room == "broker"]
-    parts = {name[2] for name in names if len(name) > 2}
-    assert not {part for layer in rules.BROKER_LAYERS for part in layer} - parts
+@pytest.mark.parametrize("package", rules.LAYERS)
+def test_every_part_of_a_layer_exists(package: str) -> None:
+    names = [module.name for module in MODULES if module.name.startswith(f"{package}.")]
+    parts = {rules.part_of(package, name) for name in names}
+    assert not {part for layer in rules.LAYERS[package] for part in layer} - parts

@@ -12,8 +12,8 @@ from magnetar.admin.views import (
     TopicLedgerView,
     TopicStatsView,
 )
-from magnetar.broker.broker import Broker
-from magnetar.broker.stats import SubscriptionStats
+from magnetar.protocols.pulsar.broker import Broker
+from magnetar.topics.stats import SubscriptionStats
 
 
 class BrokerTopics:

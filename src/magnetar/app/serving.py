@@ -16,7 +16,6 @@ from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from magnetar.app.ending import end_within
 from magnetar.app.fate import Fate
 from magnetar.app.storage import METADATA_END_S, Cluster, LedgerAccess
-from magnetar.broker.broker import Broker
 from magnetar.config import Config
 from magnetar.env.exclusive import ExclusiveClaim
 from magnetar.env.listening import advertised_host, cannot_listen, port_of
@@ -26,6 +25,7 @@ from magnetar.log.managed.store import ManagedLogStore
 from magnetar.metrics import Metrics
 from magnetar.model.errors import SessionExpiredError
 from magnetar.model.ids import BookieId
+from magnetar.protocols.pulsar.broker import Broker
 
 if TYPE_CHECKING:
     from magnetar.admin.queries import LedgerQueries, TopicQueries

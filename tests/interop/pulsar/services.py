@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import httpx
 
-from magnetar.broker.broker import Broker
 from magnetar.config import BrokerConfig
+from magnetar.protocols.pulsar.broker import Broker
 from tests.doubles.memory_log import MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.standalone import Standalone

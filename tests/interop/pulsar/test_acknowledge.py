@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pulsar
 import pytest
 
-from magnetar.broker.topic_name import parse_topic
+from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import MetadataUnavailableError
 from tests.interop.pulsar.helpers import (
     QUIET_MS,

@@ -15,7 +15,7 @@ from magnetar.bookie.ledgers.admission import Admission
 from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.ledger_state import LedgerState
 from magnetar.bookie.storage.storage import LedgerStorage
-from magnetar.sim import cluster
+from magnetar_sim import cluster
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 1500

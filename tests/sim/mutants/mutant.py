@@ -10,8 +10,8 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.metrics import Metrics
-from magnetar.sim.cluster_run import run_cluster
-from magnetar.sim.ledger_run import run
+from magnetar_sim.cluster_run import run_cluster
+from magnetar_sim.ledger_run import run
 
 
 @dataclass(frozen=True)

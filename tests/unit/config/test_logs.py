@@ -29,7 +29,7 @@ def _restore() -> Iterator[None]:
 def output(config: LoggingConfig) -> str:
     stream = io.StringIO()
     logs.configure(config, stream)
-    log = structlog.get_logger("magnetar.broker.session")
+    log = structlog.get_logger("magnetar.protocols.pulsar.session")
     log.debug("too fine")
     log.info("connection opened", peer="127.0.0.1:5")
     logging.getLogger("kazoo.client").warning("session %s lost", 7)
@@ -40,11 +40,11 @@ def output(config: LoggingConfig) -> str:
 def test_lines_for_people() -> None:
     first, second = output(LoggingConfig()).splitlines()
     assert "connection opened" in first
-    assert "[broker.session]" in first
+    assert "[protocols.pulsar.session]" in first
     assert first.endswith("peer=127.0.0.1:5")
     assert "\x1b[" not in first
     assert "session 7 lost" in second
-    assert first.index("[broker") == second.index("[kazoo")  # aligned
+    assert first.index("[protocols") == second.index("[kazoo")  # aligned
 
 
 def test_a_level_is_kept() -> None:
@@ -57,7 +57,7 @@ def test_json_lines() -> None:
     assert first["event"] == "connection opened"
     assert first["peer"] == "127.0.0.1:5"
     assert first["level"] == "info"
-    assert first["logger"] == "magnetar.broker.session"
+    assert first["logger"] == "magnetar.protocols.pulsar.session"
     assert first["timestamp"].endswith("Z")
     assert second["event"] == "session 7 lost"
 

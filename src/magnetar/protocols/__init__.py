@@ -1,0 +1,1 @@
+"""The front ends of protocols: sessions and their handlers, one package per protocol."""

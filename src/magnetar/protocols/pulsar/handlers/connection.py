@@ -1,0 +1,36 @@
+"""CONNECT, PING and PONG."""
+
+from __future__ import annotations
+
+from magnetar import __version__
+from magnetar.protocols.pulsar.session import Session
+from magnetar.wire.pulsar.commands import PONG_FRAME, PROTOCOL_VERSION, command_bounds
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+
+
+def connect(session: Session, command: BaseCommand) -> None:
+    """Accept the client, and say only what is implemented: a flag that is set invites its use.
+
+    Whatever authentication the client brings is taken as anonymous: there are no roles yet.
+    """
+    request = command.connect
+    session.client_version = request.client_version
+    session.protocol_version = min(request.protocol_version, PROTOCOL_VERSION)
+    session.ready = True
+    reply = BaseCommand(type=BaseCommand.CONNECTED)
+    reply.connected.server_version = f"Magnetar {__version__}"
+    reply.connected.protocol_version = session.protocol_version
+    reply.connected.max_message_size = session.services.config.message_bytes_max
+    flags = reply.connected.feature_flags
+    flags.supports_get_partitioned_metadata_without_auto_creation = True
+    session.send_command(reply)
+
+
+def ping(session: Session, view: memoryview, start: int, end: int) -> None:
+    command_bounds(view, start, end)
+    session.write(PONG_FRAME)
+
+
+def pong(session: Session, view: memoryview, start: int, end: int) -> None:
+    """That bytes came is what counts."""
+    command_bounds(view, start, end)

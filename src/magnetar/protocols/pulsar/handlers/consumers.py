@@ -1,0 +1,248 @@
+"""SUBSCRIBE and everything that a consumer says afterwards.
+
+FLOW, ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES have no lane: they are handled as they come, and
+for a consumer that is not there (any more) they mean nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.model.entry import Entry
+from magnetar.model.errors import (
+    BrokerMetadataError,
+    ConsumerBusyError,
+    ConsumerNotFoundError,
+    MagnetarError,
+    NotAllowedError,
+    ProtocolError,
+    ServiceNotReadyError,
+)
+from magnetar.model.ids import Position
+from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.consumer import Consumer
+from magnetar.topics.opening import open_subscription
+from magnetar.topics.positions import position_of
+from magnetar.topics.seek import position_at_time, seek
+from magnetar.topics.stats import consumer_stats_reply
+from magnetar.topics.subscription import Kind, Subscription
+from magnetar.topics.topic import Subscribed, Topic
+from magnetar.wire.pulsar.commands import decode_command
+from magnetar.wire.pulsar.hot import decode_ack, decode_flow, unsigned64
+from magnetar.wire.pulsar.metadata import entry_metadata
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageIdData
+from magnetar.wire.pulsar.replies import ack_response, success
+
+KINDS: Final = {
+    CommandSubscribe.Exclusive: Kind.EXCLUSIVE,
+    CommandSubscribe.Shared: Kind.SHARED,
+    CommandSubscribe.Failover: Kind.FAILOVER,
+}
+
+
+async def subscribe(session: Session, command: BaseCommand) -> None:
+    request = command.subscribe
+    kind = KINDS.get(request.subType)
+    if kind is None:
+        raise NotAllowedError("Key_Shared subscriptions are not served yet; use Shared")
+    name = parse_topic(request.topic)
+    old = session.consumers.get(request.consumer_id)
+    if old is not None:
+        if (old.topic.name, old.subscription.name) != (name, request.subscription):
+            raise NotAllowedError(
+                f"consumer {request.consumer_id} of this connection is on {old.topic.name}"
+            )
+        session.write(success(request.request_id))  # the client did not hear our first answer
+        return
+    topic = await session.services.topics.get(name, create=request.force_topic_creation)
+    try:
+        await _join(session, topic, request, kind)
+    except ConsumerBusyError:
+        found = topic.subscriptions.get(request.subscription)
+        if found is None or not await _drop_dead(session, topic, found):
+            raise
+        await _join(session, topic, request, kind)
+
+
+async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind: Kind) -> None:
+    services = session.services
+    subscription = await open_subscription(topic, request, services.now_ms())
+    async with subscription.lock:
+        _check_there(topic, subscription)
+        if subscription.doubtful:
+            await subscription.cursor.wait_stored()
+            subscription.doubtful = False
+        subscription.check_room(kind)
+        if request.start_message_rollback_duration_sec and not subscription.consumers:
+            await _roll_back(topic, subscription, request, services.now_ms())
+        _check_there(topic, subscription)  # the topic may have closed meanwhile
+        if session.closed:
+            topic.drop_reader(subscription)
+            return
+        consumer = Consumer(
+            session,
+            subscription.partition,
+            request.consumer_id,
+            request.consumer_name or f"{session.peer}-{request.consumer_id}",
+            request.priority_level,
+            services.now_ms(),
+        )
+        subscription.add(consumer, kind)
+        session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)
+        session.write(success(request.request_id))
+        subscription.announce(consumer)
+
+
+async def _roll_back(
+    topic: Topic, subscription: Subscription, request: CommandSubscribe, now_ms: int
+) -> None:
+    """Move a subscription that nobody uses to the time that the request asks for."""
+    back_ms = request.start_message_rollback_duration_sec * 1000
+    try:
+        start = await position_at_time(topic.log, max(0, now_ms - back_ms))
+        await subscription.cursor.reset(start)
+    except MagnetarError:
+        topic.drop_reader(subscription)
+        raise
+
+
+def _check_there(topic: Topic, subscription: Subscription) -> None:
+    if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
+        raise ServiceNotReadyError(f"subscription {subscription.name} just ended; try again")
+
+
+async def _drop_dead(session: Session, topic: Topic, subscription: Subscription) -> bool:
+    """Remove consumers whose connections are dead; True if there were any."""
+    others = [c for c in subscription.consumers if c.client is not session]
+    alive = await asyncio.gather(*(consumer.client.is_alive() for consumer in others))
+    dead = [consumer for consumer, lives in zip(others, alive, strict=True) if not lives]
+    for consumer in dead:
+        consumer.client.abort()
+        consumer.client.forget_consumer(consumer)
+        topic.remove_consumer(subscription, consumer)
+    return bool(dead)
+
+
+def _find(session: Session, consumer_id: int) -> Subscribed:
+    found = session.consumers.get(consumer_id)
+    if found is None:
+        raise ConsumerNotFoundError(
+            f"this connection has no consumer {consumer_id}; it was closed, or never subscribed"
+        )
+    return found
+
+
+# -- without a lane ---------------------------------------------------------------------------
+
+
+def flow(session: Session, view: memoryview, start: int, end: int) -> None:
+    request = decode_flow(view, start, end)
+    found = session.consumers.get(request.consumer_id)
+    if found is not None:
+        found.subscription.flow(found.consumer, request.permits)
+
+
+def acknowledge(session: Session, view: memoryview, start: int, end: int) -> None:
+    ack = decode_ack(view, start, end)
+    try:
+        _, subscription, consumer = _find(session, ack.consumer_id)
+        subscription.acknowledge(consumer, ack)
+    except MagnetarError as error:
+        if ack.request_id is not None:
+            session.write(
+                ack_response(ack.consumer_id, ack.request_id, error.pulsar_code, str(error))
+            )
+        return
+    if ack.request_id is not None:
+        subscription.answer_stored(consumer, ack.request_id)
+
+
+def redeliver(session: Session, view: memoryview, start: int, end: int) -> None:
+    request = decode_command(view, start, end).redeliverUnacknowledgedMessages
+    found = session.consumers.get(request.consumer_id)
+    if found is not None:
+        positions = [position_of(data) for data in request.message_ids]
+        found.subscription.redeliver(found.consumer, positions)
+
+
+# -- with one ---------------------------------------------------------------------------------
+
+
+async def close_consumer(session: Session, command: BaseCommand) -> None:
+    """Closing what is closed is fine."""
+    request = command.close_consumer
+    found = session.consumers.pop(request.consumer_id, None)
+    if found is not None:
+        found.leave()
+    session.write(success(request.request_id))
+
+
+async def unsubscribe(session: Session, command: BaseCommand) -> None:
+    request = command.unsubscribe
+    found = _find(session, request.consumer_id)
+    topic, subscription, consumer = found
+    if len(subscription.consumers) > 1 and not request.force:
+        raise BrokerMetadataError(
+            f"subscription {subscription.name} has {len(subscription.consumers)} consumers; the "
+            "last one can unsubscribe"
+        )
+    session.forget_consumer(consumer)
+    found.leave()
+    if subscription.durable:
+        try:
+            await topic.delete_subscription(subscription.name, request.force)
+        except MagnetarError as error:
+            session.refuse(command, error)
+            session.tell_consumer_closed(consumer)  # its client goes on with it after the refusal
+            return
+    session.write(success(request.request_id))
+
+
+async def seek_consumer(session: Session, command: BaseCommand) -> None:
+    request = command.seek
+    topic, subscription, _ = _find(session, request.consumer_id)
+    await seek(topic, subscription, request)
+    session.write(success(request.request_id))
+
+
+async def last_message_id(session: Session, command: BaseCommand) -> None:
+    request = command.getLastMessageId
+    topic, subscription, _ = _find(session, request.consumer_id)
+    source = topic.log
+    last = source.confirmed
+    answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+    reply = answer.getLastMessageIdResponse
+    reply.request_id = request.request_id
+    _fill(reply.last_message_id, last, subscription.partition)
+    if last.entry_id >= 0:
+        entries = source.read_cached(last, 1, 1)
+        for entry in await source.read(last, 1, 1) if entries is None else entries:
+            reply.last_message_id.batch_index = _last_index(entry)
+    mark_delete = subscription.cursor.mark_delete
+    _fill(reply.consumer_mark_delete_position, mark_delete, -1)
+    session.send_command(answer)
+
+
+def _fill(data: MessageIdData, position: Position, partition: int) -> None:
+    data.ledgerId = unsigned64(position.ledger_id)
+    data.entryId = unsigned64(position.entry_id)
+    data.partition = partition
+
+
+def _last_index(entry: Entry) -> int:
+    """The batch index of the entry's last message, -1 if it is no batch."""
+    try:
+        metadata = entry_metadata(entry.payload)
+    except ProtocolError:
+        return -1
+    return metadata.num_messages - 1 if metadata.batched else -1
+
+
+async def consumer_stats(session: Session, command: BaseCommand) -> None:
+    request = command.consumerStats
+    _, subscription, consumer = _find(session, request.consumer_id)
+    now_ms = session.services.now_ms()
+    reply = consumer_stats_reply(subscription, consumer, request.request_id, now_ms)
+    session.send_command(reply)

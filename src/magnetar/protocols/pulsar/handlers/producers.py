@@ -1,0 +1,172 @@
+"""PRODUCER and CLOSE_PRODUCER."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.model.errors import (
+    MagnetarError,
+    NotAllowedError,
+    ProducerBusyError,
+    ServiceNotReadyError,
+)
+from magnetar.model.ids import EARLIEST
+from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.access import AccessMode, Verdict
+from magnetar.topics.opening import open_durable
+from magnetar.topics.producer import Producer
+from magnetar.topics.topic import Topic
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer
+from magnetar.wire.pulsar.replies import success
+
+
+class Admission(NamedTuple):
+    """A PRODUCER on its way: who asks, for what, and the producer that will be connected."""
+
+    session: Session
+    topic: Topic
+    producer: Producer
+    request: CommandProducer
+
+
+async def open_producer(session: Session, command: BaseCommand) -> None:
+    request = command.producer
+    services = session.services
+    name = parse_topic(request.topic)
+    old = session.producers.get(request.producer_id)
+    if old is not None:
+        if old.topic.name != name:
+            raise NotAllowedError(
+                f"producer {request.producer_id} of this connection is on {old.topic.name}"
+            )
+        if request.epoch <= old.epoch and not old.closed:
+            # the client did not hear our first answer
+            _tell_success(session, old, request, old.topic.epoch)
+            return
+        old.topic.remove_producer(old)
+        session.drop_producer(old, tell=False)
+    topic = await services.topics.get(name, create=True)
+    if request.initial_subscription_name:
+        await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
+    producer = Producer(
+        session,
+        topic,
+        request.producer_id,
+        request.producer_name or services.producer_name(),
+        AccessMode(request.producer_access_mode),
+        request.epoch,
+        not (request.producer_name and request.user_provided_producer_name),
+        services.now_ms(),
+    )
+    await _admit(Admission(session, topic, producer, request))
+
+
+async def _admit(admission: Admission) -> None:
+    """Connect the producer, if need be after asking whether the one in its place is alive."""
+    session, topic, producer, _ = admission
+    try:
+        await _admit_once(admission)
+    except ProducerBusyError:
+        old = topic.producers.get(producer.name)
+        if old is None or old.client is session or await old.client.is_alive():
+            raise
+        old.client.abort()
+        topic.remove_producer(old)
+        await _admit_once(admission)
+
+
+async def _admit_once(admission: Admission) -> None:
+    session, topic, producer, request = admission
+    async with topic.lock:
+        verdict = topic.admit(
+            producer.name,
+            producer.mode,
+            producer.generated_name,
+            producer.epoch,
+            request.topic_epoch if request.HasField("topic_epoch") else None,
+        )
+        if verdict is Verdict.QUEUE:
+            _queue(admission)
+            return
+        if request.epoch > 0 and request.producer_name:
+            producer.resends = await topic.find_resends(producer.name)
+        if verdict is Verdict.FENCE_OTHERS:
+            topic.fence_producers()
+        if verdict is not Verdict.CONNECT:
+            topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
+        _connect(admission)
+
+
+def _connect(admission: Admission) -> None:
+    session, topic, producer, request = admission
+    if session.closed:
+        return
+    if topic.closed:
+        raise ServiceNotReadyError(f"topic {topic.name} is closing here; look it up again")
+    producer.closed = False
+    topic.add_producer(producer)
+    session.producers[producer.producer_id] = producer
+    _tell_success(session, producer, request, topic.epoch)
+
+
+def _queue(admission: Admission) -> None:
+    """Wait for exclusive access, beside the producer's lane: it may be closed meanwhile."""
+    session, topic, producer, request = admission
+    if session.closed:
+        return
+    producer.closed = True
+    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    topic.waiting.append((producer, turn))
+    session.producers[producer.producer_id] = producer
+    _tell_success(session, producer, request, topic.epoch, ready=False)
+    session.services.scope.spawn(_wait_turn(admission, turn), f"wait {producer.name}")
+
+
+async def _wait_turn(admission: Admission, turn: asyncio.Future[None]) -> None:
+    session, topic, producer, request = admission
+    try:
+        await turn
+        async with topic.lock:
+            if producer.gone:
+                return
+            topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
+            if producer.gone:
+                return  # closed meanwhile
+            # first in line until it is connected, so that nobody else has a turn meanwhile
+            topic.waiting = [item for item in topic.waiting if item[0] is not producer]
+            _connect(admission)
+    except MagnetarError as error:
+        topic.remove_producer(producer)  # so that the next in line has its turn
+        session.drop_producer(producer, tell=False)
+        session.refuse(BaseCommand(type=BaseCommand.PRODUCER, producer=request), error)
+
+
+def _tell_success(
+    session: Session,
+    producer: Producer,
+    request: CommandProducer,
+    topic_epoch: int,
+    ready: bool = True,
+) -> None:
+    answer = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
+    reply = answer.producer_success
+    reply.request_id = request.request_id
+    reply.producer_name = producer.name
+    reply.last_sequence_id = -1
+    reply.producer_ready = ready
+    if ready and producer.mode is not AccessMode.SHARED:
+        reply.topic_epoch = topic_epoch
+    session.send_command(answer)
+
+
+async def close_producer(session: Session, command: BaseCommand) -> None:
+    """Answer once every send has its outcome. Closing what is closed is fine."""
+    request = command.close_producer
+    producer = session.producers.get(request.producer_id)
+    if producer is not None:
+        await producer.wait_drained()
+        session.drop_producer(producer, tell=False)
+        producer.topic.remove_producer(producer)
+    session.write(success(request.request_id))

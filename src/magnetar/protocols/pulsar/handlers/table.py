@@ -1,0 +1,80 @@
+"""Which function handles which command, and what is handled in order.
+
+*Quick* commands are handled as they are met, in the pass over a chunk. The others are requests,
+each in the lane of the producer or consumer that it is about (``requests``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.model.errors import ProtocolError
+from magnetar.protocols.pulsar.handlers import connection, consumers, lookups, producers
+from magnetar.protocols.pulsar.requests import SIDE_BY_SIDE, Lane
+from magnetar.protocols.pulsar.session import Quick, Request, Session
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+
+
+@dataclass(frozen=True)
+class Table:
+    """The handlers of a session (``session.Handlers``); one table serves all sessions."""
+
+    quick: dict[int, Quick]
+    requests: dict[int, Request]
+    lanes: dict[int, tuple[str, str, str]]
+    """Command -> lane kind, body field, id field; commands without are side by side."""
+
+    def connect(self, session: Session, command: BaseCommand) -> None:
+        connection.connect(session, command)
+
+    def lane(self, command: BaseCommand) -> Lane | None:
+        """The lane of a request; None if the command is not served."""
+        kind = int(command.type)
+        if kind == BaseCommand.CONNECT:
+            raise ProtocolError("a second CONNECT")
+        if kind not in self.requests:
+            return None
+        lane = self.lanes.get(kind)
+        if lane is None:
+            return SIDE_BY_SIDE
+        name, body, field = lane
+        return name, int(getattr(getattr(command, body), field))
+
+    async def handle(self, session: Session, command: BaseCommand) -> None:
+        await self.requests[int(command.type)](session, command)
+
+
+def make_table() -> Table:
+    """The table of everything that is served."""
+    return Table(
+        quick={
+            BaseCommand.ACK: consumers.acknowledge,
+            BaseCommand.FLOW: consumers.flow,
+            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: consumers.redeliver,
+            BaseCommand.PING: connection.ping,
+            BaseCommand.PONG: connection.pong,
+        },
+        requests={
+            BaseCommand.LOOKUP: lookups.lookup,
+            BaseCommand.PARTITIONED_METADATA: lookups.partitioned_metadata,
+            BaseCommand.GET_TOPICS_OF_NAMESPACE: lookups.topics_of_namespace,
+            BaseCommand.GET_SCHEMA: lookups.get_schema,
+            BaseCommand.PRODUCER: producers.open_producer,
+            BaseCommand.CLOSE_PRODUCER: producers.close_producer,
+            BaseCommand.SUBSCRIBE: consumers.subscribe,
+            BaseCommand.CLOSE_CONSUMER: consumers.close_consumer,
+            BaseCommand.UNSUBSCRIBE: consumers.unsubscribe,
+            BaseCommand.SEEK: consumers.seek_consumer,
+            BaseCommand.GET_LAST_MESSAGE_ID: consumers.last_message_id,
+            BaseCommand.CONSUMER_STATS: consumers.consumer_stats,
+        },
+        lanes={
+            BaseCommand.PRODUCER: ("producer", "producer", "producer_id"),
+            BaseCommand.CLOSE_PRODUCER: ("producer", "close_producer", "producer_id"),
+            BaseCommand.SUBSCRIBE: ("consumer", "subscribe", "consumer_id"),
+            BaseCommand.CLOSE_CONSUMER: ("consumer", "close_consumer", "consumer_id"),
+            BaseCommand.UNSUBSCRIBE: ("consumer", "unsubscribe", "consumer_id"),
+            BaseCommand.SEEK: ("consumer", "seek", "consumer_id"),
+            BaseCommand.GET_LAST_MESSAGE_ID: ("consumer", "getLastMessageId", "consumer_id"),
+        },
+    )

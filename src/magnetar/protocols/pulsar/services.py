@@ -1,0 +1,42 @@
+"""What every session of a broker shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from magnetar.cluster.namespaces import Namespaces
+from magnetar.config import BrokerConfig
+from magnetar.env.tasks import TaskScope
+from magnetar.metrics import Metrics
+from magnetar.protocols.pulsar.liveness import Connection
+from magnetar.topics.registry import Topics
+
+
+@dataclass(slots=True)
+class Services:
+    """The parts that sessions and their handlers use; made by ``broker.Broker``.
+
+    ``clock`` gives seconds since 1970; ``name_prefix`` opens every producer name that this broker
+    generates, and no other broker's; ``service_url`` is what lookups answer.
+    """
+
+    config: BrokerConfig
+    namespaces: Namespaces
+    topics: Topics
+    metrics: Metrics
+    scope: TaskScope
+    clock: Callable[[], float]
+    name_prefix: str = ""
+    service_url: str = ""
+    sessions: dict[Connection, None] = field(default_factory=dict)
+    names_given: int = 0
+    closing: bool = False
+
+    def now_ms(self) -> int:
+        return int(self.clock() * 1000)
+
+    def producer_name(self) -> str:
+        """A name that no other producer has or had."""
+        self.names_given += 1
+        return f"{self.name_prefix}-{self.names_given}"

@@ -1,0 +1,328 @@
+"""One client's connection: frames in, frames out, and what belongs to it.
+
+States: new -> ready (CONNECT accepted) -> closed. In *new* only CONNECT is taken; anything else
+ends the connection, as the official clients do on their side.
+
+A received chunk is handled in one pass. SENDs are checked and queued at their producers; whatever
+comes between them flushes those first, so that a producer's commands keep their order. ACK, FLOW,
+PING and PONG are handled on the spot; requests that wait for something run in lanes (``requests``).
+
+Bounds: unconfirmed bytes, requests under way and unsent bytes each stop reading from the
+connection until they are below their limit again; so a client is slowed down and nobody else.
+
+Errors: a ``ProtocolError`` ends the connection. Any other error of ours is told to the client in
+the shape that its request asks for. A request that fails by a fault of this program ends the
+connection too: the client must not wait for an answer that will not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import IntFlag
+from typing import Final, Protocol, TypeAlias
+
+import structlog
+
+from magnetar.env.framed import FramedConnection
+from magnetar.model.errors import (
+    ChecksumError,
+    MagnetarError,
+    MessageTooLargeError,
+    NotAllowedError,
+    ProtocolError,
+    ServiceNotReadyError,
+)
+from magnetar.protocols.pulsar.liveness import is_alive
+from magnetar.protocols.pulsar.requests import Lane, Requests
+from magnetar.protocols.pulsar.services import Services
+from magnetar.topics.consumer import Consumer
+from magnetar.topics.producer import METADATA_BYTES_MAX, Producer
+from magnetar.topics.topic import Subscribed
+from magnetar.wire.pulsar.commands import (
+    COMMAND_NAMES,
+    command_type,
+    decode_command,
+    encode_command,
+)
+from magnetar.wire.pulsar.hot import check_metadata_fits, decode_send, verify_checksum
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.replies import error_reply
+
+log = structlog.get_logger(__name__)
+
+FRAME_SLACK_BYTES: Final = 256 << 10
+"""Room above the largest message, so that one that is too large gets an answer, not a hang-up."""
+
+WRITE_BYTES_HIGH: Final = 1 << 20
+WRITE_BYTES_LOW: Final = 256 << 10
+"""A connection with more unsent bytes than the first gets no more until it is at the second: low
+enough to bound memory, high enough that the socket never runs dry."""
+
+SEND: Final = int(BaseCommand.SEND)
+NO_VERSION: Final = 0
+
+
+class Paused(IntFlag):
+    """Why a connection is not read."""
+
+    NO = 0
+    PUBLISHES = 1
+    REQUESTS = 2
+    UNSENT = 4
+
+
+Quick: TypeAlias = "Callable[[Session, memoryview, int, int], None]"
+Request: TypeAlias = "Callable[[Session, BaseCommand], Awaitable[None]]"
+
+
+class Handlers(Protocol):
+    """What a session knows of those who answer its commands (``handlers.table``)."""
+
+    @property
+    def quick(self) -> Mapping[int, Quick]:
+        """Commands that are handled as they are met, by their type."""
+        ...
+
+    def connect(self, session: Session, command: BaseCommand) -> None: ...
+
+    def lane(self, command: BaseCommand) -> Lane | None:
+        """The lane of a request (``requests``); None for what is not served."""
+        ...
+
+    def handle(self, session: Session, command: BaseCommand) -> Awaitable[None]: ...
+
+
+class Session(FramedConnection):
+    """The server's side of a client connection."""
+
+    def __init__(self, services: Services, table: Handlers) -> None:
+        super().__init__(services.config.message_bytes_max + FRAME_SLACK_BYTES)
+        self.services = services
+        self.table = table
+        self.ready = False
+        self.client_version = ""
+        self.protocol_version = NO_VERSION
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Subscribed] = {}
+        self.frames = 0
+        """Whole frames received; stands still while one is incomplete."""
+        self.paused = Paused.NO
+        self._touched: list[Producer] = []
+        self._unconfirmed_bytes = 0
+        self._requests = Requests(services.scope, self)
+        self._payload_bytes_max = services.config.message_bytes_max + METADATA_BYTES_MAX
+        self._unconfirmed_bytes_max = services.config.pending_publish_bytes_per_connection
+
+    # -- the connection -----------------------------------------------------------------------
+
+    def connected(self) -> None:
+        services = self.services
+        if services.closing or len(services.sessions) >= services.config.connections_max:
+            log.warning("connection refused: too many", peer=self.peer, most=len(services.sessions))
+            self.abort()
+            return
+        assert self.transport is not None
+        self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+        services.sessions[self] = None
+        services.metrics.broker_connections.set(len(services.sessions))
+
+    def disconnected(self, error: Exception | None) -> None:
+        services = self.services
+        services.sessions.pop(self, None)
+        services.metrics.broker_connections.set(len(services.sessions))
+        for producer in list(self.producers.values()):
+            producer.topic.remove_producer(producer)
+        self.producers.clear()
+        for subscribed in list(self.consumers.values()):
+            subscribed.leave()
+        self.consumers.clear()
+
+    def writable_changed(self) -> None:
+        for _, subscription, consumer in self.consumers.values():
+            consumer.follow_connection()
+            subscription.wake()
+        if self.writable:
+            self._resume(Paused.UNSENT)
+        else:
+            self._pause(Paused.UNSENT)
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+        self.frames += len(bounds)
+        ready = self.ready
+        for start, end in bounds:
+            kind = command_type(view, start)
+            if kind == SEND and ready:
+                self._send(view, start, end)
+                continue
+            if self._touched:
+                self._flush_sends()
+            self._command(kind, view, start, end)
+            if self.closed:
+                return
+            ready = self.ready
+        if self._touched:
+            self._flush_sends()
+
+    def _send(self, view: memoryview, start: int, end: int) -> None:
+        producer_id, sequence_id, highest, _, payload_start, payload_end, _, txn = decode_send(
+            view, start, end
+        )
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            return  # sent before the client heard that the producer is closed
+        try:
+            if payload_end - payload_start > self._payload_bytes_max or txn is not None:
+                self._check_send(payload_end - payload_start, txn is not None)
+            verify_checksum(view, payload_start, payload_end)
+            check_metadata_fits(view, payload_start, payload_end)
+        except (ChecksumError, NotAllowedError, MessageTooLargeError) as error:
+            self._flush_sends()
+            producer.refuse(sequence_id, error)
+            return
+        if producer.queue(sequence_id, highest, view[payload_start:payload_end]):
+            self._touched.append(producer)
+
+    def _check_send(self, payload_bytes: int, in_transaction: bool) -> None:
+        if payload_bytes > self._payload_bytes_max:
+            raise MessageTooLargeError(
+                f"message of {payload_bytes} bytes; the largest allowed is "
+                f"{self.services.config.message_bytes_max}: send less, or in chunks"
+            )
+        if in_transaction:
+            raise NotAllowedError("transactions are not served; send without one")
+
+    def _flush_sends(self) -> None:
+        touched, self._touched = self._touched, []
+        flushed = 0
+        for producer in touched:
+            flushed += producer.flush()
+        self._unconfirmed_bytes += flushed
+        if self._unconfirmed_bytes > self._unconfirmed_bytes_max:
+            self._pause(Paused.PUBLISHES)
+
+    def publish_ended(self, byte_count: int) -> None:
+        """An append of that many bytes has its outcome."""
+        self._unconfirmed_bytes -= byte_count
+        if self.paused and self._unconfirmed_bytes <= self._unconfirmed_bytes_max // 2:
+            self._resume(Paused.PUBLISHES)
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def _command(self, kind: int, view: memoryview, start: int, end: int) -> None:
+        if self.ready and self._quick(kind, view, start, end):
+            return
+        command = decode_command(view, start, end)
+        true_kind = int(command.type)
+        if not self.ready:
+            if true_kind != BaseCommand.CONNECT:
+                raise ProtocolError(f"{COMMAND_NAMES[true_kind]} before CONNECT")
+            self.table.connect(self, command)
+        elif true_kind == SEND:
+            self._send(view, start, end)
+            self._flush_sends()
+        elif kind == true_kind or not self._quick(true_kind, view, start, end):
+            self._request(command)
+
+    def _quick(self, kind: int, view: memoryview, start: int, end: int) -> bool:
+        """Handle a command that is handled as it is met; False if ``kind`` is none."""
+        quick = self.table.quick.get(kind)
+        if quick is None:
+            return False
+        quick(self, view, start, end)
+        return True
+
+    def _request(self, command: BaseCommand) -> None:
+        if self.services.closing:
+            self.refuse(command, ServiceNotReadyError("the broker is closing; look up again"))
+            return
+        lane = self.table.lane(command)
+        if lane is None:
+            self._refuse(command)
+        else:
+            self._requests.begin(lane, command)
+
+    def _refuse(self, command: BaseCommand) -> None:
+        """A command that is not served: say so, or hang up if it cannot be answered."""
+        name = COMMAND_NAMES[int(command.type)]
+        frame = error_reply(command, NotAllowedError.pulsar_code, f"{name} is not served here")
+        if frame is None:
+            raise ProtocolError(f"{name} is no command for a broker")
+        self.write(frame)
+
+    async def answer(self, command: BaseCommand) -> None:
+        """Handle a request; an error of ours is its answer."""
+        try:
+            await self.table.handle(self, command)
+        except MagnetarError as error:
+            self.refuse(command, error)
+
+    def refuse(self, command: BaseCommand, error: MagnetarError) -> None:
+        """Tell the client why its request fails."""
+        name = COMMAND_NAMES[int(command.type)]
+        log.info("request refused", peer=self.peer, command=name, error=str(error))
+        frame = error_reply(command, error.pulsar_code, str(error))
+        if frame is not None:
+            self.write(frame)
+
+    # -- what others ask of the session -------------------------------------------------------
+
+    def send_command(self, command: BaseCommand) -> None:
+        self.write(encode_command(command))
+
+    async def is_alive(self) -> bool:
+        """Whether the peer says anything when it is asked to."""
+        return await is_alive(self)
+
+    def forget_consumer(self, consumer: Consumer) -> None:
+        found = self.consumers.get(consumer.consumer_id)
+        if found is not None and found.consumer is consumer:
+            del self.consumers[consumer.consumer_id]
+
+    def tell_consumer_closed(self, consumer: Consumer) -> None:
+        """The broker closed the consumer; its client looks up again and subscribes anew."""
+        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = consumer.consumer_id
+        command.close_consumer.request_id = 0
+        self.send_command(command)
+
+    def drop_producer(self, producer: Producer, tell: bool) -> None:
+        """The broker closed the producer; ``tell``: its client looks up again and comes back."""
+        if self.producers.get(producer.producer_id) is producer:
+            del self.producers[producer.producer_id]
+        if tell:
+            command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+            command.close_producer.producer_id = producer.producer_id
+            command.close_producer.request_id = 0
+            self.send_command(command)
+
+    def tell_active(self, consumer: Consumer, active: bool) -> None:
+        """Say whether a failover consumer is the active one (to clients that know the command)."""
+        if self.protocol_version < 12:
+            return
+        command = BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE)
+        command.active_consumer_change.consumer_id = consumer.consumer_id
+        command.active_consumer_change.is_active = active
+        self.send_command(command)
+
+    def requests_crowded(self, crowded: bool) -> None:
+        """There are too many requests under way, or no longer."""
+        if crowded:
+            self._pause(Paused.REQUESTS)
+        else:
+            self._resume(Paused.REQUESTS)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _pause(self, reason: Paused) -> None:
+        if not self.paused and self.transport is not None and not self.closed:
+            self.transport.pause_reading()
+        self.paused |= reason
+
+    def _resume(self, reason: Paused) -> None:
+        if not self.paused & reason:
+            return
+        self.paused &= ~reason
+        if not self.paused and self.transport is not None and not self.closed:
+            self.transport.resume_reading()

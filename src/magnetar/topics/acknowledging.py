@@ -1,0 +1,102 @@
+"""Acknowledgements of a subscription on the way to its cursor, and their receipts on the way back.
+
+Rules: an acknowledgement of something outside of the log has no effect; a receipt leaves once
+everything that was acknowledged before it is stored, one wait of the cursor for all who ask
+meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from magnetar.env.tasks import TaskScope
+from magnetar.log.seam import Cursor, Log
+from magnetar.model.errors import MagnetarError, NotAllowedError
+from magnetar.model.ids import Position
+from magnetar.topics.consumer import ConsumerClient
+from magnetar.wire.pulsar.hot import AckCommand, AckId
+from magnetar.wire.pulsar.replies import ack_response
+
+
+class Acknowledging:
+    """The cursor's side of one subscription."""
+
+    def __init__(self, name: str, source: Log, cursor: Cursor, scope: TaskScope) -> None:
+        self._name = name
+        self._log = source
+        self._cursor = cursor
+        self._scope = scope
+        self._receipts: list[tuple[ConsumerClient, int, int]] = []
+        self._answering = False
+
+    def take(self, ack: AckCommand, shared: bool) -> Sequence[Position]:
+        """Acknowledge; returns the entries named one by one that are acknowledged whole by it.
+        Raises ``NotAllowedError`` for what a subscription cannot do."""
+        if ack.txn is not None:
+            raise NotAllowedError(
+                f"subscription {self._name}: transactions are not served; acknowledge without one"
+            )
+        if not ack.cumulative:
+            return self._each(ack.ids)
+        if shared:
+            raise NotAllowedError(
+                f"subscription {self._name} is shared: acknowledge messages one by one"
+            )
+        if ack.ids:
+            self._until(ack.ids[-1])
+        return ()
+
+    def _until(self, last: AckId) -> None:
+        position = Position(last.ledger_id, last.entry_id)
+        if position > self._log.confirmed or last.ledger_id < 0:
+            return
+        if not last.ack_set:
+            self._cursor.acknowledge_cumulative(position)
+            return
+        before = self._log.previous_position(position)
+        if before > self._cursor.mark_delete:
+            self._cursor.acknowledge_cumulative(before)
+        self._part(last)
+
+    def _each(self, ids: Sequence[AckId]) -> list[Position]:
+        confirmed = self._log.confirmed
+        positions: list[Position] = []
+        completed: list[Position] = []
+        for item in ids:
+            position = Position(item.ledger_id, item.entry_id)
+            if position > confirmed or item.ledger_id < 0:
+                continue
+            if not item.ack_set:
+                positions.append(position)
+            elif self._part(item):
+                completed.append(position)
+        self._cursor.acknowledge(positions)
+        return positions + completed if completed else positions
+
+    def _part(self, item: AckId) -> bool:
+        """Acknowledge messages of a batch; True when all of it is acknowledged now."""
+        size = item.batch_size if item.batch_size > 0 else len(item.ack_set) * 64
+        position = Position(item.ledger_id, item.entry_id)
+        return self._cursor.acknowledge_batch(position, size, item.ack_set)
+
+    def answer_stored(self, client: ConsumerClient, consumer_id: int, request_id: int) -> None:
+        """Send an ACK_RESPONSE once everything acknowledged so far is stored."""
+        self._receipts.append((client, consumer_id, request_id))
+        if not self._answering:
+            self._answering = True
+            self._scope.spawn(self._answer_stored(), f"ack receipts {self._name}")
+
+    async def _answer_stored(self) -> None:
+        try:
+            while self._receipts:
+                batch, self._receipts = self._receipts, []
+                code: int | None = None
+                text = ""
+                try:
+                    await self._cursor.wait_stored()
+                except MagnetarError as error:
+                    code, text = error.pulsar_code, str(error)
+                for client, consumer_id, request_id in batch:
+                    client.write(ack_response(consumer_id, request_id, code, text))
+        finally:
+            self._answering = False

@@ -1,0 +1,191 @@
+"""Where a subscription's next entries come from: replays first, then the log from its position on.
+
+Entries in memory are taken at once (``read_cached``); for others one task at a time reads ahead, a
+bounded number of entries and bytes, and calls ``ready``. What was read and could not be placed is
+kept (``give_back``), so nothing is read twice for lack of permits.
+
+Invariant: an entry is either before ``position``, and then it is acknowledged, out at a consumer,
+waiting in ``redelivery`` or held here; or it is at ``position`` or after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import structlog
+
+from magnetar.env.tasks import TaskScope
+from magnetar.log.seam import Cursor, Log
+from magnetar.model.entry import Entry
+from magnetar.model.errors import LogClosedError, LogError, MagnetarError
+from magnetar.model.ids import Position
+from magnetar.topics.redelivery import Key, Redelivery, ReplayRun
+
+log = structlog.get_logger(__name__)
+
+ENTRIES_MAX: Final = 256
+BYTES_MAX: Final = 1 << 20
+RETRY_DELAY_S: Final = 1.0
+"""Pause after a read that failed (a bookie that is away), before the next try."""
+
+
+class EntryFeed:
+    """One subscription's supply of entries."""
+
+    def __init__(
+        self, source: Log, cursor: Cursor, scope: TaskScope, ready: Callable[[], None]
+    ) -> None:
+        self._log = source
+        self._cursor = cursor
+        self._scope = scope
+        self._ready = ready
+        self._ahead: list[Entry] = []
+        self._replayed: list[Entry] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._generation = 0
+        self._messages_per_entry = 1.0
+        self.closed = False
+        self.redelivery = Redelivery()
+        self.position = source.next_position(cursor.mark_delete)
+
+    def rewind(self) -> None:
+        """Start again after the mark-delete position; forgets replays and what was read ahead."""
+        self._generation += 1
+        self._ahead.clear()
+        self._replayed.clear()
+        self.redelivery.clear()
+        self.position = self._log.next_position(self._cursor.mark_delete)
+
+    def take(self, room: int) -> tuple[list[Entry], bool]:
+        """The next entries for about ``room`` messages, and whether they are replays. Empty when
+        there are none, or none yet (then ``ready`` will be called)."""
+        if self._replayed and not self._lower_waits():
+            entries, self._replayed = self._replayed, []
+            return entries, True
+        if self._reading is not None or self.closed:
+            return [], False
+        count = max(1, min(ENTRIES_MAX, int(room / self._messages_per_entry) + 1, room))
+        if len(self.redelivery):
+            return self._take_replays(count), True
+        if self._ahead:
+            entries, self._ahead = self._ahead, []
+            return entries, False
+        return self._take_new(count), False
+
+    def give_back(self, entries: list[Entry], replay: bool) -> None:
+        """``entries``, a tail of what ``take`` gave, could not be placed."""
+        if replay:
+            self._replayed += entries
+            self._replayed.sort(key=_place)
+        else:
+            self._ahead = entries
+
+    def _lower_waits(self) -> bool:
+        """Whether something is to be replayed before what was read for that: the chunks of a
+        message make sense in their order only."""
+        first = self._replayed[0]
+        return self.redelivery.has_below((first.ledger_id, first.entry_id))
+
+    def learn(self, entries: int, messages: int) -> None:
+        """What came back of the last ``take``, to size the next one by."""
+        self._messages_per_entry += (messages / entries - self._messages_per_entry) * 0.25
+
+    def _take_new(self, count: int) -> list[Entry]:
+        entries = self._log.read_cached(self.position, count, BYTES_MAX)
+        if entries is None:
+            self._read(self._read_new(self._generation, count))
+            return []
+        self._step_past(entries)
+        return entries
+
+    def _step_past(self, entries: list[Entry]) -> None:
+        if entries:
+            last = entries[-1]
+            self.position = self._log.next_position(Position(last.ledger_id, last.entry_id))
+
+    async def _read_new(self, generation: int, count: int) -> None:
+        entries = await self._log.read(self.position, count, BYTES_MAX)
+        if generation != self._generation:
+            return
+        if not entries and self.position <= self._log.confirmed:
+            raise LogError(f"log {self._log.name} has entries at {self.position} and reads none")
+        self._step_past(entries)
+        self._ahead = entries
+
+    # -- replays ------------------------------------------------------------------------------
+
+    def _take_replays(self, count: int) -> list[Entry]:
+        entries: list[Entry] = []
+        missing: list[ReplayRun] = []
+        for run in self.redelivery.take(count):
+            start = Position(run.ledger_id, run.entry_id)
+            cached = self._log.read_cached(start, run.length, BYTES_MAX)
+            if cached is None:
+                missing.append(run)
+            else:
+                entries += self._of_run(run, cached)
+        if missing:
+            self._read(self._read_runs(self._generation, missing))
+        return entries
+
+    def _of_run(self, run: ReplayRun, entries: list[Entry]) -> list[Entry]:
+        """Those of ``entries`` that are of ``run``; what a short read left out waits again, and
+        what the log no longer holds is forgotten."""
+        stop = run.entry_id + run.length
+        wanted = [e for e in entries if e.ledger_id == run.ledger_id and e.entry_id < stop]
+        reached = wanted[-1].entry_id + 1 if wanted else stop
+        if len(wanted) == len(entries) and reached < stop:
+            self.redelivery.add(((run.ledger_id, e) for e in range(reached, stop)), counted=False)
+        return wanted
+
+    async def _read_runs(self, generation: int, runs: list[ReplayRun]) -> None:
+        done = byte_count = 0
+        entries: list[Entry] = []
+        try:
+            for run in runs:
+                if byte_count >= BYTES_MAX:
+                    return  # the others wait again
+                start = Position(run.ledger_id, run.entry_id)
+                found = await self._log.read(start, run.length, BYTES_MAX)
+                if generation != self._generation:
+                    return
+                wanted = self._of_run(run, found)
+                entries += wanted
+                byte_count += sum(len(entry.data) for entry in wanted)
+                done += 1
+        finally:
+            if generation == self._generation:
+                self._replayed += entries
+                self._replayed.sort(key=_place)
+                for run in runs[done:]:
+                    keys = ((run.ledger_id, run.entry_id + i) for i in range(run.length))
+                    self.redelivery.add(keys, counted=False)
+
+    # -- the reading task ---------------------------------------------------------------------
+
+    def _read(self, reading: Coroutine[None, None, None]) -> None:
+        name = f"read {self._log.name} {self._cursor.name}"
+        self._reading = self._scope.spawn(self._guard(reading), name)
+
+    async def _guard(self, reading: Coroutine[None, None, None]) -> None:
+        try:
+            await reading
+        except LogClosedError:
+            self.closed = True
+        except MagnetarError as error:
+            log.warning(
+                "read failed; trying again",
+                log=self._log.name,
+                subscription=self._cursor.name,
+                error=str(error),
+            )
+            await asyncio.sleep(RETRY_DELAY_S)
+        finally:
+            self._reading = None
+        self._ready()
+
+
+def _place(entry: Entry) -> Key:
+    return entry.ledger_id, entry.entry_id

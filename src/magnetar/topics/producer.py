@@ -1,0 +1,269 @@
+"""One connected producer: its sends on the way to the log, and its receipts on the way back.
+
+The session queues the SENDs of a received chunk (views of its receive buffer) and then calls
+``flush``: one ``append`` for all of them, remembered as one ``Publish``. Outcomes come back in
+order, so receipts leave in the order of the sends. A send that is refused (``refuse``) takes its
+place in that order too: its SEND_ERROR leaves after the receipts of all sends before it, because
+clients match errors with the oldest send they still wait for.
+
+After a refusal that the client answers by reconnecting (any but a checksum error) and after a
+failed append the producer takes nothing more: what came after must not be stored before what
+failed is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from magnetar.cluster.topic_name import TopicName
+from magnetar.log.seam import AppendDone
+from magnetar.model.errors import ChecksumError, MagnetarError
+from magnetar.topics.access import AccessMode
+from magnetar.topics.resend import ResendWindow
+from magnetar.wire.pulsar.hot import ReceiptEncoder
+from magnetar.wire.pulsar.replies import send_error
+
+METADATA_BYTES_MAX: Final = 10 << 10
+"""What an entry may have above the largest message: its metadata and checksum."""
+
+
+class ProducerClient(Protocol):
+    """What a producer, and whoever ends it, knows of its connection."""
+
+    peer: str
+    closed: bool
+
+    def write(self, part: bytes) -> None: ...
+
+    def publish_ended(self, byte_count: int) -> None:
+        """An append of that many bytes has its outcome."""
+        ...
+
+    def drop_producer(self, producer: Producer, tell: bool) -> None:
+        """The broker closed the producer; ``tell``: its client looks up again and comes back."""
+        ...
+
+    async def is_alive(self) -> bool:
+        """Whether the peer says anything when it is asked to."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+class Destination(Protocol):
+    """What a producer knows of its topic."""
+
+    name: TopicName
+    epoch: int
+
+    def publish(self, payloads: Sequence[memoryview], done: AppendDone) -> None:
+        """Append entries; the payloads are copied before this returns."""
+        ...
+
+    def entries_confirmed(self, count: int, byte_count: int) -> None: ...
+
+    def append_failed(self, error: MagnetarError) -> None:
+        """Called once per append that fails."""
+        ...
+
+    def condemn(self, producer: Producer, reason: str) -> None:
+        """The producer sent what cannot be accepted; it shall not come back."""
+        ...
+
+    def remove_producer(self, producer: Producer) -> None:
+        """The producer's client left."""
+        ...
+
+    def forget_leaving(self, producer: Producer) -> None:
+        """The last send of a producer that is gone has its outcome."""
+        ...
+
+
+class Publish:
+    """Payloads that went down with one ``append`` (or one refusal, which has ``frame`` alone)."""
+
+    __slots__ = ("answered", "byte_count", "frame", "producer", "sequences")
+
+    def __init__(
+        self,
+        producer: Producer,
+        sequences: list[tuple[int, int]],
+        byte_count: int,
+        frame: bytes = b"",
+    ) -> None:
+        self.producer = producer
+        self.sequences = sequences
+        self.byte_count = byte_count
+        self.frame = frame
+        self.answered = 0
+
+    def done(
+        self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, count: int
+    ) -> None:
+        """The log's answer for the next ``count`` payloads (``log.seam.AppendDone``)."""
+        start = self.answered
+        self.answered = stop = start + count
+        producer = self.producer
+        if error is not None:
+            producer.append_failed(self, error)
+            return
+        if not producer.gone:
+            producer.client.write(self._receipts(start, stop, ledger_id, first_entry_id))
+        producer.confirmed(self, count)
+
+    def _receipts(self, start: int, stop: int, ledger_id: int, first_entry_id: int) -> bytes:
+        """The frames that answer payloads ``start`` to ``stop``."""
+        encode = self.producer.encode_receipt
+        sequences = self.sequences
+        if stop - start == 1:
+            sequence_id, highest = sequences[start]
+            return encode(sequence_id, ledger_id, first_entry_id, highest)
+        return b"".join(
+            [
+                encode(sequence_id, ledger_id, entry_id, highest)
+                for entry_id, (sequence_id, highest) in enumerate(
+                    sequences[start:stop], first_entry_id
+                )
+            ]
+        )
+
+
+class Producer:
+    """A producer of one topic, on one connection."""
+
+    def __init__(
+        self,
+        client: ProducerClient,
+        topic: Destination,
+        producer_id: int,
+        name: str,
+        mode: AccessMode,
+        epoch: int,
+        generated_name: bool,
+        connected_at_ms: int,
+    ) -> None:
+        self.client = client
+        self.topic = topic
+        self.producer_id = producer_id
+        self.name = name
+        self.mode = mode
+        self.epoch = epoch
+        self.generated_name = generated_name
+        self.connected_at_ms = connected_at_ms
+        self.closed = False
+        """Takes no more sends; receipts for earlier ones still leave."""
+        self.gone = False
+        """Its client was told so, or left: nothing is written for it any more."""
+        self.entries_in = 0
+        self.bytes_in = 0
+        self.encode_receipt = ReceiptEncoder(producer_id).encode
+        self.resends: ResendWindow | None = None
+        """What an earlier incarnation stored and this one may send again."""
+        self._payloads: list[memoryview] = []
+        self._sequences: list[tuple[int, int]] = []
+        self._byte_count = 0
+        self._in_flight: deque[Publish] = deque()
+        self._drained: asyncio.Future[None] | None = None
+
+    def queue(self, sequence_id: int, highest_sequence_id: int, payload: memoryview) -> bool:
+        """Take a SEND of the current chunk; True if it is the first since the last ``flush``."""
+        if self.closed:
+            return False
+        if self.resends is not None and self._answer_resend(
+            sequence_id, highest_sequence_id, payload
+        ):
+            return False
+        payloads = self._payloads
+        payloads.append(payload)
+        self._sequences.append((sequence_id, highest_sequence_id))
+        self._byte_count += len(payload)
+        return len(payloads) == 1
+
+    def _answer_resend(
+        self, sequence_id: int, highest_sequence_id: int, payload: memoryview
+    ) -> bool:
+        """Answer a SEND whose entry the log holds already. Such sends come before all others of
+        this incarnation, so their receipts are in order."""
+        assert self.resends is not None
+        found = self.resends.find(sequence_id, payload)
+        if found is None:
+            self.resends = None
+            return False
+        self.client.write(
+            self.encode_receipt(sequence_id, found.ledger_id, found.entry_id, highest_sequence_id)
+        )
+        return True
+
+    def flush(self) -> int:
+        """Append what is queued; the views need be valid no longer. Returns its bytes."""
+        payloads = self._payloads
+        if not payloads:
+            return 0
+        publish = Publish(self, self._sequences, self._byte_count)
+        self._payloads, self._sequences, self._byte_count = [], [], 0
+        self._in_flight.append(publish)
+        self.topic.publish(payloads, publish.done)
+        return publish.byte_count
+
+    def refuse(self, sequence_id: int, error: MagnetarError) -> None:
+        """Answer a SEND with an error, in its turn. ``flush`` was called before."""
+        if self.closed:
+            return
+        frame = send_error(self.producer_id, sequence_id, error.pulsar_code, str(error))
+        if not isinstance(error, ChecksumError):
+            self.closed = True
+            self.topic.condemn(self, str(error))
+        self._in_flight.append(Publish(self, [], 0, frame))
+        self._release()
+
+    def confirmed(self, publish: Publish, count: int) -> None:
+        """``count`` payloads of ``publish`` are stored and answered."""
+        self.entries_in += count
+        whole = publish.answered == len(publish.sequences)
+        self.topic.entries_confirmed(count, publish.byte_count if whole else 0)
+        if whole:
+            self.bytes_in += publish.byte_count
+            self._ended(publish)
+
+    def _ended(self, publish: Publish) -> None:
+        """``publish``, the oldest in flight, has its outcome."""
+        in_flight = self._in_flight
+        in_flight.popleft()
+        self.client.publish_ended(publish.byte_count)
+        if not in_flight or in_flight[0].frame:
+            self._release()
+
+    def append_failed(self, publish: Publish, error: MagnetarError) -> None:
+        self.closed = True
+        self._ended(publish)
+        self.topic.append_failed(error)
+
+    def _release(self) -> None:
+        """Write the refusals whose turn has come; end ``wait_drained`` when all is answered."""
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].frame:
+            frame = in_flight.popleft().frame
+            if not self.gone:
+                self.client.write(frame)
+        if in_flight:
+            return
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if self.gone:
+            self.topic.forget_leaving(self)
+
+    @property
+    def pending(self) -> bool:
+        """Sends of it have no outcome yet."""
+        return bool(self._in_flight)
+
+    async def wait_drained(self) -> None:
+        """Wait until every send so far has its outcome; takes no more from now on."""
+        self.closed = True
+        if self._in_flight:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await self._drained

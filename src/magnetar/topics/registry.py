@@ -1,0 +1,242 @@
+"""The registry of open topics. A topic is loaded once, however many ask for it at a time.
+
+Loading opens the log (which fences any other writer), so it is the one place where a topic comes
+to exist: on first use when the broker creates topics by itself, or because it is a partition of a
+partitioned topic, or when an operator says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.topic_name import TopicName, topic_of_log
+from magnetar.config import BrokerConfig
+from magnetar.env.tasks import TaskScope
+from magnetar.log.seam import Log, LogStore
+from magnetar.model.errors import (
+    MagnetarError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TooManyConnectionsError,
+    TopicNotFoundError,
+)
+from magnetar.model.ids import EARLIEST
+from magnetar.topics.opening import open_durable
+from magnetar.topics.subscription import Limits
+from magnetar.topics.topic import Topic
+from magnetar.topics.traffic import Traffic
+
+log = structlog.get_logger(__name__)
+
+TOPICS_MAX: Final = 100_000
+DRAIN_S: Final = 5.0
+"""How long closing waits for sends under way; a log that stands still gets no more."""
+
+LOADS_MAX: Final = 1000
+"""Topics that may be loading at a time."""
+
+
+class Topics:
+    """Open topics by name."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: LogStore,
+        namespaces: Namespaces,
+        scope: TaskScope,
+        traffic: Traffic,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._namespaces = namespaces
+        self._scope = scope
+        self._traffic = traffic
+        self._open: dict[TopicName, Topic] = {}
+        self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._closing: dict[TopicName, asyncio.Task[None]] = {}
+        self._deleting: dict[TopicName, None] = {}
+        self._closed = False
+
+    def loaded(self) -> list[Topic]:
+        """The open topics, in the order in which they were loaded."""
+        return list(self._open.values())
+
+    def find(self, name: TopicName) -> Topic | None:
+        """The topic if it is open here."""
+        return self._open.get(name)
+
+    async def get(self, name: TopicName, create: bool) -> Topic:
+        """The topic, loaded if need be; with ``create`` made if it does not exist and topics are
+        created on first use. Raises ``TopicNotFoundError``, ``NotAllowedError``,
+        ``TooManyConnectionsError``, ``LogError``."""
+        topic = self._open.get(name)
+        if topic is not None:
+            return topic
+        self._check_load(name)
+        await self._check_exists(name, create)
+        return await self._load(name)
+
+    async def exists(self, name: TopicName) -> bool:
+        return name in self._open or await self._store.exists(name.log_name)
+
+    async def create(self, name: TopicName) -> bool:
+        """Make a topic because an operator says so; False when it exists."""
+        await self._namespaces.check(name)
+        if await self.exists(name):
+            return False
+        if name.partition < 0 and await self._namespaces.partitions(name):
+            return False
+        self._check_load(name)
+        await self._load(name)
+        return True
+
+    def _check_load(self, name: TopicName) -> None:
+        if self._closed or name in self._deleting:
+            raise ServiceNotReadyError(f"topic {name} cannot be opened now; look it up again")
+        if len(self._open) >= TOPICS_MAX or len(self._loading) >= LOADS_MAX:
+            raise TooManyConnectionsError(
+                f"{len(self._open)} topics are open and {len(self._loading)} opening; "
+                f"the most allowed are {TOPICS_MAX} and {LOADS_MAX}"
+            )
+
+    async def _check_exists(self, name: TopicName, create: bool) -> None:
+        await self._namespaces.check(name)
+        if name.partition >= 0:
+            count = await self._namespaces.partitions(name.partitioned)
+            if count > name.partition:
+                return  # a partition of a partitioned topic exists before it is first used
+            if count:
+                raise TopicNotFoundError(f"{name.partitioned} has {count} partitions; no {name}")
+        elif await self._namespaces.partitions(name):
+            raise NotAllowedError(f"{name} is partitioned: connect to its partitions")
+        if create and self._config.auto_create_topics:
+            return
+        if not await self._store.exists(name.log_name):
+            raise TopicNotFoundError(
+                f"topic {name} does not exist, and is not created on this request"
+            )
+
+    async def _load(self, name: TopicName) -> Topic:
+        topic = self._open.get(name)
+        if topic is not None:
+            return topic
+        loading = self._loading.get(name)
+        if loading is None:
+            self._check_load(name)
+            loading = self._scope.spawn(self._open_log(name), f"load {name}")
+            self._loading[name] = loading
+            loading.add_done_callback(lambda _: self._loading.pop(name, None))
+        return await asyncio.shield(loading)
+
+    async def _open_log(self, name: TopicName) -> Topic:
+        closing = self._closing.get(name)
+        if closing is not None:
+            await asyncio.shield(closing)
+        source = await self._store.open(name.log_name)
+        try:
+            epoch = await self._namespaces.topic_epoch(name)
+        except MagnetarError:
+            await _close_log(name, source)  # one that stays open cannot be opened again
+            raise
+        config = self._config
+        limits = Limits(config.unacknowledged_per_consumer_max, config.consumers_per_topic_max)
+        topic = Topic(
+            name,
+            source,
+            limits,
+            config.producers_per_topic_max,
+            self._scope,
+            self._traffic,
+            self._retire,
+        )
+        topic.epoch = epoch
+        self._open[name] = topic
+        return topic
+
+    def _retire(self, topic: Topic) -> None:
+        """A topic lost its log: close what is left of it before anybody opens it again."""
+        name = topic.name
+        if self._open.get(name) is topic:
+            del self._open[name]
+            closing = self._scope.spawn(_close_log(name, topic.log), f"close {name}")
+            self._closing[name] = closing
+            closing.add_done_callback(lambda _: self._closing.pop(name, None))
+
+    async def delete(self, name: TopicName, force: bool) -> None:
+        """Delete a topic for good. Raises ``TopicNotFoundError``, ``NotAllowedError`` if
+        somebody is connected and ``force`` is not set, ``ServiceNotReadyError`` while it is being
+        deleted already: the second would delete what is made under the name after the first.
+
+        A deletion that failed half way leaves a topic that does not exist and data that do: they
+        are deleted too when it is asked for again."""
+        existed = await self.exists(name)
+        topic = self._open.get(name)
+        if topic is not None and not force:
+            topic.check_unused()
+        if name in self._deleting:
+            raise ServiceNotReadyError(f"topic {name} is being deleted; ask again when it is gone")
+        self._deleting[name] = None
+        try:
+            for under_way in (self._loading.get(name), self._closing.get(name)):
+                if under_way is not None:
+                    existed = True  # made meanwhile, perhaps
+                    await asyncio.wait([under_way])
+            await self._unload(name)
+            await self._store.delete(name.log_name)
+            await self._namespaces.forget_topic(name)
+        finally:
+            del self._deleting[name]
+        if not existed and topic is None:
+            raise TopicNotFoundError(f"topic {name} does not exist")
+
+    async def _unload(self, name: TopicName) -> None:
+        topic = self._open.pop(name, None)
+        if topic is not None:
+            topic.disconnect()
+            await _close_log(name, topic.log)
+
+    async def names(self, namespace: str) -> list[TopicName]:
+        """All topics of ``tenant/namespace``, each partition by itself, sorted by name."""
+        logs = await self._store.names(f"{namespace}/persistent/")
+        found = dict.fromkeys(topic_of_log(log_name) for log_name in logs)
+        for partitioned in await self._namespaces.partitioned_topics(namespace):
+            for index in range(await self._namespaces.partitions(partitioned)):
+                found[partitioned.of_partition(index)] = None
+        return sorted(found, key=str)
+
+    async def copy_subscriptions(self, name: TopicName, before: int, after: int) -> None:
+        """Partitions ``before`` to ``after`` are new: give each the durable subscriptions that the
+        first partition has, from its start."""
+        if not 0 < before < after:
+            return
+        first = await self.get(name.of_partition(0), create=True)
+        wanted = [item.name for item in first.subscriptions.values() if item.durable]
+        for index in range(before, after):
+            topic = await self.get(name.of_partition(index), create=True)
+            for subscription in wanted:
+                await open_durable(topic, subscription, EARLIEST, {})
+
+    async def close(self) -> None:
+        """Answer the sends that are under way, send everybody away and close every log, several
+        at a time."""
+        self._closed = True
+        drains = [self._scope.spawn(t.drain(), f"drain {t.name}") for t in self._open.values()]
+        if drains:
+            await asyncio.wait(drains, timeout=DRAIN_S)
+        for topic in self._open.values():
+            topic.disconnect()
+        names = list(self._open)
+        for start in range(0, len(names), 100):
+            await asyncio.gather(*(self._unload(name) for name in names[start : start + 100]))
+
+
+async def _close_log(name: TopicName, source: Log) -> None:
+    try:
+        await source.close()
+    except MagnetarError as error:
+        log.warning("log not closed cleanly", topic=str(name), error=str(error))

@@ -1,0 +1,253 @@
+"""A subscription: a cursor, its consumers, and who of them is served.
+
+It seats consumers and elects the active one; entries go out through its ``dispatcher``, and
+acknowledgements come in through ``acknowledging``. It knows consumers, and of their connections
+what ``ConsumerClient`` says.
+
+Rules:
+
+* Exclusive: one consumer. Failover: many, one active. When a better one comes, the active one is
+  told, nobody is active for ``SWITCH_DELAY_S`` (its acknowledgements on the way arrive), then the
+  new one starts after the mark-delete position. Never two at once.
+* Shared: each unacknowledged entry is out at one consumer; when that one leaves, or refuses the
+  entry, it goes to any other, before new entries.
+* An acknowledgement of something outside of the log, or by a consumer that was closed, has no
+  effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from magnetar.env.tasks import TaskScope
+from magnetar.log.seam import Cursor, Log
+from magnetar.model.errors import ConsumerBusyError
+from magnetar.model.ids import Position
+from magnetar.topics.acknowledging import Acknowledging
+from magnetar.topics.consumer import Consumer
+from magnetar.topics.dispatch import SharedRoundRobin, SingleActive
+from magnetar.topics.dispatcher import Dispatcher
+from magnetar.topics.traffic import Traffic
+from magnetar.wire.pulsar.hot import AckCommand
+
+SWITCH_DELAY_S: Final = 1.0
+
+
+class Kind(IntEnum):
+    """Values are those of Pulsar's ``SubType``."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+
+
+class Limits(NamedTuple):
+    unacked_messages_max: int
+    consumers_max: int
+
+
+class Subscription:
+    """One subscription of one topic; see the module's text."""
+
+    def __init__(
+        self,
+        name: str,
+        source: Log,
+        cursor: Cursor,
+        partition: int,
+        limits: Limits,
+        scope: TaskScope,
+        traffic: Traffic,
+    ) -> None:
+        self.name = name
+        self.cursor = cursor
+        self.partition = partition
+        self.consumers: list[Consumer] = []
+        self.kind = Kind.EXCLUSIVE
+        self.lock = asyncio.Lock()
+        """Held by whatever changes the subscription as a whole: subscribe, seek, unsubscribe."""
+        self.doubtful = False
+        """Deleting it failed: nobody may be told that it is there before its cursor is stored."""
+        self._log_name = source.name
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._single: SingleActive[Consumer] = SingleActive(partition)
+        self._order = 0
+        self._switch: asyncio.TimerHandle | None = None
+        self.dispatcher = Dispatcher(source, cursor, scope, traffic, self._single)
+        self._acknowledging = Acknowledging(name, source, cursor, scope)
+
+    @property
+    def durable(self) -> bool:
+        return self.cursor.durable
+
+    @property
+    def active(self) -> Consumer | None:
+        """The active consumer of an exclusive or failover subscription."""
+        return self._single.active.owner if self._single.active else None
+
+    # -- consumers ----------------------------------------------------------------------------
+
+    def check_room(self, kind: Kind) -> None:
+        """Raise ``ConsumerBusyError`` if a consumer of ``kind`` cannot join."""
+        if not self.consumers:
+            return
+        if kind is not self.kind:
+            raise ConsumerBusyError(
+                f"subscription {self.name} on {self._log_name} is {self.kind.name.lower()} and has "
+                f"{len(self.consumers)} consumers; it cannot be {kind.name.lower()} at once"
+            )
+        if kind is Kind.EXCLUSIVE:
+            raise ConsumerBusyError(
+                f"subscription {self.name} on {self._log_name} is exclusive and taken by "
+                f"{self.consumers[0].name} ({self.consumers[0].client.peer})"
+            )
+        if len(self.consumers) >= self._limits.consumers_max:
+            raise ConsumerBusyError(
+                f"subscription {self.name} on {self._log_name} has {len(self.consumers)} "
+                "consumers, the most that are allowed"
+            )
+
+    def add(self, consumer: Consumer, kind: Kind) -> None:
+        """Seat ``consumer``; ``check_room`` has passed, in the same loop turn. Call ``announce``
+        once it has been told of its success."""
+        if not self.consumers:
+            self._begin(kind)
+        self._order += 1
+        consumer.seat.order = self._order
+        self.consumers.append(consumer)
+        self.dispatcher.machine.add(consumer.seat)
+
+    def _begin(self, kind: Kind) -> None:
+        """The next consumer is the first: serve as ``kind`` asks, from the cursor on."""
+        self.kind = kind
+        self._single = SingleActive(self.partition)
+        shared = kind is Kind.SHARED
+        self.dispatcher.use(
+            SharedRoundRobin(self._limits.unacked_messages_max) if shared else self._single,
+            tracked=shared,
+        )
+        self.dispatcher.feed.rewind()
+
+    def announce(self, consumer: Consumer) -> None:
+        """``consumer`` has been told that it is subscribed: it may be active and get entries."""
+        if self.kind is Kind.SHARED:
+            self.wake()
+            return
+        self._elect()
+        if self.kind is Kind.FAILOVER and self.active is not consumer and not consumer.closed:
+            consumer.client.tell_active(consumer, False)
+
+    def remove(self, consumer: Consumer) -> bool:
+        """``consumer`` left; what it had not acknowledged goes to others. True if nobody is
+        left by it."""
+        if consumer.closed:
+            return False
+        consumer.closed = True
+        self.consumers.remove(consumer)
+        dispatcher = self.dispatcher
+        dispatcher.machine.remove(consumer.seat)
+        if self.kind is Kind.SHARED:
+            dispatcher.feed.redelivery.add(consumer.take_pending(), counted=False)
+            dispatcher.wake()
+        else:
+            self._elect()
+        if self.consumers:
+            return False
+        dispatcher.feed.rewind()
+        return True
+
+    def detach_all(self) -> list[Consumer]:
+        """Close every consumer here; whoever calls tells their clients."""
+        consumers, self.consumers = self.consumers, []
+        self._cancel_switch()
+        for consumer in consumers:
+            consumer.closed = True
+            consumer.client.forget_consumer(consumer)
+        self._single = SingleActive(self.partition)
+        self.dispatcher.use(self._single, tracked=False)
+        return consumers
+
+    # -- failover -----------------------------------------------------------------------------
+
+    def _elect(self) -> None:
+        machine = self._single
+        chosen, active = machine.elect(), machine.active
+        if chosen is active or self._switch is not None:
+            return
+        if active is None:
+            self._activate()
+            return
+        machine.active = None
+        active.owner.client.tell_active(active.owner, False)
+        self._switch = self._loop.call_later(SWITCH_DELAY_S, self._activate)
+
+    def _activate(self) -> None:
+        self._cancel_switch()
+        seat = self._single.elect()
+        if seat is None:
+            return
+        self.dispatcher.feed.rewind()
+        self._single.active = seat
+        if self.kind is Kind.FAILOVER:
+            seat.owner.client.tell_active(seat.owner, True)
+        self.wake()
+
+    def _cancel_switch(self) -> None:
+        if self._switch is not None:
+            self._switch.cancel()
+            self._switch = None
+
+    # -- what consumers say -------------------------------------------------------------------
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.seat.permits += permits
+        self.dispatcher.wake()
+
+    def acknowledge(self, consumer: Consumer, ack: AckCommand) -> None:
+        """Raises ``NotAllowedError`` for what this subscription cannot do."""
+        shared = self.kind is Kind.SHARED
+        settled = self._acknowledging.take(ack, shared)
+        if shared:
+            self.dispatcher.settle(consumer, settled)
+        consumer.acknowledged += len(ack.ids)
+
+    def answer_stored(self, consumer: Consumer, request_id: int) -> None:
+        """Answer an acknowledgement once it, and everything before it, is stored."""
+        self._acknowledging.answer_stored(consumer.client, consumer.consumer_id, request_id)
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position]) -> None:
+        """Send again what ``consumer`` has not acknowledged: those, or all if none are named."""
+        if self.kind is Kind.SHARED:
+            self.dispatcher.take_back(consumer, positions)
+        elif consumer is self.active:
+            self.dispatcher.feed.rewind()
+            self.dispatcher.wake()
+
+    def is_full(self, consumer: Consumer) -> bool:
+        """Whether the consumer gets no more until it acknowledges something."""
+        return consumer.seat.unacked >= self._limits.unacked_messages_max
+
+    # -- the whole subscription ---------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Entries were confirmed, or a connection has room again."""
+        self.dispatcher.wake()
+
+    def hold(self) -> None:
+        """No dispatch until ``release``."""
+        self.dispatcher.hold()
+
+    def release(self) -> None:
+        """Dispatch again, from after the mark-delete position if nobody is connected."""
+        if not self.consumers:
+            self.dispatcher.feed.rewind()
+        self.dispatcher.release()
+
+    def close(self) -> None:
+        """The subscription ends here: its topic closes or it was deleted."""
+        self.dispatcher.close()
+        self._cancel_switch()

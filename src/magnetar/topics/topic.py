@@ -1,0 +1,358 @@
+"""A topic (or one partition of one): its log, its producers and its subscriptions.
+
+Rules:
+
+* Entries reach subscriptions only once they are confirmed; the wake-up is one per loop turn.
+* A log that fails an append is not trusted with the next one right away: all producers are sent
+  away (clients come back by themselves and send again what was not answered) and new ones are
+  refused for a while that doubles up to ``COOL_DOWN_S_MAX``, else clients would come back ten
+  times a second. A log that was fenced or closed ends the topic, also one that has consumers
+  only: they would get nothing more, and what they acknowledge would be lost. The registry loads
+  it again.
+* A producer that sent what can never be accepted is condemned: clients resend the same bytes after
+  every reconnection, so the same incarnation is told to stop for good (fenced) when it comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import structlog
+
+from magnetar.cluster.topic_name import TopicName
+from magnetar.env.tasks import TaskScope
+from magnetar.log.seam import AppendDone, Cursor, Log
+from magnetar.model.errors import (
+    LogClosedError,
+    MagnetarError,
+    NotAllowedError,
+    ProducerBusyError,
+    ProducerFencedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TooManyConnectionsError,
+)
+from magnetar.topics import access
+from magnetar.topics.access import AccessMode, Verdict
+from magnetar.topics.consumer import Consumer
+from magnetar.topics.producer import Producer
+from magnetar.topics.resend import ResendWindow, stored_frames
+from magnetar.topics.subscription import Limits, Subscription
+from magnetar.topics.traffic import Traffic
+
+log = structlog.get_logger(__name__)
+
+COOL_DOWN_S: Final = 0.5
+COOL_DOWN_S_MAX: Final = 30.0
+CONDEMNED_MAX: Final = 1024
+SUBSCRIPTIONS_MAX: Final = 10_000
+LINGER_S: Final = 60.0
+"""How long a reader's subscription waits for its client to come back after a seek."""
+
+
+class Topic:
+    """An open topic; see the module's text. ``on_closed`` takes it out of the registry, which
+    closes the log."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        source: Log,
+        limits: Limits,
+        producers_max: int,
+        scope: TaskScope,
+        traffic: Traffic,
+        on_closed: Callable[[Topic], None],
+    ) -> None:
+        self.name = name
+        self.log = source
+        self.producers: dict[str, Producer] = {}
+        self.waiting: list[tuple[Producer, asyncio.Future[None]]] = []
+        self.subscriptions: dict[str, Subscription] = {}
+        self.lock = asyncio.Lock()
+        """Held while the set of producers or of subscriptions changes with a wait in between."""
+        self.epoch = 0
+        self.closed = False
+        self.entries_in = 0
+        self.bytes_in = 0
+        self._limits = limits
+        self._producers_max = producers_max
+        self._scope = scope
+        self._traffic = traffic
+        self._on_closed = on_closed
+        self._loop = asyncio.get_running_loop()
+        self._waking = False
+        self._cool_until = 0.0
+        self._cool_down_s = COOL_DOWN_S
+        self._condemned: dict[str, str] = {}
+        self._leaving: dict[str, Producer] = {}
+        for cursor in source.cursors().values():
+            self.subscriptions[cursor.name] = self._subscription(cursor)
+        source.watch_lost(self.fail)
+
+    def _subscription(self, cursor: Cursor) -> Subscription:
+        return Subscription(
+            cursor.name,
+            self.log,
+            cursor,
+            self.name.partition,
+            self._limits,
+            self._scope,
+            self._traffic,
+        )
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    def publish(self, payloads: Sequence[memoryview], done: AppendDone) -> None:
+        """Append entries; the payloads are copied before this returns."""
+        self.log.append(payloads, done)
+
+    def entries_confirmed(self, count: int, byte_count: int) -> None:
+        self.entries_in += count
+        self._traffic.entries_in += count
+        self.bytes_in += byte_count
+        self._cool_down_s = COOL_DOWN_S
+        if not self._waking and self.subscriptions:
+            self._waking = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
+        for subscription in self.subscriptions.values():
+            subscription.wake()
+
+    def append_failed(self, error: MagnetarError) -> None:
+        """An append failed; see the module's text. Called once per append that fails."""
+        if self.closed:
+            return
+        if isinstance(error, LogClosedError):
+            self.fail(error)
+            return
+        if self._loop.time() >= self._cool_until:
+            log.warning(
+                "append failed; producers sent away", topic=str(self.name), error=str(error)
+            )
+            self._cool_until = self._loop.time() + self._cool_down_s
+            self._cool_down_s = min(self._cool_down_s * 2, COOL_DOWN_S_MAX)
+        self.disconnect_producers()
+
+    # -- producers ----------------------------------------------------------------------------
+
+    def admit(
+        self, name: str, mode: AccessMode, generated: bool, epoch: int, claimed_epoch: int | None
+    ) -> Verdict:
+        """What to do with a new producer of that name; raises the reason to refuse it. The old
+        producer that a new incarnation replaces is disconnected here."""
+        self._check_usable()
+        self._check_condemned(name, epoch)
+        old = self.producers.get(name)
+        if old is not None:
+            if not access.replaces(generated, epoch, old.generated_name, old.epoch):
+                raise ProducerBusyError(
+                    f"producer {name} is connected to {self.name} (from {old.client.peer}); close "
+                    "it or use another name"
+                )
+            self.disconnect_producer(old, tell=False)
+        if len(self.producers) >= self._producers_max:
+            raise TooManyConnectionsError(
+                f"topic {self.name} has {len(self.producers)} producers, the most allowed"
+            )
+        modes = {producer.name: producer.mode for producer in self.producers.values()}
+        waiting = len(self.waiting)
+        return access.decide(str(self.name), mode, modes, waiting, self.epoch, claimed_epoch)
+
+    def _check_usable(self) -> None:
+        if self.closed:
+            raise ServiceNotReadyError(f"topic {self.name} is closing here; look it up again")
+        if self._loop.time() < self._cool_until:
+            raise ServiceNotReadyError(
+                f"topic {self.name} could not store messages a moment ago; try again shortly"
+            )
+
+    def _check_condemned(self, name: str, epoch: int) -> None:
+        reason = self._condemned.get(name)
+        if reason is None:
+            return
+        if epoch > 0:
+            raise ProducerFencedError(f"producer {name} was refused for good: {reason}")
+        del self._condemned[name]  # a new producer of that name, which may do better
+
+    def condemn(self, producer: Producer, reason: str) -> None:
+        """The producer sent what cannot be accepted; it shall not come back (bounded memory)."""
+        if len(self._condemned) >= CONDEMNED_MAX:
+            del self._condemned[next(iter(self._condemned))]
+        self._condemned[producer.name] = reason
+
+    def add_producer(self, producer: Producer) -> None:
+        self.producers[producer.name] = producer
+
+    def remove_producer(self, producer: Producer) -> None:
+        """The producer's client left. The first that waits for exclusive access is let in."""
+        producer.closed = producer.gone = True
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+            if producer.pending:
+                self._leaving[producer.name] = producer
+        for waiter, turn in self.waiting:
+            if waiter is producer:
+                turn.cancel()
+        self.waiting = [item for item in self.waiting if item[0] is not producer]
+        if self.waiting and not self.producers and not self.closed:
+            turn = self.waiting[0][1]
+            if not turn.done():
+                turn.set_result(None)
+
+    def forget_leaving(self, producer: Producer) -> None:
+        """The last send of a producer that is gone has its outcome."""
+        if self._leaving.get(producer.name) is producer:
+            del self._leaving[producer.name]
+
+    async def find_resends(self, name: str) -> ResendWindow | None:
+        """What an earlier incarnation of the producer stored; None if that is nothing.
+
+        What an append stored although it failed is in there, and nobody has told subscriptions.
+        """
+        before = self._leaving.get(name)
+        if before is not None:
+            await before.wait_drained()
+        window = await stored_frames(self.log, name)
+        if not len(window):
+            return None
+        self._wake()
+        return window
+
+    def disconnect_producer(self, producer: Producer, tell: bool = True) -> None:
+        """End a producer from this side; ``tell``: its client is told to look up again."""
+        self.remove_producer(producer)
+        producer.client.drop_producer(producer, tell)
+
+    def disconnect_producers(self) -> None:
+        for producer in list(self.producers.values()):
+            self.disconnect_producer(producer)
+
+    def fence_producers(self) -> None:
+        """Another takes the topic: connected producers are told to look up again and will find
+        themselves fenced; waiting ones are refused."""
+        for _, turn in self.waiting:
+            if not turn.done():
+                turn.set_exception(
+                    ProducerFencedError(f"topic {self.name} was taken by another producer")
+                )
+        self.waiting.clear()
+        for producer in list(self.producers.values()):
+            self.condemn(producer, "another producer took the topic for itself")
+            self.disconnect_producer(producer)
+
+    # -- subscriptions ------------------------------------------------------------------------
+
+    def subscription(self, name: str) -> Subscription:
+        """Raises ``SubscriptionNotFoundError``."""
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFoundError(f"topic {self.name} has no subscription {name}")
+        return found
+
+    def add_subscription(self, cursor: Cursor) -> Subscription:
+        """A subscription over a cursor that was just opened."""
+        if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise TooManyConnectionsError(
+                f"topic {self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the most allowed"
+            )
+        made = self._subscription(cursor)
+        self.subscriptions[cursor.name] = made
+        return made
+
+    def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
+        """The consumer's client left. A reader's subscription goes with its last consumer."""
+        if subscription.remove(consumer):
+            self.drop_reader(subscription)
+
+    def drop_reader(self, subscription: Subscription) -> None:
+        """A reader's subscription goes when it has no consumer."""
+        if subscription.durable or subscription.consumers:
+            return
+        if self.subscriptions.get(subscription.name) is subscription:
+            subscription.close()
+            del self.subscriptions[subscription.name]
+
+    def linger(self, subscription: Subscription) -> None:
+        """A seek sent its consumers away; drop a reader's subscription if none comes back."""
+        if not subscription.durable:
+            self._loop.call_later(LINGER_S, self.drop_reader, subscription)
+
+    async def delete_subscription(self, name: str, force: bool) -> None:
+        """Raises ``SubscriptionNotFoundError``, ``NotAllowedError`` (consumers are connected and
+        ``force`` is not set), and what deleting the cursor failed with: the subscription stays."""
+        subscription = self.subscription(name)
+        async with subscription.lock:
+            if self.subscription(name) is not subscription:
+                raise ServiceNotReadyError(f"subscription {name} of {self.name} just ended")
+            if subscription.consumers and not force:
+                raise NotAllowedError(
+                    f"subscription {name} of {self.name} has {len(subscription.consumers)} "
+                    "consumers connected; close them first, or force it"
+                )
+            subscription.hold()
+            for consumer in subscription.detach_all():
+                consumer.client.tell_consumer_closed(consumer)
+            try:
+                if subscription.durable:
+                    await self.log.delete_cursor(name)
+            except MagnetarError:
+                subscription.doubtful = True
+                subscription.release()
+                raise
+            subscription.close()
+            if self.subscriptions.get(name) is subscription:
+                del self.subscriptions[name]
+
+    def check_unused(self) -> None:
+        """Raise ``NotAllowedError`` if somebody is connected."""
+        consumers = sum(len(item.consumers) for item in self.subscriptions.values())
+        if self.producers or consumers:
+            raise NotAllowedError(
+                f"topic {self.name} has {len(self.producers)} producers and {consumers} consumers "
+                "connected; close them first, or force it"
+            )
+
+    async def drain(self) -> None:
+        """Take no more sends and wait until those under way have their outcomes."""
+        for producer in list(self.producers.values()):
+            await producer.wait_drained()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def fail(self, error: MagnetarError) -> None:
+        """The log is lost to us: everybody is sent away, and the topic can be loaded again."""
+        if self.closed:
+            return
+        log.warning("topic closed: its log is lost", topic=str(self.name), error=str(error))
+        self.disconnect()
+        self._on_closed(self)
+
+    def disconnect(self) -> None:
+        """Send everybody away and take nobody new."""
+        self.closed = True
+        for _, turn in self.waiting:
+            if not turn.done():
+                turn.set_exception(ServiceNotReadyError(f"topic {self.name} is closing here"))
+        self.waiting.clear()
+        self.disconnect_producers()
+        for subscription in self.subscriptions.values():
+            subscription.close()
+            for consumer in subscription.detach_all():
+                consumer.client.tell_consumer_closed(consumer)
+
+
+class Subscribed(NamedTuple):
+    """A consumer, and what it is subscribed to."""
+
+    topic: Topic
+    subscription: Subscription
+    consumer: Consumer
+
+    def leave(self) -> None:
+        """The consumer's client left."""
+        self.topic.remove_consumer(self.subscription, self.consumer)

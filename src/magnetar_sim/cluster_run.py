@@ -1,0 +1,397 @@
+"""One run of ring 2: a cluster, its workload, faults; then healing, progress and the last look.
+
+The seed decides everything. Phases, in seconds of virtual time: faults and work until
+``HEAL_S``; then every fault ends, and within ``PROGRESS_S`` all that must hold is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from magnetar.config import LedgerConfig
+from magnetar.metrics import Metrics
+from magnetar_sim.cluster import Client, Cluster, plan_cluster, plan_shape
+from magnetar_sim.cluster_checkers import MetadataChecker, check_copies, check_end
+from magnetar_sim.directory_faults import DirectoryFaults
+from magnetar_sim.faults import Faults
+from magnetar_sim.ledger_workload import (
+    LedgerJob,
+    delete,
+    follow,
+    look_again,
+    recover,
+    write_afresh,
+)
+from magnetar_sim.log_workload import LogJob
+from magnetar_sim.loop import SimLoop, SimProcess, run_in, until
+from magnetar_sim.scheduler import SimulationError
+from magnetar_sim.shapes import draw_shape
+from magnetar_sim.trace import ProductLog, Trace
+from magnetar_sim.upkeep_workload import SHARE, UpkeepJob, plan_upkeep
+
+QUORUMS = (
+    (1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 3),
+    (3, 2, 2), (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 3, 2),
+)  # fmt: skip
+HALF_FENCED_SHARE = 0.12
+"""Of the runs: a part of a ledger's bookies is out of reach of who takes it. It matters most where
+every copy of a write set counts."""
+HANGING_SHARE = 0.1
+"""Of the runs: a bookie hangs on when all else has healed, and no recovery may wait for it."""
+FAULTS_FROM_S = 0.5
+HEAL_S = 8.0
+PROGRESS_S = 120.0
+
+
+@dataclass(frozen=True)
+class ClusterOutcome:
+    """How a run ended. ``failure`` names the invariant that broke, None if all held."""
+
+    seed: int
+    failure: str | None
+    steps: int
+    confirmed: int
+    ledgers: int
+    virtual_s: float
+    digest: str
+    trace: tuple[str, ...]
+    happened: Mapping[str, int] = field(default_factory=dict)
+    """How often the run met what it is to meet."""
+
+
+def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False) -> ClusterOutcome:
+    """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them."""
+    loop = SimLoop(random.Random(f"{seed}/loop"))
+    trace = Trace(loop.time, tracing)
+    run = _Run(seed, loop, trace, metrics or Metrics())
+    failure = None
+    collecting = gc.isenabled()
+    gc.disable()  # what a dead process left behind must not run its finally clauses by chance
+    with ProductLog(trace, run.note_bug, run.note_error), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            loop.run_until_complete(run.main())
+        except Exception as error:  # noqa: BLE001 - whatever broke, it belongs to this seed
+            failure = f"{type(error).__name__}: {error}"
+            trace.note("run", f"BROKEN: {error}")
+        finally:
+            loop.finish()
+    if collecting:
+        gc.enable()
+    histories = [job.history for job in run.jobs if job.history is not None]
+    return ClusterOutcome(
+        seed,
+        failure,
+        loop.steps,
+        sum(history.confirmed for history in histories),
+        len(histories),
+        loop.time(),
+        trace.digest(),
+        tuple(trace.lines),
+        run.cluster.happened if run.cluster is not None else {},
+    )
+
+
+def plan_ledgers(rng: random.Random, half_fenced: bool = False) -> LedgerConfig:
+    """The client's settings."""
+    quorums = [each for each in QUORUMS if each[0] > 1 and each[1] == each[2]]
+    size, write_quorum, ack_quorum = rng.choice(quorums if half_fenced else QUORUMS)
+    return LedgerConfig(
+        ensemble_size=size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        add_timeout_ms=rng.choice((800, 3000)),
+        read_timeout_ms=rng.choice((500, 2000)),
+        ledger_entries_max=rng.choice((15, 50, 1000)),
+        cursor_flush_interval_ms=rng.choice((20, 100)),
+    )
+
+
+class _Run:
+    def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.jobs: list[LedgerJob] = []
+        self.log_job: LogJob | None = None
+        self.random = rng = random.Random(seed)
+        self._half_fenced = rng.random() < HALF_FENCED_SHARE
+        ledger = plan_ledgers(rng, self._half_fenced)
+        self._lose_disks = 0
+        if ledger.ack_quorum > 1 and rng.random() < 0.3:
+            self._lose_disks = rng.randint(1, ledger.ack_quorum - 1)
+        bookies = ledger.ensemble_size + self._lose_disks + rng.choice((0, 0, 1, 2))
+        self._plan = plan_cluster(rng, bookies, ledger)
+        self._tail_random = random.Random(f"{seed}/tail")
+        self._tails: dict[LedgerJob, asyncio.Task[None]] = {}
+        self._upkeep_random = random.Random(f"{seed}/upkeep")
+        self._with_upkeep = self._upkeep_random.random() < SHARE
+        if self._with_upkeep:
+            self._plan = plan_upkeep(self._plan, self._upkeep_random)
+        self.upkeep: UpkeepJob | None = None
+        self.cluster: Cluster | None = None
+        self._shape_random = random.Random(f"{seed}/shape")
+        self._shape = draw_shape(self._shape_random, bookies, FAULTS_FROM_S, HEAL_S - 1)
+        if self._shape is not None:
+            self._plan = plan_shape(self._plan, self._shape)
+        self._directories: DirectoryFaults | None = None
+        self._seed = seed
+        self._metrics = metrics
+        self._bug: str | None = None
+
+    def note_bug(self, what: str) -> None:
+        self._bug = self._bug or what
+
+    def note_error(self, who: str, what: str) -> None:
+        if self.cluster is None:
+            return
+        for machine in self.cluster.bookies:
+            if machine.name == who:
+                machine.told_error(what)
+                if self._directories is not None:
+                    self._directories.told_error(machine, what)
+
+    async def main(self) -> None:
+        cluster = Cluster(self.loop, self._seed, self._plan, self.trace, self._metrics)
+        self.cluster = cluster
+        ledger = self._plan.ledger
+        self.trace.note(
+            "run",
+            f"E={ledger.ensemble_size} Qw={ledger.write_quorum} Qa={ledger.ack_quorum} "
+            f"bookies={self._plan.bookies} disks lost={self._lose_disks}",
+        )
+        await cluster.start()
+        checker = MetadataChecker(cluster)
+        if self._with_upkeep:
+            self.upkeep = UpkeepJob(cluster, self._upkeep_random, checker, HEAL_S - 1)
+        if self._shape is not None:
+            checker_of_upkeep = self.upkeep.checker if self.upkeep is not None else None
+            self._directories = DirectoryFaults(
+                cluster, self._shape, self._shape_random, checker_of_upkeep
+            )
+        faults = self._begin(cluster)
+        checker.closed = faults.ledger_closed
+        while self.loop.time() < HEAL_S:
+            await asyncio.sleep(0.5)
+            self._check(checker)
+        faults.over = True
+        if self.upkeep is not None:
+            self.upkeep.heal()
+        if self._directories is not None:
+            self._directories.over = True
+        self.trace.note("run", "all faults heal")
+        cluster.heal()
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                await self._last_look(cluster)
+        except TimeoutError:
+            raise SimulationError(f"no progress within {PROGRESS_S:.0f} s of healing") from None
+        self._check(checker)
+
+    def _check(self, checker: MetadataChecker) -> None:
+        if self._bug is not None:
+            raise SimulationError(self._bug)
+        self.loop.check_spawned()
+        checker.check()
+        if self.cluster is not None and self.cluster.problem is not None:
+            raise SimulationError(self.cluster.problem)
+        if self._directories is not None:
+            self._directories.check()
+        for job in self.jobs:
+            if job.history is not None:
+                job.history.check()
+        if self.log_job is not None:
+            self.log_job.history.check()
+        if self.upkeep is not None:
+            self.upkeep.check()
+
+    def _begin(self, cluster: Cluster) -> Faults:
+        rng = self.random
+        for index in range(rng.choice((1, 1, 2))):
+            self.jobs.append(LedgerJob(cluster, index, rng, rng.choice((1.0, 3.0, 6.0))))
+        clients = [job.client for job in self.jobs]
+        if self.upkeep is not None:
+            clients.append(self.upkeep.client)
+        if rng.random() < 0.4:
+            self.log_job = LogJob(cluster, rng, HEAL_S - 2)
+            clients += self.log_job.owners
+        for job in self.jobs:
+            if rng.random() < 0.4:
+                follower = self._client(cluster, f"t{job.name[1:]}", clients)
+                self._start_tail(follower, job)
+        damage = random.Random(f"{self._seed}/damage")
+        ledger = self._plan.ledger
+        damaged = self._lose_disks > 0 and ledger.write_quorum > ledger.ack_quorum
+        faults = Faults(cluster, rng, clients, self._lose_disks - damaged)
+        faults.spoils = self._shape is not None and self._shape.unreadable
+        for job in self.jobs:
+            if job.deferred and rng.random() < 0.8:
+                job.when_forced = faults.crash_after_force(FAULTS_FROM_S)
+            if self._half_fenced:
+                self._plan_half_fenced(cluster, job, clients, faults)
+            elif damaged and job is self.jobs[0]:
+                self._plan_damaged(cluster, job, clients, faults, damage)
+            elif rng.random() < 0.8:
+                self._plan_takeover(cluster, job, clients, faults)
+        faults.plan(rng.choice((2, 6, 12)), FAULTS_FROM_S, HEAL_S - 1)
+        if rng.random() < 0.6:
+            faults.spread_out()
+        return faults
+
+    def _client(self, cluster: Cluster, name: str, clients: list[Client]) -> Client:
+        client = cluster.client(name)
+        clients.append(client)
+        return client
+
+    def _start_tail(self, follower: Client, job: LedgerJob) -> None:
+        wait_s = self._tail_random.choice((0.3, 2.0, None))
+        follows = self._tail_random.random() < 0.7
+
+        async def run() -> None:
+            await until(lambda: job.history is not None, 0.2)
+            assert job.history is not None
+            if follows:
+                await follow(follower, job.history, wait_s)
+            else:
+                await look_again(follower, job.history, 0.7)
+
+        self._tails[job] = follower.process.spawn(run(), "tail")
+
+    def _plan_takeover(
+        self, cluster: Cluster, job: LedgerJob, clients: list[Client], faults: Faults
+    ) -> None:
+        """Other clients open the ledger while it is written; the writer may be killed, or paused,
+        or live on; the moment is a bad one for other reasons too."""
+        rng, loop = self.random, self.loop
+        takeover_s = rng.uniform(FAULTS_FROM_S, FAULTS_FROM_S + job.spread_s)
+        if job.hesitates_s and rng.random() < 0.7:
+            takeover_s = rng.uniform(FAULTS_FROM_S, FAULTS_FROM_S + 0.7 * job.hesitates_s)
+        process, fate = job.client.process, rng.random()
+        if fate < 0.2:
+            loop.call_at(takeover_s - 0.3 * rng.random(), job.client.kill)
+        elif fate < 0.4:
+            loop.call_at(takeover_s - 0.3 * rng.random(), process.pause)
+            loop.call_at(takeover_s + rng.choice((0.5, 3.0, 8.0)) * rng.random(), process.resume)
+        elif fate < 0.65:
+            loop.call_at(takeover_s - 0.1 * rng.random(), process.pause)
+            faults.plan_crash_of_all(takeover_s, process.resume)
+        recoveries = []
+        for i in range(rng.choice((1, 1, 2, 3))):
+            client = self._client(cluster, f"r{job.name[1:]}{'abc'[i]}", clients)
+            recoveries.append(client)
+            delay_s = rng.choice((0.0, 0.1, 2.0)) * rng.random() if i else 0.0
+            self._start_recovery(client, job, takeover_s + delay_s)
+        faults.plan_takeover(takeover_s, [job.client, *recoveries])
+
+    def _plan_half_fenced(
+        self, cluster: Cluster, job: LedgerJob, clients: list[Client], faults: Faults
+    ) -> None:
+        """Another client opens the ledger, and comes through to a part of its bookies at first."""
+        working_s = FAULTS_FROM_S + job.hesitates_s
+        takeover_s = self.random.uniform(working_s, working_s + 0.5 * job.spread_s)
+        client = self._client(cluster, f"r{job.name[1:]}a", clients)
+        self._start_recovery(client, job, takeover_s)
+        faults.plan_half_fenced(takeover_s, job.client, client, job.ensemble)
+
+    def _plan_damaged(
+        self,
+        cluster: Cluster,
+        job: LedgerJob,
+        clients: list[Client],
+        faults: Faults,
+        rng: random.Random,
+    ) -> None:
+        """Another client opens the ledger when the last entries have lost a copy."""
+        working_s = FAULTS_FROM_S + job.hesitates_s
+        takeover_s = rng.uniform(working_s, working_s + 0.5 * job.spread_s)
+        client = self._client(cluster, f"r{job.name[1:]}a", clients)
+        self._start_recovery(client, job, takeover_s)
+        faults.plan_damaged_copy(takeover_s, job.client, client, job.ensemble, rng)
+
+    def _start_recovery(self, client: Client, job: LedgerJob, when_s: float) -> None:
+        async def recovery() -> None:
+            await asyncio.sleep(max(0, when_s - self.loop.time()))
+            if job.history is not None:
+                self.trace.note(client.name, f"opens ledger {job.history.ledger_id}")
+                metadata = await recover(client, job.history)
+                if self.upkeep is not None and metadata is not None and deletes_after_s:
+                    await asyncio.sleep(deletes_after_s)
+                    if not self.upkeep.over:
+                        await delete(client, job.history)
+
+        upkeep_random = self._upkeep_random
+        deletes_after_s = upkeep_random.choice((0.0, 0.0, 0.01, 1.0)) * upkeep_random.random()
+        client.process.spawn(recovery(), "recovery")
+        if self.random.random() < 0.3:
+            self.loop.call_at(when_s + self.random.random(), client.kill)
+
+    # -- after healing ------------------------------------------------------------------------
+
+    def _hang_one(self, cluster: Cluster) -> SimProcess | None:
+        """A bookie that hangs for good, where the quorums can do without."""
+        ledger, rng = self._plan.ledger, random.Random(f"{self._seed}/hanging")
+        spare = 1 < ledger.ack_quorum < ledger.write_quorum and not self._lose_disks
+        if not spare or self.upkeep is not None or rng.random() > HANGING_SHARE:
+            return None
+        serving = [bookie for bookie in cluster.bookies if bookie.serving]
+        if not serving:  # one that hangs before it is registered would be missed for good
+            return None
+        process = rng.choice(serving).process_now
+        process.pause()
+        self.trace.note("run", f"{process.name} hangs")
+        return process
+
+    async def _last_look(self, cluster: Cluster) -> None:
+        hanging = self._hang_one(cluster)
+        last = cluster.client("last")
+        await self._wait_answers()
+        if hanging is not None:
+            for job in self.jobs:
+                if job.history is not None:
+                    await run_in(last.process, recover(last, job.history), "without one bookie")
+            self.trace.note("run", f"{hanging.name} goes on")
+            hanging.resume()
+        await run_in(last.process, write_afresh(last), "write afresh")
+        if self.log_job is not None:
+            self.log_job.over = True
+            await run_in(last.process, self.log_job.last_look(last), "log")
+        for job in self.jobs:
+            history = job.history
+            if history is None:
+                if job.client.process.alive:
+                    raise SimulationError(f"{job.name} has not created its ledger: no progress")
+                continue
+            if not job.client.process.alive:
+                history.answered = len(history.payloads)  # nobody was left to hear the answers
+            if self.upkeep is not None and history.deleting:
+                await run_in(last.process, delete(last, history), "delete")
+                self.upkeep.check_deleted(history)
+                continue
+            metadata = await run_in(last.process, recover(last, history), "last look")
+            assert metadata is not None
+            check_end(history, metadata)
+            await check_copies(cluster, history, metadata)
+            if (tail := self._tails.get(job)) is not None:
+                await until(tail.done, 0.5)
+            history.check()
+        if self._directories is not None:
+            await self._directories.last_look()
+        if self.upkeep is not None:
+            await self.upkeep.last_look()
+        elif not self._lose_disks:
+            await self._wait_mended()
+
+    async def _wait_mended(self) -> None:
+        """Bookies that were away have got what those clients owed them that live."""
+        for job in self.jobs:
+            process, mender = job.client.process, job.client.ledgers.mender
+            await until(lambda p=process, m=mender: not p.alive or not m.owing, 0.5)  # type: ignore[misc]
+
+    async def _wait_answers(self) -> None:
+        """Every writer that lives has heard of every append."""
+        for job in self.jobs:
+            await until(lambda job=job: job.settled, 0.5)  # type: ignore[misc]

@@ -1,0 +1,428 @@
+"""SENDs on their way to the log and their outcomes on the way back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from magnetar.model.errors import (
+    LedgerError,
+    LogFencedError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+)
+from magnetar.topics.topic import COOL_DOWN_S
+from magnetar.wire.pulsar.codes import ServerError
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from tests.doubles.memory_log import HEADER
+from tests.interop.pulsar.wire import message, send_frame
+from tests.unit.protocols.pulsar.harness import TOPIC, Peer, World, run
+
+
+def receipts(commands: list[BaseCommand]) -> list[tuple[int, int, int]]:
+    """(sequence id, ledger, entry) of the receipts."""
+    return [
+        (r.sequence_id, r.message_id.ledgerId, r.message_id.entryId)
+        for r in (c.send_receipt for c in commands if c.type == BaseCommand.SEND_RECEIPT)
+    ]
+
+
+def test_a_chunk_of_sends_is_one_append_and_its_receipts_are_in_order() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        peer.publish(12)
+        assert len(world.log()._pending) == 1
+        assert receipts(await peer.heard()) == [(n, 1 + n // 5, n % 5) for n in range(12)]
+
+    run(scenario)
+
+
+def test_what_is_stored_is_what_was_sent() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        payload = message(bytes(range(256)))
+        peer.feed(send_frame(1, 0, payload))
+        await peer.heard()
+        [entry] = world.log()._entries
+        assert bytes(entry.payload) == payload
+
+    run(scenario)
+
+
+def test_producers_of_one_connection_keep_their_own_order() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce(producer_id=1)
+        await peer.produce(producer_id=2, topic="t2")
+        frames = [send_frame(1 + n % 2, n, message(b"x", n)) for n in range(10)]
+        peer.feed(b"".join(frames))
+        heard = await peer.heard()
+        for producer_id in (1, 2):
+            mine = [c for c in heard if c.send_receipt.producer_id == producer_id]
+            assert [c.send_receipt.sequence_id for c in mine] == list(range(producer_id - 1, 10, 2))
+
+    run(scenario)
+
+
+def test_a_refusal_waits_for_the_receipts_before_it() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        world.log().held = True
+        peer.publish(2)
+        peer.feed(send_frame(1, 2, message(b"bad", flip=True)))
+        peer.publish(1, first=3)
+        assert await peer.heard() == []
+        world.log().release()
+        kinds = await peer.kinds()
+        assert kinds == ["SEND_RECEIPT", "SEND_RECEIPT", "SEND_ERROR", "SEND_RECEIPT"]
+
+    run(scenario)
+
+
+def test_closing_waits_for_every_outcome() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        world.log().held = True
+        peer.publish(3)
+        close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        close.close_producer.producer_id = 1
+        close.close_producer.request_id = 9
+        peer.tell(close)
+        assert await peer.heard() == []
+        world.log().release()
+        assert await peer.kinds() == ["SEND_RECEIPT"] * 3 + ["SUCCESS"]
+        assert world.topic().producers == {}
+
+    run(scenario)
+
+
+def test_reading_stops_while_too_much_is_unconfirmed() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        world.log().held = True
+        for n in range(4):
+            peer.feed(send_frame(1, n, message(bytes(400), n)))
+            assert peer.transport.reading is (n < 2)
+        world.log().release()
+        assert len(receipts(await peer.heard())) == 4
+        assert peer.transport.reading
+
+    run(scenario, pending_publish_bytes_per_connection=1024)
+
+
+def test_one_who_does_not_read_is_not_read() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        peer.session.pause_writing()
+        assert not peer.transport.reading
+        peer.session.resume_writing()
+        assert peer.transport.reading
+
+    run(scenario)
+
+
+# -- when the log fails ---------------------------------------------------------------------------
+
+
+def test_a_failed_append_sends_producers_away_for_a_while() -> None:
+    async def scenario(world: World) -> None:
+        peer, other = world.peer(), world.peer()
+        await peer.produce(name="a")
+        await other.produce(name="b")
+        log = world.log()
+        log.failing = NotEnoughBookiesError("one of two bookies is away")
+        peer.publish(3)
+        assert await peer.kinds() == ["CLOSE_PRODUCER"]
+        assert "CLOSE_PRODUCER" in await other.kinds()
+        log.failing = None
+        peer.publish(3)  # sent before the client heard: nobody's any more
+        assert await peer.heard() == []
+        refused = await peer.produce(name="a", epoch=1)
+        assert refused.error.error == ServerError.SERVICE_NOT_READY
+        await asyncio.sleep(COOL_DOWN_S)
+        assert (await peer.produce(name="a", epoch=1)).type == BaseCommand.PRODUCER_SUCCESS
+        peer.publish(1)
+        assert receipts(await peer.heard()) == [(0, 1, 0)]
+
+    run(scenario)
+
+
+def test_a_fenced_log_is_opened_anew() -> None:
+    async def scenario(world: World) -> None:
+        peer, consumer = world.peer(), world.peer()
+        await peer.produce()
+        await consumer.subscribe()
+        peer.publish(2)
+        await peer.heard()
+        world.log().failing = LogFencedError("another broker has it")
+        peer.publish(1)
+        assert await peer.kinds() == ["CLOSE_PRODUCER"]
+        assert "CLOSE_CONSUMER" in await consumer.kinds()
+        assert world.services.topics.loaded() == []
+        await peer.produce()
+        assert world.store.opens == 2
+        await consumer.subscribe()
+        consumer.flow(10)
+        assert await consumer.entries() == [0, 1]
+
+    run(scenario)
+
+
+def test_no_receipts_after_the_client_was_told_that_its_producer_is_closed() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        world.log().held = True
+        peer.publish(2)
+        world.topic().disconnect_producers()
+        world.log().release()
+        assert await peer.kinds() == ["CLOSE_PRODUCER"]
+
+    run(scenario)
+
+
+def test_a_lost_connection_with_sends_under_way() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        world.log().held = True
+        peer.publish(2)
+        peer.lose()
+        world.log().release()
+        assert world.topic().producers == {}
+        assert world.topic().entries_in == 2
+
+    run(scenario)
+
+
+# -- who may produce ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_name_is_taken_over_from_a_dead_connection_only(
+    alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.protocols.pulsar.liveness.CHECK_S", 0.1)
+
+    async def scenario(world: World) -> None:
+        holder, comer = world.peer(), world.peer()
+        await holder.produce(name="n")
+        if not alive:
+            holder.play_dead()
+        await comer.heard()
+        ask = BaseCommand(type=BaseCommand.PRODUCER)
+        ask.producer.topic, ask.producer.producer_name = TOPIC, "n"
+        ask.producer.producer_id = ask.producer.request_id = 1
+        comer.tell(ask)
+        await asyncio.sleep(0.05)
+        assert "PING" in await holder.kinds()
+        await asyncio.sleep(0.2)
+        [answer] = await comer.heard()
+        if alive:
+            assert answer.error.error == ServerError.PRODUCER_BUSY
+        else:
+            assert answer.type == BaseCommand.PRODUCER_SUCCESS
+            assert holder.transport.closed
+
+    run(scenario)
+
+
+def test_a_later_incarnation_of_a_generated_name_takes_over_at_once() -> None:
+    async def scenario(world: World) -> None:
+        old, new = world.peer(), world.peer()
+        await old.produce(name="n", user_provided_producer_name=False)
+        answer = await new.produce(name="n", user_provided_producer_name=False, epoch=1)
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+        assert world.topic().producers["n"].client is new.session
+        old.publish(1)
+        assert await old.heard() == []
+
+    run(scenario)
+
+
+def test_waiting_producers_are_let_in_one_after_the_other() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = world.peer(), world.peer(), world.peer()
+        exclusive, wait = 1, 2
+        answer = await first.produce(producer_access_mode=exclusive)
+        assert answer.producer_success.topic_epoch == 1
+        for peer in (second, third):
+            answer = await peer.produce(producer_access_mode=wait)
+            assert not answer.producer_success.producer_ready
+        second.publish(1)
+        assert await second.heard() == []  # it is not its turn
+        first.lose()
+        [ready] = await second.heard()
+        assert ready.producer_success.producer_ready
+        assert ready.producer_success.topic_epoch == 2
+        assert await third.heard() == []
+        second.lose()
+        [ready] = await third.heard()
+        assert ready.producer_success.topic_epoch == 3
+
+    run(scenario)
+
+
+def test_a_turn_that_fails_goes_to_the_next_in_line() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = world.peer(), world.peer(), world.peer()
+        await first.produce(producer_access_mode=1)
+        for peer in (second, third):
+            await peer.produce(producer_access_mode=2)
+        put, losses = world.metadata.put, [MetadataUnavailableError("no answer")]
+
+        async def lossy_put(path: str, value: bytes, version: int) -> int:
+            if losses:
+                raise losses.pop()
+            return await put(path, value, version)
+
+        world.metadata.put = lossy_put  # type: ignore[method-assign]
+        first.lose()
+        [refused] = await second.heard()
+        assert "no answer" in refused.error.message
+        [ready] = await third.heard()
+        assert ready.producer_success.producer_ready
+
+    run(scenario)
+
+
+def test_one_who_leaves_the_line_lets_nobody_in_beside_the_one_whose_turn_it_is() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third, fourth = (world.peer() for _ in range(4))
+        await first.produce(producer_access_mode=1)
+        for peer in (second, third, fourth):
+            await peer.produce(producer_access_mode=2)
+        put = world.metadata.put
+
+        async def slow_put(path: str, value: bytes, version: int) -> int:
+            await asyncio.sleep(1)
+            return await put(path, value, version)
+
+        world.metadata.put = slow_put  # type: ignore[method-assign]
+        first.lose()
+        await asyncio.sleep(0.5)  # the second's turn, which is being stored
+        fourth.lose()
+        await asyncio.sleep(5)
+        assert await second.kinds() == ["PRODUCER_SUCCESS"]
+        assert await third.heard() == []
+        assert len(world.topic().producers) == 1
+        second.lose()
+        await asyncio.sleep(5)
+        assert await third.kinds() == ["PRODUCER_SUCCESS"]
+
+    run(scenario)
+
+
+def test_one_who_is_closed_while_its_turn_is_stored_leaves_it_to_the_next() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = (world.peer() for _ in range(3))
+        await first.produce(producer_access_mode=1)
+        for peer in (second, third):
+            await peer.produce(producer_access_mode=2)
+        put = world.metadata.put
+
+        async def slow_put(path: str, value: bytes, version: int) -> int:
+            await asyncio.sleep(1)
+            return await put(path, value, version)
+
+        world.metadata.put = slow_put  # type: ignore[method-assign]
+        first.lose()
+        await asyncio.sleep(0.5)
+        close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        close.close_producer.producer_id, close.close_producer.request_id = 1, 5
+        assert (await second.ask(close)).success.request_id == 5
+        await asyncio.sleep(5)
+        assert await second.heard() == []
+        assert await third.kinds() == ["PRODUCER_SUCCESS"]
+        assert [p.client for p in world.topic().producers.values()] == [third.session]
+
+    run(scenario)
+
+
+def test_a_waiting_producer_that_asks_again_waits_on() -> None:
+    async def scenario(world: World) -> None:
+        first, second = world.peer(), world.peer()
+        await first.produce(producer_access_mode=1)
+        for _ in range(2):
+            answer = await second.produce(producer_access_mode=2)
+            assert not answer.producer_success.producer_ready
+        assert len(world.topic().waiting) == 1
+        first.lose()
+        assert await second.kinds() == ["PRODUCER_SUCCESS"]
+
+    run(scenario)
+
+
+def test_what_a_failed_append_stored_reaches_consumers_when_its_producer_comes_back() -> None:
+    async def scenario(world: World) -> None:
+        sender, reader = world.peer(), world.peer()
+        await sender.produce(name="wire")
+        await reader.subscribe()
+        reader.flow(10)
+        log = world.log()
+        release, log.failing = log.release, LedgerError("no bookies")
+        stored = message(b"0", 0)
+
+        def stored_and_failed() -> None:
+            log._confirm([HEADER + stored], lambda *_: None)
+            release()
+
+        log.release = stored_and_failed  # type: ignore[method-assign]
+        sender.publish(1)
+        assert await sender.kinds() == ["CLOSE_PRODUCER"]
+        log.failing, log.release = None, release  # type: ignore[method-assign]
+        await asyncio.sleep(2 * COOL_DOWN_S)
+        assert await reader.entries() == []
+        await sender.produce(name="wire", epoch=1)
+        sender.publish(1)
+        assert await sender.kinds() == ["SEND_RECEIPT"]
+        assert await reader.entries() == [0]
+
+    run(scenario)
+
+
+def test_a_waiting_producer_can_be_closed() -> None:
+    async def scenario(world: World) -> None:
+        first, second = world.peer(), world.peer()
+        await first.produce(producer_access_mode=1)
+        await second.produce(producer_access_mode=2)
+        close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        close.close_producer.producer_id, close.close_producer.request_id = 1, 5
+        assert (await second.ask(close)).success.request_id == 5
+        assert world.topic().waiting == []
+        first.lose()
+        assert await second.heard() == []
+
+    run(scenario)
+
+
+def test_fencing_survives_a_restart_of_the_topic() -> None:
+    async def scenario(world: World) -> None:
+        peer, other = world.peer(), world.peer()
+        await peer.produce(producer_access_mode=1, name="a")
+        peer.lose()
+        await other.produce(producer_access_mode=3, name="b")
+        other.lose()
+        await world.services.topics._unload(world.topic().name)
+        late = world.peer()
+        answer = await late.produce(producer_access_mode=1, name="a", topic_epoch=1, epoch=1)
+        assert answer.error.error == ServerError.PRODUCER_FENCED
+
+    run(scenario)
+
+
+def test_too_many_producers() -> None:
+    async def scenario(world: World) -> None:
+        peer: Peer = world.peer()
+        await peer.produce(producer_id=1)
+        answer = await peer.produce(producer_id=2)
+        assert answer.error.error == ServerError.TOO_MANY_REQUESTS
+        assert "1 producers" in answer.error.message
+
+    run(scenario, producers_per_topic_max=1)

@@ -1,0 +1,143 @@
+"""Requests of a connection by themselves: lanes, bounds, faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from magnetar.env.tasks import TaskScope
+from magnetar.protocols.pulsar.requests import REQUESTS_MAX, SIDE_BY_SIDE, Requests
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+
+FIRST = ("producer", 1)
+OTHER = ("producer", 2)
+
+
+class Client:
+    """Begins every request at once, and ends it when it is told to."""
+
+    def __init__(self) -> None:
+        self.peer = "client"
+        self.closed = False
+        self.begun: list[int] = []
+        self.crowded: list[bool] = []
+        self._ends: dict[int, asyncio.Future[None]] = {}
+
+    async def answer(self, command: BaseCommand) -> None:
+        number = command.success.request_id
+        self.begun.append(number)
+        self._ends[number] = asyncio.get_running_loop().create_future()
+        await self._ends[number]
+
+    async def end(self, number: int, error: Exception | None = None) -> None:
+        future = self._ends.pop(number)
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+        await settled()
+
+    def requests_crowded(self, crowded: bool) -> None:
+        self.crowded.append(crowded)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def request(number: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SUCCESS)
+    command.success.request_id = number
+    return command
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def run(scenario: Callable[[Client, Requests], Awaitable[None]]) -> None:
+    async def main() -> None:
+        client, scope = Client(), TaskScope("test")
+        await scenario(client, Requests(scope, client))
+        await scope.close()
+
+    asyncio.run(main())
+
+
+def test_one_lane_runs_in_order_and_beside_others() -> None:
+    async def scenario(client: Client, requests: Requests) -> None:
+        for number, lane in enumerate((FIRST, FIRST, OTHER, FIRST)):
+            requests.begin(lane, request(number))
+        await settled()
+        assert client.begun == [0, 2]
+        await client.end(0)
+        assert client.begun == [0, 2, 1]
+        await client.end(1)
+        assert client.begun == [0, 2, 1, 3]
+
+    run(scenario)
+
+
+def test_a_lane_is_free_again_after_its_last_request() -> None:
+    async def scenario(client: Client, requests: Requests) -> None:
+        requests.begin(FIRST, request(0))
+        await settled()
+        await client.end(0)
+        requests.begin(FIRST, request(1))
+        await settled()
+        assert client.begun == [0, 1]
+
+    run(scenario)
+
+
+def test_requests_about_nothing_run_side_by_side() -> None:
+    async def scenario(client: Client, requests: Requests) -> None:
+        for number in range(3):
+            requests.begin(SIDE_BY_SIDE, request(number))
+        await settled()
+        assert client.begun == [0, 1, 2]
+
+    run(scenario)
+
+
+def test_too_many_are_told_once_and_so_is_the_end_of_it() -> None:
+    async def scenario(client: Client, requests: Requests) -> None:
+        for number in range(REQUESTS_MAX):
+            requests.begin(FIRST if number % 2 else SIDE_BY_SIDE, request(number))
+        assert client.crowded == []
+        requests.begin(FIRST, request(REQUESTS_MAX))
+        requests.begin(FIRST, request(REQUESTS_MAX + 1))
+        assert client.crowded == [True]
+        await settled()
+        for number in range(0, REQUESTS_MAX, 2):
+            await client.end(number)
+        assert client.crowded == [True]
+        await client.end(1)
+        await client.end(3)
+        assert client.crowded == [True, False]
+
+    run(scenario)
+
+
+def test_a_fault_ends_the_connection_and_what_waits_behind_it() -> None:
+    async def scenario(client: Client, requests: Requests) -> None:
+        for number in range(3):
+            requests.begin(FIRST, request(number))
+        await settled()
+        await client.end(0, ValueError("a fault of the program"))
+        assert client.closed
+        assert client.begun == [0]
+
+    run(scenario)
+
+
+def test_nothing_more_is_begun_for_a_client_that_left() -> None:
+    async def scenario(client: Client, requests: Requests) -> None:
+        for number in range(2):
+            requests.begin(FIRST, request(number))
+        await settled()
+        client.closed = True
+        await client.end(0)
+        assert client.begun == [0]
+
+    run(scenario)

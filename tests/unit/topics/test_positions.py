@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from magnetar.model.ids import EARLIEST, LATEST, Position
+from magnetar.topics.positions import position_of, reader_start, seek_target
+from magnetar.wire.pulsar.pulsar_pb2 import MessageIdData
+from tests.doubles.memory_log import MemoryLog
+
+
+def message_id(ledger_id: int, entry_id: int, batch_index: int = -1) -> MessageIdData:
+    mask = 2**64 - 1
+    return MessageIdData(
+        ledgerId=ledger_id & mask, entryId=entry_id & mask, batch_index=batch_index
+    )
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    """Ledgers 1 and 2 with 5 entries each, ledger 3 with 2."""
+
+    async def fill() -> MemoryLog:
+        made = MemoryLog("l", 5)
+        done: list[int] = []
+        made.append([b"x"] * 12, lambda error, ledger, first, count: done.append(count))
+        made.release()
+        assert done == [5, 5, 2]
+        return made
+
+    return asyncio.run(fill())
+
+
+def test_special_ids() -> None:
+    assert position_of(message_id(-1, -1)) == EARLIEST
+    assert position_of(message_id(2**63 - 1, 2**63 - 1)) == LATEST
+    assert position_of(message_id(7, -1)) == Position(7, -1)
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (EARLIEST, (1, 0)),
+        (Position(0, 3), (1, 0)),
+        (Position(1, -1), (1, 0)),
+        (Position(2, 3), (2, 3)),
+        (Position(3, 1), (3, 1)),
+        (Position(3, 2), (3, 2)),
+        (Position(3, 99), (3, 2)),
+        (Position(9, 0), (3, 2)),
+        (LATEST, (3, 2)),
+    ],
+)
+def test_seeks_are_inclusive_and_stay_inside(
+    log: MemoryLog, position: Position, expected: tuple[int, int]
+) -> None:
+    assert seek_target(log, position) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ((-1, -1, -1), EARLIEST),
+        ((2**63 - 1, 2**63 - 1, -1), LATEST),
+        ((1, 2, -1), (1, 3)),
+        ((1, 4, -1), (2, 0)),
+        ((1, 2, 0), (1, 2)),
+        ((3, 1, -1), LATEST),
+        ((3, 1, 3), (3, 1)),
+        ((3, 50, -1), LATEST),
+    ],
+)
+def test_readers_start_after_their_id_unless_it_is_in_a_batch(
+    log: MemoryLog, data: tuple[int, int, int], expected: tuple[int, int]
+) -> None:
+    assert reader_start(log, message_id(*data)) == expected
+
+
+def test_an_empty_log_starts_at_its_beginning() -> None:
+    make: Callable[[], MemoryLog] = lambda: MemoryLog("l", 5)  # noqa: E731
+
+    async def check() -> None:
+        empty = make()
+        assert seek_target(empty, EARLIEST) == (1, 0)
+        assert seek_target(empty, LATEST) == (1, 0)
+        assert reader_start(empty, message_id(1, 0)) == LATEST
+
+    asyncio.run(check())

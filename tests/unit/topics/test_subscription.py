@@ -1,0 +1,176 @@
+"""A subscription by itself: a log in memory, and connections that only remember."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from magnetar.env.tasks import TaskScope
+from magnetar.model.ids import EARLIEST
+from magnetar.topics.consumer import Consumer
+from magnetar.topics.subscription import Kind, Limits, Subscription
+from magnetar.topics.traffic import Traffic
+from magnetar.wire.pulsar.commands import decode_command
+from magnetar.wire.pulsar.hot import AckCommand, AckId
+from tests.doubles.memory_log import MemoryLog
+from tests.interop.pulsar.wire import message
+
+LIMITS = Limits(unacked_messages_max=2, consumers_max=3)
+
+
+class Client:
+    """A connection of one consumer: the entries that were written, and what it was told."""
+
+    def __init__(self) -> None:
+        self.peer = "client"
+        self.writable = True
+        self.unsent_bytes = 0
+        self.active: list[bool] = []
+        self.forgotten: list[int] = []
+        self._entries: list[int] = []
+
+    def write(self, part: bytes) -> None:
+        raise AssertionError("no receipts were asked for")
+
+    def write_parts(self, parts: Sequence[bytes | memoryview], byte_count: int) -> None:
+        assert byte_count == sum(map(len, parts))
+        for header in parts[::2]:
+            size = 8 + int.from_bytes(header[4:8], "big")
+            command = decode_command(memoryview(header), 4, size)
+            self._entries.append(command.message.message_id.entryId)
+
+    def tell_active(self, consumer: Consumer, active: bool) -> None:
+        self.active.append(active)
+
+    def tell_consumer_closed(self, consumer: Consumer) -> None:
+        raise AssertionError("whoever detaches tells")
+
+    def forget_consumer(self, consumer: Consumer) -> None:
+        self.forgotten.append(consumer.consumer_id)
+
+    async def is_alive(self) -> bool:
+        return True
+
+    def abort(self) -> None:
+        raise AssertionError("nobody is dead")
+
+    async def entries(self) -> list[int]:
+        """What came since the last look."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+        found, self._entries = self._entries, []
+        return found
+
+
+class Site:
+    """A subscription over a log of ``count`` entries."""
+
+    def __init__(self, scope: TaskScope, count: int) -> None:
+        self.log = MemoryLog("log", 1000)
+        self.log.append([message(b"x", n) for n in range(count)], lambda *_: None)
+        self.log.release()
+        self.traffic = Traffic()
+        cursor = self.log.reader_cursor("s", EARLIEST)
+        self.subscription = Subscription("s", self.log, cursor, -1, LIMITS, scope, self.traffic)
+
+    def join(self, kind: Kind, permits: int, name: str = "c") -> tuple[Consumer, Client]:
+        client = Client()
+        consumer = Consumer(client, -1, len(self.subscription.consumers), name, 0, 0)
+        self.subscription.check_room(kind)
+        self.subscription.add(consumer, kind)
+        self.subscription.announce(consumer)
+        self.subscription.flow(consumer, permits)
+        return consumer, client
+
+    def acknowledge(self, consumer: Consumer, *entry_ids: int) -> None:
+        ids = tuple(AckId(1, entry_id, (), -1, 0) for entry_id in entry_ids)
+        ack = AckCommand(consumer.consumer_id, False, ids, None, None)
+        self.subscription.acknowledge(consumer, ack)
+
+
+Scenario: TypeAlias = Callable[[Site], Awaitable[None]]
+
+
+def run(scenario: Scenario, entries: int = 6) -> None:
+    async def main() -> None:
+        scope = TaskScope("test")
+        await scenario(Site(scope, entries))
+        await scope.close()
+
+    asyncio.run(main())
+
+
+def test_a_shared_consumer_gets_no_more_than_it_may_hold() -> None:
+    async def scenario(site: Site) -> None:
+        consumer, client = site.join(Kind.SHARED, permits=10)
+        assert await client.entries() == [0, 1]
+        site.acknowledge(consumer, 0)
+        assert await client.entries() == [2]
+        assert site.traffic.entries_out == 3
+
+    run(scenario)
+
+
+def test_a_full_consumer_is_served_when_another_acknowledges_what_it_holds() -> None:
+    async def scenario(site: Site) -> None:
+        _, client = site.join(Kind.SHARED, permits=10)
+        other, _ = site.join(Kind.SHARED, permits=0)
+        assert await client.entries() == [0, 1]
+        site.acknowledge(other, 0)
+        assert await client.entries() == [2]
+
+    run(scenario)
+
+
+def test_what_a_shared_consumer_leaves_goes_to_the_others_first() -> None:
+    async def scenario(site: Site) -> None:
+        leaving, client = site.join(Kind.SHARED, permits=2)
+        assert await client.entries() == [0, 1]
+        _, other = site.join(Kind.SHARED, permits=10)
+        assert await other.entries() == [2, 3]
+        assert not site.subscription.remove(leaving)
+        assert await other.entries() == []  # it is full
+        site.acknowledge(site.subscription.consumers[0], 2, 3)
+        assert await other.entries() == [0, 1]
+
+    run(scenario)
+
+
+def test_the_last_one_to_leave_is_told_from_the_others_and_from_who_left_before() -> None:
+    async def scenario(site: Site) -> None:
+        first, _ = site.join(Kind.SHARED, permits=0)
+        last, _ = site.join(Kind.SHARED, permits=0)
+        remove = site.subscription.remove
+        assert [remove(first), remove(last), remove(last)] == [False, True, False]
+
+    run(scenario)
+
+
+def test_the_kind_of_a_subscription_is_that_of_its_first_consumer_each_time() -> None:
+    async def scenario(site: Site) -> None:
+        shared, client = site.join(Kind.SHARED, permits=10)
+        assert await client.entries() == [0, 1]
+        site.subscription.remove(shared)
+        _, client = site.join(Kind.FAILOVER, permits=10, name="b")
+        assert await client.entries() == [0, 1, 2, 3, 4, 5]
+        _, waiting = site.join(Kind.FAILOVER, permits=10, name="c")
+        assert await waiting.entries() == []
+        assert (client.active, waiting.active) == ([True], [False])
+
+    run(scenario)
+
+
+def test_while_it_is_held_nothing_is_sent() -> None:
+    async def scenario(site: Site) -> None:
+        site.subscription.hold()
+        consumer, client = site.join(Kind.EXCLUSIVE, permits=10)
+        assert await client.entries() == []
+        assert site.subscription.detach_all() == [consumer]
+        assert client.forgotten == [consumer.consumer_id]
+        _, following = site.join(Kind.EXCLUSIVE, permits=3)
+        site.subscription.release()
+        assert await following.entries() == [0, 1, 2]
+        assert await client.entries() == []
+
+    run(scenario)

@@ -1,0 +1,367 @@
+"""The registry of topics, the control plane's metadata, and the broker's front."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.model.errors import (
+    BrokerMetadataError,
+    LogFencedError,
+    MetadataUnavailableError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from magnetar.wire.pulsar.codes import ServerError
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from tests.unit.protocols.pulsar.harness import TOPIC, World, run
+
+
+def partitions_of(topic: str, create: bool = True) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
+    command.partitionMetadata.topic = topic
+    command.partitionMetadata.request_id = 1
+    command.partitionMetadata.metadata_auto_creation_enabled = create
+    return command
+
+
+def test_a_topic_is_loaded_once() -> None:
+    async def scenario(world: World) -> None:
+        topics = world.services.topics
+        found = await asyncio.gather(*(topics.get(parse_topic("t"), True) for _ in range(20)))
+        assert all(topic is found[0] for topic in found)
+        assert world.store.opens == 1
+
+    run(scenario)
+
+
+def test_a_load_that_fails_fails_for_all_and_can_be_repeated() -> None:
+    async def scenario(world: World) -> None:
+        topics, store = world.services.topics, world.store
+        good = store.open
+
+        async def bad(name: str) -> None:
+            await asyncio.sleep(0)
+            raise MetadataUnavailableError("the store is away")
+
+        store.open = bad  # type: ignore[method-assign, assignment]
+        loads = (topics.get(parse_topic("t"), True) for _ in range(3))
+        results = await asyncio.gather(*loads, return_exceptions=True)
+        assert [type(r) for r in results] == [MetadataUnavailableError] * 3
+        peer = world.peer()
+        answer = await peer.produce()
+        assert answer.error.error == ServerError.SERVICE_NOT_READY
+        assert "the store is away" in answer.error.message
+        store.open = good  # type: ignore[method-assign]
+        assert (await peer.produce()).type == BaseCommand.PRODUCER_SUCCESS
+
+    run(scenario)
+
+
+def test_a_log_whose_topic_cannot_be_made_is_closed_again() -> None:
+    async def scenario(world: World) -> None:
+        epochs = "/admin/topic-epochs/public/default/persistent/t"
+        await world.metadata.create(epochs, b"no number")
+        peer = world.peer()
+        answer = await peer.produce()
+        assert "not a number" in answer.error.message
+        assert world.log().closed
+        await world.metadata.put(epochs, b"7", -1)
+        assert (await peer.produce()).type == BaseCommand.PRODUCER_SUCCESS
+        assert world.topic().epoch == 7
+
+    run(scenario)
+
+
+def test_without_automatic_creation() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        assert (await peer.produce()).error.error == ServerError.TOPIC_NOT_FOUND
+        assert await world.broker.create(TOPIC)
+        assert not await world.broker.create(TOPIC)
+        assert (await peer.produce()).type == BaseCommand.PRODUCER_SUCCESS
+        assert await world.broker.create_partitioned("parts", 2)
+        answer = await peer.produce(topic="parts-partition-1", producer_id=2)
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+
+    run(scenario, auto_create_topics=False)
+
+
+def test_a_subscriber_may_ask_not_to_create() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        answer = await peer.subscribe(force_topic_creation=False)
+        assert answer.error.error == ServerError.TOPIC_NOT_FOUND
+        assert world.store.logs == {}
+
+    run(scenario)
+
+
+def test_partitions() -> None:
+    async def scenario(world: World) -> None:
+        broker, peer = world.broker, world.peer()
+        await peer.heard()
+        assert await broker.create_partitioned("p", 3)
+        assert not await broker.create_partitioned("p", 4)
+        answer = await peer.ask(partitions_of("p"))
+        assert answer.partitionMetadataResponse.partitions == 3
+        assert (await peer.produce(topic="p")).error.error == ServerError.NOT_ALLOWED
+        outside = await peer.produce(topic="p-partition-3")
+        assert outside.error.error == ServerError.TOPIC_NOT_FOUND
+        assert (await peer.produce(topic="p-partition-2")).type == BaseCommand.PRODUCER_SUCCESS
+        names = [f"persistent://public/default/p-partition-{n}" for n in range(3)]
+        assert await broker.topics("public/default") == names
+        assert await broker.partitioned_topics("public/default") == [
+            "persistent://public/default/p"
+        ]
+        with pytest.raises(NotAllowedError, match="shrink"):
+            await broker.grow_partitions("p", 2)
+        with pytest.raises(TopicNotFoundError):
+            await broker.grow_partitions("other", 2)
+        for count in (0, -1, 10**9):
+            with pytest.raises(NotAllowedError):
+                await broker.create_partitioned("q", count)
+
+    run(scenario)
+
+
+def test_new_partitions_have_the_subscriptions_of_the_old() -> None:
+    async def scenario(world: World) -> None:
+        broker, peer = world.broker, world.peer()
+        await broker.create_partitioned("p", 1)
+        await peer.subscribe(topic="p-partition-0", name="s")
+        await broker.grow_partitions("p", 3)
+        assert await broker.partitions("p") == 3
+        assert await broker.subscriptions("p-partition-2") == ["s"]
+        assert await broker.subscriptions("p") == ["s"]
+
+    run(scenario)
+
+
+def test_topics_may_be_created_with_partitions() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.heard()
+        assert (await peer.ask(partitions_of("p", create=False))).partitionMetadataResponse.error
+        answer = await peer.ask(partitions_of("p"))
+        assert answer.partitionMetadataResponse.partitions == 2
+        answer = await peer.ask(partitions_of("p-partition-0"))
+        assert answer.partitionMetadataResponse.partitions == 0
+
+    run(scenario, auto_create_partitions=2)
+
+
+def test_namespaces_and_tenants() -> None:
+    async def scenario(world: World) -> None:
+        broker = world.broker
+        await broker.create_tenant("acme")
+        await broker.create_namespace("acme/prod")
+        await broker.create_namespace("acme/prod")
+        assert await broker.tenants() == ["acme", "public"]
+        assert await broker.namespaces("acme") == ["acme/prod"]
+        with pytest.raises(TopicNotFoundError):
+            await broker.namespaces("nobody")
+        answer = await world.peer().produce(topic="acme/prod/t")
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+        assert await broker.topics("acme/prod") == ["persistent://acme/prod/t"]
+        answer = await world.peer().produce(topic="acme/test/t")
+        assert answer.error.error == ServerError.TOPIC_NOT_FOUND
+
+    run(scenario)
+
+
+def test_deleting() -> None:
+    async def scenario(world: World) -> None:
+        broker, peer = world.broker, world.peer()
+        await peer.produce()
+        await peer.subscribe()
+        with pytest.raises(NotAllowedError, match="1 producers and 1 consumers"):
+            await broker.delete(TOPIC)
+        await broker.delete(TOPIC, force=True)
+        assert sorted(await peer.kinds()) == ["CLOSE_CONSUMER", "CLOSE_PRODUCER"]
+        assert world.store.logs == {}
+        with pytest.raises(TopicNotFoundError):
+            await broker.delete(TOPIC)
+        await broker.create_partitioned("p", 2)
+        await peer.produce(topic="p-partition-0")
+        with pytest.raises(NotAllowedError):
+            await broker.delete("p")
+        peer.lose()
+        await broker.delete("p")
+        assert await broker.topics("public/default") == []
+        assert await broker.partitions("p") == 0
+
+    run(scenario)
+
+
+def test_one_deletion_at_a_time() -> None:
+    async def scenario(world: World) -> None:
+        await world.broker.create(TOPIC)
+        delete, deleted = world.store.delete, []
+
+        async def slow_delete(name: str) -> None:
+            deleted.append(name)
+            await asyncio.sleep(1)
+            await delete(name)
+
+        world.store.delete = slow_delete  # type: ignore[method-assign]
+        deletions = (world.broker.delete(TOPIC) for _ in range(2))
+        first, second = await asyncio.gather(*deletions, return_exceptions=True)
+        assert first is None
+        assert isinstance(second, ServiceNotReadyError)
+        assert len(deleted) == 1
+        assert await world.broker.create(TOPIC)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_deletion_that_failed_half_way_is_finished_by_the_next(partitions: int) -> None:
+    async def scenario(world: World) -> None:
+        broker, peer = world.broker, world.peer()
+        if partitions:
+            await broker.create_partitioned("t", partitions)
+            await peer.produce(topic="t-partition-0")
+        else:
+            await peer.produce()
+        peer.lose()
+        delete, calls = world.store.delete, list[str]()
+
+        async def half(name: str) -> None:
+            calls.append(name)
+            await delete(name)  # it exists no more, but something of it is left
+            if len(calls) == 1:
+                raise MetadataUnavailableError("no answer")
+
+        world.store.delete = half  # type: ignore[method-assign]
+        with pytest.raises(MetadataUnavailableError):
+            await broker.delete(TOPIC)
+        if partitions:
+            await broker.delete(TOPIC)
+        else:
+            with pytest.raises(TopicNotFoundError):
+                await broker.delete(TOPIC)
+        assert calls.count(calls[0]) == 2
+
+    run(scenario)
+
+
+def test_deleting_a_subscription() -> None:
+    async def scenario(world: World) -> None:
+        broker, peer = world.broker, world.peer()
+        await peer.subscribe()
+        with pytest.raises(NotAllowedError):
+            await broker.delete_subscription(TOPIC, "s")
+        with pytest.raises(SubscriptionNotFoundError):
+            await broker.delete_subscription(TOPIC, "other")
+        await broker.delete_subscription(TOPIC, "s", force=True)
+        assert await peer.kinds() == ["CLOSE_CONSUMER"]
+        assert await broker.subscriptions(TOPIC) == []
+
+    run(scenario)
+
+
+def test_a_subscription_that_could_not_be_deleted_goes_on() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        peer.publish(3)
+        await peer.subscribe()
+        peer.flow(10)
+        assert await peer.entries() == [0, 1, 2]
+        peer.acknowledge(0)
+        world.log().failing = MetadataUnavailableError("the store is away")
+        command = BaseCommand(type=BaseCommand.UNSUBSCRIBE)
+        command.unsubscribe.consumer_id = 1
+        command.unsubscribe.request_id = 9
+        peer.tell(command)
+        refused, closed = await peer.heard()
+        assert "the store is away" in refused.error.message
+        # the client goes on with its consumer, which has to subscribe again
+        assert closed.close_consumer.consumer_id == 1
+        world.log().failing = None
+        assert (await peer.subscribe()).type == BaseCommand.SUCCESS
+        peer.flow(10)
+        assert await peer.entries() == [1, 2]
+        assert (await peer.ask(command)).type == BaseCommand.SUCCESS
+        assert await world.broker.subscriptions(TOPIC) == []
+
+    run(scenario)
+
+
+def test_consumers_of_a_lost_log_are_sent_away() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.subscribe()
+        lost = world.log()
+        for watcher in lost.lost_watchers:
+            watcher(LogFencedError("another broker has it"))
+        assert await peer.kinds() == ["CLOSE_CONSUMER"]
+        assert lost.closed
+        assert (await peer.subscribe()).type == BaseCommand.SUCCESS
+        assert world.log() is not lost
+
+    run(scenario)
+
+
+def test_stats() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce(name="p")
+        await peer.subscribe()
+        peer.flow(2)
+        peer.publish(5)
+        await peer.heard()
+        peer.acknowledge(0)
+        stats = await world.broker.topic_stats(TOPIC)
+        assert (stats.entries_in, stats.messages_out) == (5, 2)
+        assert stats.bytes_in > 0
+        assert [p.producer_name for p in stats.producers] == ["p"]
+        found = stats.subscriptions["s"]
+        assert (found.kind, found.backlog_entries, found.unacked_messages) == ("Shared", 4, 1)
+        assert found.mark_delete == "1:0"
+        assert (await world.broker.log_stats(TOPIC)).entries == 5
+        with pytest.raises(TopicNotFoundError):
+            await world.broker.topic_stats("nothing")
+
+    run(scenario)
+
+
+def test_unreadable_partition_metadata_is_an_error_not_a_guess() -> None:
+    async def scenario(world: World) -> None:
+        path = "/admin/partitioned-topics/public/default/persistent/p"
+        for value in (b"", b"[]", b'{"partitions": "3"}', b'{"partitions": -1}'):
+            await world.metadata.create(path, value)
+            with pytest.raises(BrokerMetadataError):
+                await world.broker.partitions("p")
+            await world.metadata.delete(path)
+
+    run(scenario)
+
+
+def test_starts_are_numbered() -> None:
+    async def scenario(world: World) -> None:
+        first = await world.peer().produce()
+        names = [first.producer_success.producer_name]
+        world.broker.port = 0
+        assert await world.services.namespaces.count_start() == 2
+        assert names == ["standalone-1-1"]
+
+    run(scenario)
+
+
+def test_closing_sends_everybody_away_and_closes_logs() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce()
+        await peer.subscribe()
+        await world.broker.close()
+        peer.session._flush()
+        assert peer.transport.closed
+        assert world.log().closed
+
+    run(scenario)
