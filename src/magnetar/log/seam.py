@@ -23,7 +23,7 @@ from typing import Protocol, TypeAlias
 
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogFencedError, MagnetarError
-from magnetar.model.ids import Position
+from magnetar.model.ids import EARLIEST, Position
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -46,6 +46,8 @@ class LogStats:
     ledgers: tuple[tuple[int, int, int, str], ...]  # id, entries, bytes, state
     confirmed: Position
     cursors: Mapping[str, Position]  # name -> mark-delete position
+    trimmed: Position = EARLIEST  # the last entry that was deleted from the front
+    created_ms: int = 0  # tells a log from one made anew under its name; 0: not known
 
 
 class Cursor(Protocol):

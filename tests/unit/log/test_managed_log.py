@@ -490,6 +490,36 @@ def test_find_first_while_the_log_grows_and_is_trimmed() -> None:
     asyncio.run(scenario())
 
 
+def test_a_log_says_what_was_trimmed_and_when_it_was_made() -> None:
+    """Both survive a reopening; a log made anew under the name is told from the one before."""
+
+    async def scenario() -> None:
+        config = replace(SMALL, retention_ms=0, retention_bytes=0)
+        process = Process(World())
+        process.world.now_ms = 5000
+        store = process.store(config)
+        log = await store.open(NAME)
+        assert (log.stats().trimmed, log.stats().created_ms) == (EARLIEST, 5000)
+        positions = await publish(log, 0, 25)
+        log.tick()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        trimmed = log.stats().trimmed
+        assert trimmed in positions
+        assert log.first > trimmed
+        await log.close()
+        process.world.now_ms = 6000
+        log = await store.open(NAME)
+        assert log.stats().created_ms == 5000
+        assert log.stats().trimmed >= trimmed
+        await log.close()
+        await store.delete(NAME)
+        log = await store.open(NAME)
+        assert (log.stats().trimmed, log.stats().created_ms) == (EARLIEST, 6000)
+
+    asyncio.run(scenario())
+
+
 def test_old_ledgers_roll_and_empty_ones_do_not() -> None:
     async def scenario() -> None:
         process = Process(World())

@@ -63,6 +63,12 @@ class ChainStore:
             log.warning("ledger left over", log=self.name, ledger=ledger_id, error=str(error))
 
     @property
+    def created_ms(self) -> int:
+        """When the log was made; 0 if that is not known. A log that is deleted and made anew under
+        the same name has another one."""
+        return self._node.record.created_ms
+
+    @property
     def any_left(self) -> bool:
         """Ledgers that left the chain are not deleted yet."""
         return bool(self._leaving)

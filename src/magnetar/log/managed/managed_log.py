@@ -356,6 +356,8 @@ class ManagedLog:
             tuple(ledgers),
             self._chain.confirmed,
             {name: cursor.mark_delete for name, cursor in self._cursors.items()},
+            self._chain.trimmed,
+            self._store.created_ms,
         )
 
     def _require_open(self) -> None:

@@ -60,6 +60,7 @@ class LogRecord(google.protobuf.message.Message):
     TRIMMED_ENTRY_ID_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     DELETED_FIELD_NUMBER: builtins.int
+    CREATED_MS_FIELD_NUMBER: builtins.int
     version: builtins.int
     trimmed_ledger_id: builtins.int
     """everything up to here was trimmed"""
@@ -68,6 +69,8 @@ class LogRecord(google.protobuf.message.Message):
     """grows with every opening"""
     deleted: builtins.bool
     """deletion has begun and must be finished"""
+    created_ms: builtins.int
+    """when the log was made; 0 in records of older releases"""
     @property
     def ledgers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LedgerRecord]:
         """ids strictly increasing; only the last may be open"""
@@ -86,8 +89,9 @@ class LogRecord(google.protobuf.message.Message):
         trimmed_entry_id: builtins.int = ...,
         epoch: builtins.int = ...,
         deleted: builtins.bool = ...,
+        created_ms: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "ledgers", b"ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "ledgers", b"ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogRecord: typing_extensions.TypeAlias = LogRecord

@@ -34,6 +34,7 @@ class LogRecord:
     trimmed: Position = EARLIEST
     epoch: int = 0
     deleted: bool = False
+    created_ms: int = 0  # 0: not known, made by an older release
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ def encode_log(record: LogRecord) -> bytes:
         trimmed_entry_id=record.trimmed.entry_id,
         epoch=record.epoch,
         deleted=record.deleted,
+        created_ms=record.created_ms,
     )
     return message.SerializeToString()
 
@@ -105,6 +107,7 @@ def decode_log(name: str, value: bytes) -> LogRecord:
         trimmed=Position(message.trimmed_ledger_id, message.trimmed_entry_id),
         epoch=message.epoch,
         deleted=message.deleted,
+        created_ms=message.created_ms,
     )
 
 

@@ -122,10 +122,10 @@ class ManagedLogStore:
 
     async def _take_over(self, name: str) -> ChainStore:
         """Recover the last ledger and write the record."""
-        node = await self._log_node(name, LogRecord())
+        node = await self._log_node(name, self._new_record())
         if node.record.deleted:
             await self._delete(name, node)
-            node = await self._log_node(name, LogRecord())
+            node = await self._log_node(name, self._new_record())
         record = node.record
         store = ChainStore(name, Chain(record.ledgers, record.trimmed), node, self._ledgers)
         if record.ledgers and not record.ledgers[-1].closed:
@@ -133,6 +133,9 @@ class ManagedLogStore:
             store.close_last(self._context.now_ms(), reader.last_add_confirmed + 1, reader.length)
         await store.take_over()
         return store
+
+    def _new_record(self) -> LogRecord:
+        return LogRecord(created_ms=self._context.now_ms())
 
     async def _log_node(self, name: str, initial: LogRecord | None) -> RecordNode[LogRecord]:
         return await RecordNode.load_or_create(

@@ -1826,24 +1826,59 @@ class CommandGetLastMessageIdResponse(google.protobuf.message.Message):
     LAST_MESSAGE_ID_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: builtins.int
+    LOG_EXTENT_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     @property
     def last_message_id(self) -> Global___MessageIdData: ...
     @property
     def consumer_mark_delete_position(self) -> Global___MessageIdData: ...
+    @property
+    def log_extent(self) -> Global___LogExtent:
+        """Not Pulsar's: clients that do not know it skip it."""
+
     def __init__(
         self,
         *,
         last_message_id: Global___MessageIdData | None = ...,
         request_id: builtins.int | None = ...,
         consumer_mark_delete_position: Global___MessageIdData | None = ...,
+        log_extent: Global___LogExtent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "request_id", b"request_id"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "log_extent", b"log_extent", "request_id", b"request_id"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "request_id", b"request_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "log_extent", b"log_extent", "request_id", b"request_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CommandGetLastMessageIdResponse: typing_extensions.TypeAlias = CommandGetLastMessageIdResponse
+
+@typing.final
+class LogExtent(google.protobuf.message.Message):
+    """What the log of the topic has been, for readers that keep a place in it for long."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRIMMED_LEDGER_ID_FIELD_NUMBER: builtins.int
+    TRIMMED_ENTRY_ID_FIELD_NUMBER: builtins.int
+    CREATED_MS_FIELD_NUMBER: builtins.int
+    trimmed_ledger_id: builtins.int
+    """with the next: the last entry deleted from the front;"""
+    trimmed_entry_id: builtins.int
+    """-1, -1 if none was"""
+    created_ms: builtins.int
+    """milliseconds since 1970; absent in older logs"""
+    def __init__(
+        self,
+        *,
+        trimmed_ledger_id: builtins.int | None = ...,
+        trimmed_entry_id: builtins.int | None = ...,
+        created_ms: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___LogExtent: typing_extensions.TypeAlias = LogExtent
 
 @typing.final
 class CommandConsumerStats(google.protobuf.message.Message):

@@ -10,6 +10,7 @@ import asyncio
 from typing import Final
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.log.seam import Log
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BrokerMetadataError,
@@ -32,7 +33,12 @@ from magnetar.topics.topic import Subscribed, Topic
 from magnetar.wire.pulsar.commands import decode_command
 from magnetar.wire.pulsar.hot import decode_ack, decode_flow, unsigned64
 from magnetar.wire.pulsar.metadata import entry_metadata
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageIdData
+from magnetar.wire.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandSubscribe,
+    LogExtent,
+    MessageIdData,
+)
 from magnetar.wire.pulsar.replies import ack_response, success
 
 KINDS: Final = {
@@ -222,6 +228,7 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
             reply.last_message_id.batch_index = _last_index(entry)
     mark_delete = subscription.cursor.mark_delete
     _fill(reply.consumer_mark_delete_position, mark_delete, -1)
+    _fill_extent(reply.log_extent, source)
     session.send_command(answer)
 
 
@@ -229,6 +236,13 @@ def _fill(data: MessageIdData, position: Position, partition: int) -> None:
     data.ledgerId = unsigned64(position.ledger_id)
     data.entryId = unsigned64(position.entry_id)
     data.partition = partition
+
+
+def _fill_extent(extent: LogExtent, source: Log) -> None:
+    stats = source.stats()
+    extent.trimmed_ledger_id, extent.trimmed_entry_id = stats.trimmed
+    if stats.created_ms:
+        extent.created_ms = stats.created_ms
 
 
 def _last_index(entry: Entry) -> int:
