@@ -10,9 +10,10 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from magnetar import __version__
-from magnetar.admin import errors, ledger_api, topic_api
+from magnetar.admin import errors, health_api, ledger_api, topic_api
 from magnetar.admin.docs_page import DOCS_PAGE
 from magnetar.admin.queries import LedgerQueries, TopicQueries
+from magnetar.env.health import Health
 
 BODY_BYTES_MAX = 64 << 10
 
@@ -24,6 +25,7 @@ def create(
     topics: TopicQueries | None = None,
     ledgers: LedgerQueries | None = None,
     before_scrape: Sequence[Callable[[], None]] = (),
+    health: Health | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
 
@@ -39,6 +41,7 @@ def create(
     errors.install(app)
     app.middleware("http")(_bounded_body)
     app.include_router(_process_routes(registry, before_scrape))
+    app.include_router(health_api.routes(health or Health()))
     if ledgers is not None:
         app.include_router(ledger_api.routes(ledgers))
     if topics is not None:
@@ -66,10 +69,6 @@ def _process_routes(
         for fold in before_scrape:
             fold()
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-    @router.get("/admin/v2/brokers/health", tags=["process"], response_class=PlainTextResponse)
-    async def health() -> str:
-        return "ok"
 
     @router.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -22,6 +22,20 @@ class Reason(View):
     reason: str
 
 
+class PartHealthView(View):
+    part: str
+    ok: bool
+    problem: str  # empty when ok
+    remedy: str  # what to do about the problem
+
+
+class HealthView(View):
+    """``ok`` when every part is."""
+
+    ok: bool
+    parts: list[PartHealthView]
+
+
 class LookupView(View):
     """Where a topic is served. Pulsar's clients need all four fields, empty or not."""
 

@@ -76,6 +76,7 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
     """``magnetar broker``."""
     from magnetar.app.serving import (
         Rest,
+        broker_health,
         claim_cluster,
         http_url,
         ledger_queries,
@@ -99,7 +100,14 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         broker = await start_broker(stack, metadata, ledgers, config, metrics)
         url = http_url(config, bound)
         stored = ledger_queries(cluster, ledgers, config, [])
-        await rest.start(stack, metrics, topic_queries(broker, url), stored, [broker.fold_metrics])
+        await rest.start(
+            stack,
+            metrics,
+            topic_queries(broker, url),
+            stored,
+            [broker.fold_metrics],
+            broker_health(metadata, ledgers, config),
+        )
         ready(
             f"magnetar broker is ready: {broker.service_url}  {url}  "
             f"(metadata {config.metadata.url})"

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
+from magnetar.app.checks import bookies_check, metadata_check
 from magnetar.app.ending import end_within
 from magnetar.app.fate import Fate
 from magnetar.app.storage import METADATA_END_S, Cluster, LedgerAccess
 from magnetar.config import Config
 from magnetar.env.exclusive import ExclusiveClaim
+from magnetar.env.health import Health
 from magnetar.env.listening import advertised_host, cannot_listen, port_of
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
@@ -96,6 +98,7 @@ class Rest:
         topics: TopicQueries | None,
         ledgers: LedgerQueries | None,
         before_scrape: Sequence[Callable[[], None]] = (),
+        health: Health | None = None,
     ) -> None:
         """Serve until the stack unwinds."""
         await self._imported
@@ -105,7 +108,7 @@ class Rest:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
         server = HttpServer(
-            api.create(metrics.registry, topics, ledgers, before_scrape), self._bound
+            api.create(metrics.registry, topics, ledgers, before_scrape, health), self._bound
         )
         stack.push_async_callback(server.stop)
         await server.start()
@@ -114,6 +117,14 @@ class Rest:
 def _import_admin() -> None:
     for name in ADMIN_MODULES:
         importlib.import_module(name)
+
+
+def broker_health(metadata: MetadataStore, ledgers: LedgerAccess, config: Config) -> Health:
+    """The checks of every process with a broker; who builds more parts adds theirs."""
+    health = Health()
+    health.add("metadata", metadata_check(metadata))
+    health.add("bookies", bookies_check(ledgers.registry, config.ledger))
+    return health
 
 
 def topic_queries(broker: Broker, http_url: str) -> TopicQueries:

@@ -12,6 +12,7 @@ import structlog
 from magnetar.app.fate import Fate
 from magnetar.app.serving import (
     Rest,
+    broker_health,
     claim_cluster,
     http_url,
     ledger_queries,
@@ -91,6 +92,7 @@ async def _start(
         topic_queries(broker, url),
         ledger_queries(cluster, ledgers, config, list(local)),
         [broker.fold_metrics],
+        broker_health(metadata, ledgers, config),
     )
     plural = "bookie" if bookies == 1 else "bookies"
     return (

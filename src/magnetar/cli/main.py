@@ -26,6 +26,7 @@ COMMANDS = {
     "topics": "magnetar.cli.topics:topics",
     "ledger": "magnetar.cli.ledgers:ledger",
     "bookies": "magnetar.cli.ledgers:bookies",
+    "health": "magnetar.cli.health:health",
     "config": "magnetar.cli.settings:config",
 }
 """Where each command is; imported when it is used, so that none pays for another."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -37,6 +38,10 @@ class Rest:
     def get(self, path: str, **query: str | int) -> Any:
         return self._send("GET", path, query).json()
 
+    def get_health(self) -> Any:
+        """The parts of the platform; one that is not well answers too (with status 503)."""
+        return self._send("GET", "/health", {}, accepted=(503,)).json()
+
     def put(self, path: str, body: object = None) -> None:
         self._send("PUT", path, {}, body)
 
@@ -44,7 +49,12 @@ class Rest:
         self._send("DELETE", path, query)
 
     def _send(
-        self, method: str, path: str, query: dict[str, str | int], body: object = None
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str | int],
+        body: object = None,
+        accepted: Collection[int] = (),
     ) -> httpx.Response:
         try:
             answer = self._client.request(
@@ -57,7 +67,7 @@ class Rest:
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RestError(f"{method} {self._url}{path} failed: {error}") from error
-        if answer.is_error:
+        if answer.is_error and answer.status_code not in accepted:
             raise RestError(_reason(answer))
         return answer
 

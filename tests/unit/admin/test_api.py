@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from magnetar.admin import api
 from magnetar.admin.server import DeadlineProtocol, HttpServer
+from magnetar.env.health import WELL, Health, PartHealth
 from magnetar.env.listening import bind
 from magnetar.model.errors import StartError
 from tests.unit.admin.fakes import FakeLedgers, FakeTopics
@@ -34,11 +35,11 @@ class Platform:
         return answer.status_code, body["reason"]
 
 
-def serve(scenario: Callable[[Platform], Awaitable[None]]) -> None:
+def serve(scenario: Callable[[Platform], Awaitable[None]], health: Health | None = None) -> None:
     async def run() -> None:
         topics, ledgers, registry = FakeTopics(), FakeLedgers(), CollectorRegistry()
         counter = Counter("things", "Things", registry=registry)
-        app = api.create(registry, topics, ledgers, before_scrape=[counter.inc])
+        app = api.create(registry, topics, ledgers, [counter.inc], health)
         server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))
         await server.start()
         try:
@@ -65,6 +66,39 @@ def test_process_paths() -> None:
         assert "/admin/v2/persistent/{tenant}/{namespace}/{topic}/stats" in paths
 
     serve(scenario)
+
+
+def test_health_names_the_part_that_is_not_well() -> None:
+    async def well() -> PartHealth:
+        return WELL
+
+    async def away() -> PartHealth:
+        return PartHealth(False, "0 bookies take entries", "start bookies")
+
+    async def scenario(p: Platform) -> None:
+        answer = await p.client.get("/health")
+        assert answer.status_code == 503
+        assert answer.json() == {
+            "ok": False,
+            "parts": [
+                {"part": "metadata", "ok": True, "problem": "", "remedy": ""},
+                {
+                    "part": "bookies",
+                    "ok": False,
+                    "problem": "0 bookies take entries",
+                    "remedy": "start bookies",
+                },
+            ],
+        }
+        assert await p.reason("GET", "/admin/v2/brokers/health") == (
+            503,
+            "bookies: 0 bookies take entries; start bookies",
+        )
+
+    health = Health()
+    health.add("metadata", well)
+    health.add("bookies", away)
+    serve(scenario, health)
 
 
 def test_lookup_has_the_fields_that_clients_need() -> None:

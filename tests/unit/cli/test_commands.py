@@ -15,6 +15,7 @@ from magnetar.admin import api
 from magnetar.admin.server import HttpServer
 from magnetar.cli.main import COMMANDS, run
 from magnetar.cli.rest import topic_path
+from magnetar.env.health import WELL, Health, PartHealth
 from magnetar.env.listening import bind
 from magnetar.model.errors import ConfigError
 from tests.unit.admin.fakes import FakeLedgers, FakeTopics
@@ -33,7 +34,8 @@ class Served:
         assert self._started.wait(10)
 
     async def _run(self) -> None:
-        app = api.create(CollectorRegistry(), self.topics, FakeLedgers())
+        self.health = Health()
+        app = api.create(CollectorRegistry(), self.topics, FakeLedgers(), health=self.health)
         server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))
         await server.start()
         self.url = f"http://127.0.0.1:{server.port}"
@@ -79,6 +81,29 @@ def test_topics_list_and_stats(platform: Served, out: pytest.CaptureFixture[str]
     assert "1:4" in text
     assert run(["topics", "stats", "a", "--json", "--url", platform.url]) == 0
     assert json.loads(out.readouterr().out)["entriesInCounter"] == 8
+
+
+def test_health_says_what_is_wrong_and_what_to_do(
+    platform: Served, out: pytest.CaptureFixture[str]
+) -> None:
+    async def well() -> PartHealth:
+        return WELL
+
+    async def full() -> PartHealth:
+        return PartHealth(False, "3 MiB of 120 MiB are free", "free space on /data")
+
+    ends = [platform.health.add("metadata", well)]
+    assert run(["health", "--url", platform.url]) == 0
+    assert "NOT WELL" not in out.readouterr().out
+    ends.append(platform.health.add("disks", full))
+    assert run(["health", "--url", platform.url]) == 1
+    text = out.readouterr().out
+    assert "3 MiB of 120 MiB are free" in text
+    assert "free space on /data" in text
+    assert run(["health", "--json", "--url", platform.url]) == 1
+    assert json.loads(out.readouterr().out)["parts"][0]["part"] == "metadata"
+    for end in ends:
+        end()
 
 
 def test_topics_create_and_delete(platform: Served, out: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,41 @@
+"""The health checks of parts that ``app`` puts together (``env.health``)."""
+
+from __future__ import annotations
+
+from magnetar.config import LedgerConfig
+from magnetar.env.health import WELL, Check, PartHealth
+from magnetar.env.metadata import MetadataStore
+from magnetar.ledger.connections.registry import BookieRegistry
+
+
+def metadata_check(metadata: MetadataStore) -> Check:
+    """The store answers. Without it nothing is opened, created or rolled over."""
+
+    async def check() -> PartHealth:
+        await metadata.sync()  # all the way: a quorum of ZooKeeper, the thread of SQLite
+        return WELL
+
+    return check
+
+
+def bookies_check(registry: BookieRegistry, config: LedgerConfig) -> Check:
+    """Enough bookies take new entries for a ledger to be made."""
+
+    async def check() -> PartHealth:
+        writable, read_only = await registry.available(), await registry.read_only()
+        if len(writable) >= config.ensemble_size:
+            return WELL
+        problem = (
+            f"{len(writable)} registered bookies take new entries, and a ledger needs "
+            f"{config.ensemble_size} (ledger.ensemble_size): nothing can be published to a new "
+            "ledger"
+        )
+        if read_only:
+            return PartHealth(
+                False,
+                f"{problem}; read-only: {', '.join(sorted(read_only))}",
+                "free space on the disks of the read-only bookies, or start more bookies",
+            )
+        return PartHealth(False, problem, "start bookies until there are enough")
+
+    return check

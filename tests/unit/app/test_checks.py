@@ -1,0 +1,34 @@
+"""The health checks of the parts that the composition root puts together."""
+
+from __future__ import annotations
+
+import asyncio
+
+from magnetar.app.checks import bookies_check, metadata_check
+from magnetar.config import LedgerConfig
+from magnetar.env.health import WELL
+from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
+from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.wire.bookie.metadata_service import BookieServiceInfo, encode_service_info
+
+
+def test_bookies_are_well_when_a_ledger_can_be_made() -> None:
+    async def scenario() -> None:
+        store = await SqliteMetadataStore.open(MEMORY)
+        registry = BookieRegistry(store)
+        check = bookies_check(registry, LedgerConfig(ensemble_size=2))
+        info = encode_service_info(BookieServiceInfo.of_address("127.0.0.1", 3181))
+        await store.create("/ledgers/available/b1", info)
+        await store.create("/ledgers/available/readonly/b2", info)
+        found = await check()
+        assert not found.ok
+        assert found.problem.startswith("1 registered bookies take new entries")
+        assert found.problem.endswith("read-only: b2")
+        await store.create("/ledgers/available/b3", info)
+        await store.sync()  # the registry's watch was told by then
+        assert await check() == WELL
+        assert await metadata_check(store)() == WELL
+        registry.close()
+        await store.close()
+
+    asyncio.run(scenario())
