@@ -174,7 +174,7 @@ class LogJob:
             await append_until_confirmed(log, b"%d/%d" % (OWNERS_MAX, attempt), history)
         entries: list[tuple[Position, bytes]] = []
         place = log.first
-        while place <= log.confirmed:
+        while place <= log.readable:
             try:
                 found = await log.read(place, READ_ENTRIES, READ_BYTES)
             except MagnetarError as error:
@@ -210,7 +210,7 @@ async def open_log(client: Client, store: ManagedLogStore) -> tuple[ManagedLog, 
             store = new_store(client)
             await asyncio.sleep(RETRY_S)
             continue
-        trace.note(client.name, f"owns the log, confirmed up to {log.confirmed}")
+        trace.note(client.name, f"owns the log, readable up to {log.readable}")
         return log, cursor
 
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from magnetar.log.seam import AppendDone, Buffer, LogStats
+from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogClosedError, LogFencedError, MagnetarError
 from magnetar.model.ids import EARLIEST, LATEST, Position
@@ -46,7 +47,7 @@ class MemoryCursor:
         for position in positions:
             assert isinstance(position, Position)
             self._words.pop(position, None)
-            if self._mark < position <= self._log.confirmed:
+            if self._mark < position <= self._log.readable:
                 self._acked.add(position)
         while (following := self._log.next_position(self._mark)) in self._acked:
             self._acked.remove(following)
@@ -66,7 +67,7 @@ class MemoryCursor:
         return True
 
     def acknowledge_cumulative(self, position: Position) -> None:
-        self._mark = max(self._mark, min(position, self._log.confirmed))
+        self._mark = max(self._mark, min(position, self._log.readable))
         self._acked = {other for other in self._acked if other > self._mark}
         self._words = {at: words for at, words in self._words.items() if at > self._mark}
         self.acknowledge([])
@@ -82,7 +83,7 @@ class MemoryCursor:
         return self._words.get(position)
 
     def backlog_entries(self) -> int:
-        after = self._log.entries_between(self._mark, self._log.confirmed)
+        after = self._log.entries_between(self._mark, self._log.readable)
         return after - len(self._acked)
 
     async def reset(self, position: Position) -> None:
@@ -110,6 +111,7 @@ class MemoryLog:
         self.lost_watchers: list[Callable[[LogFencedError], None]] = []
         self.reads = 0
         self._size = ledger_entries
+        self._watch = ReadableWatch()
         self._entries: list[Entry] = []
         self._pending: list[tuple[list[bytes], AppendDone]] = []
         self._scheduled = False
@@ -140,6 +142,7 @@ class MemoryLog:
         self._entries += [
             Entry(1 + i // size, i % size, data, len(HEADER)) for i, data in enumerate(datas, start)
         ]
+        self._watch.grew()
         stop = len(self._entries)
         while start < stop:
             run = min(stop, (start // size + 1) * size)
@@ -163,15 +166,18 @@ class MemoryLog:
 
     def before(self, start: Position) -> Position:
         """The mark-delete position with which ``start`` is the next to read."""
-        if start == LATEST or start > self.confirmed:
-            return self.confirmed
+        if start == LATEST or start > self.readable:
+            return self.readable
         index = self._index(self.first if start == EARLIEST else start)
         return self._at(index - 1) if index else Position(1, -1)
 
     @property
-    def confirmed(self) -> Position:
+    def readable(self) -> Position:
         count = len(self._entries)
         return self._at(count - 1) if count else Position(1, -1)
+
+    def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
+        return self._watch.watch(grown)
 
     @property
     def first(self) -> Position:
@@ -193,7 +199,7 @@ class MemoryLog:
     # -- reading ------------------------------------------------------------------------------
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        if not self.cached and start <= self.confirmed:
+        if not self.cached and start <= self.readable:
             return None
         return self._slice(start, max_entries, max_bytes)
 
@@ -221,7 +227,7 @@ class MemoryLog:
         for entry in self._entries:
             if wanted(entry):
                 return Position(entry.ledger_id, entry.entry_id)
-        return self.next_position(self.confirmed)
+        return self.next_position(self.readable)
 
     # -- cursors ------------------------------------------------------------------------------
 
@@ -251,7 +257,7 @@ class MemoryLog:
     def stats(self) -> LogStats:
         total = sum(len(entry.data) for entry in self._entries)
         marks = {name: cursor.mark_delete for name, cursor in self._cursors.items()}
-        return LogStats(self.name, len(self._entries), total, (), self.confirmed, marks)
+        return LogStats(self.name, len(self._entries), total, (), self.readable, marks)
 
     async def close(self) -> None:
         self.closed = True

@@ -95,7 +95,7 @@ class BrokerTopics:
         return InternalStatsView(
             number_of_entries=found.entries,
             total_size=found.stored_bytes,
-            last_confirmed_entry=str(found.confirmed),
+            last_confirmed_entry=str(found.readable),
             state="LedgerOpened",
             ledgers=[
                 TopicLedgerView(ledger_id=ledger_id, entries=entries, size=size, state=state)

@@ -6,8 +6,10 @@ Brokers import this module and nothing below it.
 
 Rules:
 
-* An entry is confirmed when it and all before it are durable at the ack quorum; only confirmed
-  entries are ever read, and ``confirmed`` never moves back.
+* An entry is readable when it is confirmed: it and all before it are durable at the ack quorum.
+  Only readable entries are ever read, and ``readable``, the last of them, never moves back.
+* The log itself says that it grew (``watch_readable``), once per turn of the loop: whoever
+  appends need not know who reads.
 * ``append`` takes buffers that are valid during the call only; the engine copies each payload
   once, into the entry that the journal and the tail cache share.
 * Outcomes of appends come in the order of the appends.
@@ -44,7 +46,7 @@ class LogStats:
     entries: int
     stored_bytes: int
     ledgers: tuple[tuple[int, int, int, str], ...]  # id, entries, bytes, state
-    confirmed: Position
+    readable: Position
     cursors: Mapping[str, Position]  # name -> mark-delete position
     trimmed: Position = EARLIEST  # the last entry that was deleted from the front
     created_ms: int = 0  # tells a log from one made anew under its name; 0: not known
@@ -121,9 +123,15 @@ class Log(Protocol):
         ...
 
     @property
-    def confirmed(self) -> Position:
-        """The last confirmed position; (ledger, -1) while the current ledger is empty and the
-        log holds nothing before it."""
+    def readable(self) -> Position:
+        """The last position that may be read; (ledger, -1) while the current ledger is empty and
+        the log holds nothing before it."""
+        ...
+
+    def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
+        """Call ``grown`` whenever ``readable`` has moved, by whatever means: on the loop, once
+        per turn in which it did, after the outcomes of that turn's appends. Returns what ends
+        the watch."""
         ...
 
     @property
@@ -133,7 +141,7 @@ class Log(Protocol):
 
     def next_position(self, position: Position) -> Position:
         """The position after ``position``: its successor in the ledger, or the first of the next
-        ledger. Positions before the log's start give ``first``; from ``confirmed`` it is the
+        ledger. Positions before the log's start give ``first``; from ``readable`` it is the
         place of the next append as far as known."""
         ...
 
@@ -144,8 +152,8 @@ class Log(Protocol):
         ...
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        """Confirmed entries from ``start`` on, out of memory: at least one (if ``max_entries``
-        > 0) or an empty list when ``start`` is past ``confirmed``; None when ``start`` is not in
+        """Readable entries from ``start`` on, out of memory: at least one (if ``max_entries``
+        > 0) or an empty list when ``start`` is past ``readable``; None when ``start`` is not in
         memory and ``read`` is needed."""
         ...
 
@@ -155,7 +163,7 @@ class Log(Protocol):
 
     async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
         """The first position whose entry is ``wanted`` (which must be monotone: False then
-        True), by binary search; the place after ``confirmed`` if none is."""
+        True), by binary search; the place after ``readable`` if none is."""
         ...
 
     async def open_cursor(

@@ -48,7 +48,7 @@ class Acknowledging:
 
     def _until(self, last: AckId) -> None:
         position = Position(last.ledger_id, last.entry_id)
-        if position > self._log.confirmed or last.ledger_id < 0:
+        if position > self._log.readable or last.ledger_id < 0:
             return
         if not last.ack_set:
             self._cursor.acknowledge_cumulative(position)
@@ -59,12 +59,12 @@ class Acknowledging:
         self._part(last)
 
     def _each(self, ids: Sequence[AckId]) -> list[Position]:
-        confirmed = self._log.confirmed
+        readable = self._log.readable
         positions: list[Position] = []
         completed: list[Position] = []
         for item in ids:
             position = Position(item.ledger_id, item.entry_id)
-            if position > confirmed or item.ledger_id < 0:
+            if position > readable or item.ledger_id < 0:
                 continue
             if not item.ack_set:
                 positions.append(position)

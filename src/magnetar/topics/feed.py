@@ -109,7 +109,7 @@ class EntryFeed:
         entries = await self._log.read(self.position, count, BYTES_MAX)
         if generation != self._generation:
             return
-        if not entries and self.position <= self._log.confirmed:
+        if not entries and self.position <= self._log.readable:
             raise LogError(f"log {self._log.name} has entries at {self.position} and reads none")
         self._step_past(entries)
         self._ahead = entries

@@ -27,7 +27,7 @@ class Steps(Protocol):
     def first(self) -> Position: ...
 
     @property
-    def confirmed(self) -> Position: ...
+    def readable(self) -> Position: ...
 
     def next_position(self, position: Position) -> Position: ...
 
@@ -44,8 +44,8 @@ def seek_target(log: Steps, position: Position) -> Position:
     """The next position to read after a seek to ``position``, kept inside of the log."""
     if position == EARLIEST or position < log.first:
         return log.first
-    if position > log.confirmed:
-        return log.next_position(log.confirmed)
+    if position > log.readable:
+        return log.next_position(log.readable)
     return Position(position.ledger_id, max(position.entry_id, 0))
 
 
@@ -56,6 +56,6 @@ def reader_start(log: Steps, data: MessageIdData) -> Position:
         return position
     if data.batch_index >= 0:
         return seek_target(log, position)
-    if position >= log.confirmed:
+    if position >= log.readable:
         return LATEST
     return log.next_position(position)

@@ -66,12 +66,12 @@ class ResendWindow:
 
 
 async def stored_frames(log: Log, producer_name: str) -> ResendWindow:
-    """The frames of ``producer_name`` at the end of ``log``, confirmed ones only.
+    """The frames of ``producer_name`` at the end of ``log``, readable ones only.
 
     Requires that no append of an earlier incarnation is still pending.
     """
     stored: dict[Fingerprint, Position] = {}
-    last = log.confirmed
+    last = log.readable
     entries = byte_count = 0
     while entries < ENTRIES_MAX and byte_count < BYTES_MAX and last >= log.first:
         first = _back(log, last, STEP_ENTRIES)

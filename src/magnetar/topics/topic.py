@@ -2,7 +2,7 @@
 
 Rules:
 
-* Entries reach subscriptions only once they are confirmed; the wake-up is one per loop turn.
+* Entries reach subscriptions only once the log says that they may be read (``watch_readable``).
 * A log that fails an append is not trusted with the next one right away: all producers are sent
   away (clients come back by themselves and send again what was not answered) and new ones are
   refused for a while that doubles up to ``COOL_DOWN_S_MAX``, else clients would come back ten
@@ -83,13 +83,13 @@ class Topic:
         self._traffic = traffic
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
-        self._waking = False
         self._cool_until = 0.0
         self._cool_down_s = COOL_DOWN_S
         self._condemned: dict[str, str] = {}
         self._leaving: dict[str, Producer] = {}
         for cursor in source.cursors().values():
             self.subscriptions[cursor.name] = self._subscription(cursor)
+        source.watch_readable(self._wake)
         source.watch_lost(self.fail)
 
     def _subscription(self, cursor: Cursor) -> Subscription:
@@ -114,12 +114,9 @@ class Topic:
         self._traffic.entries_in += count
         self.bytes_in += byte_count
         self._cool_down_s = COOL_DOWN_S
-        if not self._waking and self.subscriptions:
-            self._waking = True
-            self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
-        self._waking = False
+        """The log has grown."""
         for subscription in self.subscriptions.values():
             subscription.wake()
 
@@ -210,18 +207,13 @@ class Topic:
             del self._leaving[producer.name]
 
     async def find_resends(self, name: str) -> ResendWindow | None:
-        """What an earlier incarnation of the producer stored; None if that is nothing.
-
-        What an append stored although it failed is in there, and nobody has told subscriptions.
-        """
+        """What an earlier incarnation of the producer stored, also by an append that failed; None
+        if that is nothing."""
         before = self._leaving.get(name)
         if before is not None:
             await before.wait_drained()
         window = await stored_frames(self.log, name)
-        if not len(window):
-            return None
-        self._wake()
-        return window
+        return window if len(window) else None
 
     def disconnect_producer(self, producer: Producer, tell: bool = True) -> None:
         """End a producer from this side; ``tell``: its client is told to look up again."""

@@ -194,7 +194,7 @@ def test_everything_is_kept_by_default() -> None:
         log = await Process(World()).store(LedgerConfig(ledger_entries_max=4)).open(NAME)
         cursor = await log.open_cursor("s", EARLIEST)
         await publish(log, 0, 20)
-        cursor.acknowledge_cumulative(log.confirmed)
+        cursor.acknowledge_cumulative(log.readable)
         await cursor.wait_stored()
         log.tick()
         assert values(await read_all(log)) == list(range(20))

@@ -64,11 +64,11 @@ def test_what_is_appended_is_read_back_in_order_after_reopening() -> None:
         world = World()
         store = Process(world).store(SMALL)
         log = await store.open(NAME)
-        assert log.confirmed == EARLIEST
+        assert log.readable == EARLIEST
         assert log.read_cached(EARLIEST, 10, 1 << 20) == []
         positions = await publish(log, 0, 35, batch=3)
         assert positions == sorted(positions)
-        assert log.confirmed == positions[-1]
+        assert log.readable == positions[-1]
         assert values(await read_all(log)) == list(range(35))
         await store.close()
 
@@ -389,7 +389,7 @@ def test_only_what_is_confirmed_is_read() -> None:
             await asyncio.sleep(0)
         assert log.read_cached(EARLIEST, 1, 1000) == []  # in memory, but not confirmed
         process.ledgers.writers[-1].confirm()
-        assert log.confirmed.entry_id == 0
+        assert log.readable.entry_id == 0
         assert len(log.read_cached(EARLIEST, 1, 1000) or []) == 1
 
     asyncio.run(scenario())
@@ -457,12 +457,12 @@ def test_find_first_finds_the_boundary_wherever_it_is() -> None:
     async def scenario() -> None:
         log = await Process(World()).store(SMALL).open(NAME)
         beyond = await log.find_first(lambda entry: True)
-        assert beyond == log.next_position(log.confirmed)
+        assert beyond == log.next_position(log.readable)
         positions = await publish(log, 0, 33)
         for boundary in (0, 1, 9, 10, 11, 20, 32):
             assert await log.find_first(at_least(boundary)) == positions[boundary]
         beyond = await log.find_first(lambda entry: False)
-        assert beyond == log.next_position(log.confirmed)
+        assert beyond == log.next_position(log.readable)
 
     asyncio.run(scenario())
 
@@ -553,7 +553,7 @@ def test_names_are_listed_and_deleted_logs_leave_nothing() -> None:
             log = await store.open(name)
             await publish(log, 0, 15)
             cursor = await log.open_cursor("sub/1", EARLIEST)
-            cursor.acknowledge([log.confirmed])
+            cursor.acknowledge([log.readable])
             await cursor.wait_stored()
         assert await store.names("") == sorted(names)
         assert await store.names("public/default") == names[:2]

@@ -72,7 +72,7 @@ def test_reading_without_a_cache_from_the_open_ledger(tmp_path: Path) -> None:
             for start in (0, 15, 30):
                 await publish(log, start, 15)
                 assert values(await read_all(log, chunk=4)) == list(range(start + 15))
-            last = await log.read(log.confirmed, 10, 1)
+            last = await log.read(log.readable, 10, 1)
             assert values(last) == [44]
 
     asyncio.run(scenario())

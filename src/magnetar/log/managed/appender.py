@@ -68,8 +68,9 @@ class AppenderState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AppenderEvents:
-    """What the log wants to know; called on the loop."""
+    """What the log wants to know; called on the loop. ``grew``: the chain's end has moved."""
 
+    grew: Callable[[], None]
     lost: Callable[[LogFencedError], None]
     rolled: Callable[[], None]
 
@@ -178,6 +179,7 @@ class Appender:
             self._ledger_failed(ledger, error)
             return
         self._chain.confirm(first + count - 1)
+        self._events.grew()
         self._open.confirm(ledger_id, first, count)
         if not self._open.sent:
             if self.state is AppenderState.ROLLING:
@@ -279,7 +281,10 @@ class Appender:
         last, stored_bytes = await self._end(former)
         if self._former is former:  # not lost meanwhile
             self._former = None
+            before = self._chain.confirmed
             self._store.close_last(self._now_ms(), last + 1, stored_bytes)
+            if self._chain.confirmed > before:  # recovery found what nobody had confirmed
+                self._events.grew()
             self._open.settle(former.ledger_id, last, former.payload_offset)
 
     async def _end(self, former: _OpenLedger) -> tuple[int, int]:

@@ -43,6 +43,7 @@ from magnetar.log.managed.records import (
 from magnetar.log.managed.rules import Retention, RollRule, deletable
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.seam import AppendDone, Buffer, Cursor, LogStats
+from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     CursorNotFoundError,
@@ -83,7 +84,8 @@ class ManagedLog:
         self._chain = store.chain
         self._scope = TaskScope(f"log/{name}")
         self._tail = context.tail_cache.tail()
-        events = AppenderEvents(self._on_lost, self._on_rolled)
+        self._watch = ReadableWatch()
+        events = AppenderEvents(self._watch.grew, self._on_lost, self._on_rolled)
         self._appender = Appender(
             store,
             context.ledgers,
@@ -138,8 +140,11 @@ class ManagedLog:
     # -- positions ----------------------------------------------------------------------------
 
     @property
-    def confirmed(self) -> Position:
+    def readable(self) -> Position:
         return self._chain.confirmed
+
+    def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
+        return self._watch.watch(grown)
 
     @property
     def first(self) -> Position:

@@ -217,7 +217,7 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     request = command.getLastMessageId
     topic, subscription, _ = _find(session, request.consumer_id)
     source = topic.log
-    last = source.confirmed
+    last = source.readable
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = answer.getLastMessageIdResponse
     reply.request_id = request.request_id
