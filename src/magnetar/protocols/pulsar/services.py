@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.config import BrokerConfig
@@ -11,6 +12,27 @@ from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
 from magnetar.protocols.pulsar.liveness import Connection
 from magnetar.topics.registry import Topics
+
+SAID_MAX: Final = 10_000
+
+
+class SaidOnce:
+    """Things that were said already, so that they are said once; past ``SAID_MAX`` the oldest is
+    forgotten."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self) -> None:
+        self._keys: dict[str, None] = {}
+
+    def add(self, key: str) -> bool:
+        """True if ``key`` was not said yet."""
+        if key in self._keys:
+            return False
+        if len(self._keys) >= SAID_MAX:
+            del self._keys[next(iter(self._keys))]
+        self._keys[key] = None
+        return True
 
 
 @dataclass(slots=True)
@@ -30,6 +52,8 @@ class Services:
     name_prefix: str = ""
     service_url: str = ""
     sessions: dict[Connection, None] = field(default_factory=dict)
+    unchecked_schemas: SaidOnce = field(default_factory=SaidOnce)
+    """Topics of which the log says that schemas are not checked."""
     names_given: int = 0
     closing: bool = False
 

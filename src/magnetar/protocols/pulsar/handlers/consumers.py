@@ -22,6 +22,7 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.model.ids import Position
+from magnetar.protocols.pulsar.handlers.schemas import say_unchecked
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.opening import open_subscription
@@ -63,6 +64,8 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
         session.write(success(request.request_id))  # the client did not hear our first answer
         return
     topic = await session.services.topics.get(name, create=request.force_topic_creation)
+    if request.HasField("schema"):
+        say_unchecked(session, name, request.schema)
     try:
         await _join(session, topic, request, kind)
     except ConsumerBusyError:

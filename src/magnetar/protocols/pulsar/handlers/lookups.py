@@ -1,9 +1,8 @@
-"""LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE, GET_SCHEMA."""
+"""LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE."""
 
 from __future__ import annotations
 
 from magnetar.cluster.topic_name import parse_namespace, parse_topic
-from magnetar.model.errors import TopicNotFoundError
 from magnetar.protocols.pulsar.lookup import find_partitions, find_service_url
 from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.pulsar_pb2 import (
@@ -53,11 +52,3 @@ async def topics_of_namespace(session: Session, command: BaseCommand) -> None:
     if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
         reply.topics.extend(str(name) for name in await services.topics.names(namespace))
     session.send_command(answer)
-
-
-async def get_schema(session: Session, command: BaseCommand) -> None:
-    """Topics have no schema here: producers and consumers may bring one, and it is theirs. This
-    is the answer on which clients go on without."""
-    request = command.getSchema
-    await session.services.namespaces.check(parse_topic(request.topic))
-    raise TopicNotFoundError(f"topic {request.topic} has no schema")

@@ -13,6 +13,7 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.model.ids import EARLIEST
+from magnetar.protocols.pulsar.handlers.schemas import NO_VERSION, say_unchecked
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.access import AccessMode, Verdict
 from magnetar.topics.opening import open_durable
@@ -48,6 +49,8 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
         old.topic.remove_producer(old)
         session.drop_producer(old, tell=False)
     topic = await services.topics.get(name, create=True)
+    if request.HasField("schema"):
+        say_unchecked(session, name, request.schema)
     if request.initial_subscription_name:
         await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
     producer = Producer(
@@ -155,6 +158,9 @@ def _tell_success(
     reply.request_id = request.request_id
     reply.producer_name = producer.name
     reply.last_sequence_id = -1
+    # Java's client reads the version without asking whether it is there, and drops the connection,
+    # with everybody on it, when it is not.
+    reply.schema_version = NO_VERSION
     reply.producer_ready = ready
     if ready and producer.mode is not AccessMode.SHARED:
         reply.topic_epoch = topic_epoch

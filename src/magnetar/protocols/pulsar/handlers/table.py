@@ -9,7 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from magnetar.model.errors import ProtocolError
-from magnetar.protocols.pulsar.handlers import connection, consumers, lookups, producers
+from magnetar.protocols.pulsar.handlers import (
+    connection,
+    consumers,
+    lookups,
+    producers,
+    schemas,
+)
 from magnetar.protocols.pulsar.requests import SIDE_BY_SIDE, Lane
 from magnetar.protocols.pulsar.session import Quick, Request, Session
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -58,7 +64,8 @@ def make_table() -> Table:
             BaseCommand.LOOKUP: lookups.lookup,
             BaseCommand.PARTITIONED_METADATA: lookups.partitioned_metadata,
             BaseCommand.GET_TOPICS_OF_NAMESPACE: lookups.topics_of_namespace,
-            BaseCommand.GET_SCHEMA: lookups.get_schema,
+            BaseCommand.GET_SCHEMA: schemas.get_schema,
+            BaseCommand.GET_OR_CREATE_SCHEMA: schemas.get_or_create_schema,
             BaseCommand.PRODUCER: producers.open_producer,
             BaseCommand.CLOSE_PRODUCER: producers.close_producer,
             BaseCommand.SUBSCRIBE: consumers.subscribe,
