@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from magnetar.app.fate import Fate
+from magnetar.app.outside import real
+from magnetar.app.process import Process
 from magnetar.app.storage import Cluster, open_cluster, start_bookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.serving.local import LocalBookie
-from magnetar.config import BookieConfig
+from magnetar.config import BookieConfig, Config, MetadataConfig
 from magnetar.env.metadata import CreateMode
 from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.ledger.bookies import AddFlag
 from magnetar.ledger.connections.registry import BookieRegistry
-from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieRegisteredError, MagnetarError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo, encode_service_info
@@ -40,12 +41,10 @@ async def started(
     config: BookieConfig = replace(settings(root), bookie_id=ID, port=0)
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
-        cluster = await open_cluster(store)
-        yield (
-            await start_bookie(stack, cluster, config, 3_000, root, Metrics(), fate),
-            fate,
-            cluster,
-        )
+        whole = Config(metadata=MetadataConfig(session_timeout_ms=3_000))
+        process = Process(whole, real(), stack, fate)
+        cluster = await open_cluster(store, process.outside)
+        yield await start_bookie(process, cluster, config, root), fate, cluster
 
 
 class Writer:

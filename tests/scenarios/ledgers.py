@@ -9,13 +9,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from magnetar.app.storage import LedgerAccess, open_cluster, open_ledgers, open_metadata
+from magnetar.app.fate import Fate
+from magnetar.app.outside import real
+from magnetar.app.process import Process
+from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
 from magnetar.config import Config, LedgerConfig, MetadataConfig
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.connecting import LedgerAccess
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import LedgerError, LedgerRecoveryError, MagnetarError, NoEntryError
@@ -55,8 +58,9 @@ async def client(
         ),
     )
     async with AsyncExitStack() as stack:
-        cluster = await open_cluster(await open_metadata(stack, config, Path("unused")))
-        access: LedgerAccess = open_ledgers(stack, cluster, config, {})
+        process = Process(config, real(), stack, Fate(asyncio.Event()))
+        cluster = await open_cluster(await open_metadata(process), process.outside)
+        access: LedgerAccess = open_ledgers(process, cluster, {})
         yield Client(access.client, cluster.manager, access.pool)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -16,8 +17,14 @@ from magnetar.env.data_dir import DataDir
 from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind
 from magnetar.env.tasks import TaskScope
 from magnetar.env.zookeeper_server import ZooKeeperServer
-from magnetar.metrics import Metrics
 from magnetar.model.errors import ConfigError, MetadataUnavailableError
+
+if TYPE_CHECKING:
+    from magnetar.app.process import Process
+    from magnetar.app.storage import Cluster
+    from magnetar.bookie.serving.local import LocalBookie
+    from magnetar.ledger.connecting import LedgerAccess
+    from magnetar.protocols.pulsar.broker import Broker
 
 log = structlog.get_logger(__name__)
 
@@ -28,26 +35,31 @@ async def run_bookie(
     config: Config, leave_limbo: bool, ready: Callable[[str], None], stopped: asyncio.Event
 ) -> None:
     """``magnetar bookie``."""
-    from magnetar.app.storage import open_cluster, open_metadata, start_bookie
+    from magnetar.app.outside import real
+    from magnetar.app.process import Process
 
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
         data_dir = DataDir.open(config.data_dir, "bookie")
         stack.callback(data_dir.close)
-        placed = named_bookie(config.bookie, data_dir.path)
-        metadata = await open_metadata(stack, config, data_dir.metadata_file)
-        cluster = await open_cluster(metadata)
-        timeout_ms = config.metadata.session_timeout_ms
-        await start_bookie(
-            stack, cluster, placed, timeout_ms, data_dir.path, Metrics(), fate, leave_limbo
-        )
+        bookie = await open_bookie(Process(config, real(), stack, fate), leave_limbo)
         ready(
-            f"magnetar bookie is ready: {placed.bookie_id}  "
+            f"magnetar bookie is ready: {bookie.bookie_id}  "
             f"(metadata {config.metadata.url}, data in {data_dir.path})"
         )
         await fate.wait()
         log.info("ending")
     log.info("ended")
+
+
+async def open_bookie(process: Process, leave_limbo: bool) -> LocalBookie:
+    """The whole of a bookie's role. Its data directory is this process's alone."""
+    from magnetar.app.storage import open_cluster, open_metadata, start_bookie
+
+    data_dir = process.config.data_dir
+    placed = named_bookie(process.config.bookie, data_dir)
+    cluster = await open_cluster(await open_metadata(process), process.outside)
+    return await start_bookie(process, cluster, placed, data_dir, leave_limbo)
 
 
 def named_bookie(config: BookieConfig, data_dir: Path) -> BookieConfig:
@@ -72,18 +84,19 @@ def _nameless(config: BookieConfig) -> bool:
     return config.host in ANY_ADDRESS and not config.advertised_host
 
 
+class BrokerRole(NamedTuple):
+    """A broker that serves clients, and what it stands on."""
+
+    cluster: Cluster
+    ledgers: LedgerAccess
+    broker: Broker
+
+
 async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyncio.Event) -> None:
     """``magnetar broker``."""
-    from magnetar.app.serving import (
-        Rest,
-        broker_health,
-        claim_cluster,
-        http_url,
-        ledger_queries,
-        start_broker,
-        topic_queries,
-    )
-    from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
+    from magnetar.app.outside import real
+    from magnetar.app.process import Process
+    from magnetar.app.serving import Rest, broker_health, http_url, ledger_queries, topic_queries
 
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
@@ -92,21 +105,17 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         scope = TaskScope("broker role")
         stack.push_async_callback(scope.close)
         rest = Rest(scope, bound)
-        metrics = Metrics()
-        metadata = await open_metadata(stack, config, config.data_dir / "metadata.sqlite")
-        cluster = await open_cluster(metadata)
-        await claim_cluster(stack, metadata, config, fate)
-        ledgers = open_ledgers(stack, cluster, config, {})
-        broker = await start_broker(stack, metadata, ledgers, config, metrics)
+        process = Process(config, real(), stack, fate)
+        cluster, ledgers, broker = await open_broker(process)
         url = http_url(config, bound)
         stored = ledger_queries(cluster, ledgers, config, [])
         await rest.start(
             stack,
-            metrics,
+            process.metrics,
             topic_queries(broker, url),
             stored,
             [broker.fold_metrics],
-            broker_health(metadata, ledgers, config),
+            broker_health(cluster.metadata, ledgers, config),
         )
         ready(
             f"magnetar broker is ready: {broker.service_url}  {url}  "
@@ -115,6 +124,18 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         await fate.wait()
         log.info("ending")
     log.info("ended")
+
+
+async def open_broker(process: Process) -> BrokerRole:
+    """The whole of a broker's role but its REST."""
+    from magnetar.app.serving import claim_cluster, start_broker
+    from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
+
+    metadata = await open_metadata(process)
+    cluster = await open_cluster(metadata, process.outside)
+    await claim_cluster(process, metadata)
+    ledgers = open_ledgers(process, cluster, {})
+    return BrokerRole(cluster, ledgers, await start_broker(process, metadata, ledgers))
 
 
 async def run_zookeeper(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 import socket
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
@@ -15,14 +13,15 @@ from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
 from magnetar.app.checks import bookies_check, metadata_check
 from magnetar.app.ending import end_within
-from magnetar.app.fate import Fate
-from magnetar.app.storage import METADATA_END_S, Cluster, LedgerAccess
+from magnetar.app.process import Process
+from magnetar.app.storage import METADATA_END_S, Cluster
 from magnetar.config import Config
 from magnetar.env.exclusive import ExclusiveClaim
 from magnetar.env.health import Health
 from magnetar.env.listening import advertised_host, cannot_listen, port_of
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
+from magnetar.ledger.connecting import LedgerAccess
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.metrics import Metrics
 from magnetar.model.errors import SessionExpiredError
@@ -36,23 +35,19 @@ LOGS_END_S = 10.0
 ADMIN_MODULES = ("magnetar.admin.api", "magnetar.admin.server")
 
 
-async def claim_cluster(
-    stack: AsyncExitStack, metadata: MetadataStore, config: Config, fate: Fate
-) -> None:
+async def claim_cluster(process: Process, metadata: MetadataStore) -> None:
     """Be the only broker of the cluster's name. Raises ``StartError`` when there is one."""
+    config = process.config
 
     def lost(why: str) -> None:
-        fate.fail(
+        process.fate.fail(
             SessionExpiredError(
                 f"cluster {config.cluster!r} may have another broker by now: {why}; ending, so "
                 "that only one serves its topics. Start this broker again"
             )
         )
 
-    about = (
-        f"the broker at {socket.gethostname()}, process {os.getpid()}, pulsar port "
-        f"{config.broker.port or '(any)'}"
-    )
+    about = f"the broker at {process.outside.process}, pulsar port {config.broker.port or '(any)'}"
     claim = ExclusiveClaim(
         metadata,
         f"/magnetar/{config.cluster}/broker",
@@ -60,21 +55,16 @@ async def claim_cluster(
         config.metadata.session_timeout_ms,
         lost,
     )
-    end_within(stack, METADATA_END_S, "claim of the cluster", claim.release)
+    end_within(process.stack, METADATA_END_S, "claim of the cluster", claim.release)
     await claim.acquire(f"cluster {config.cluster!r}")
 
 
-async def start_broker(
-    stack: AsyncExitStack,
-    metadata: MetadataStore,
-    ledgers: LedgerAccess,
-    config: Config,
-    metrics: Metrics,
-) -> Broker:
+async def start_broker(process: Process, metadata: MetadataStore, ledgers: LedgerAccess) -> Broker:
     """A broker that serves clients. Ends in the order: clients, logs."""
-    logs = ManagedLogStore(metadata, ledgers.client, config.ledger)
+    config, outside, stack = process.config, process.outside, process.stack
+    logs = ManagedLogStore(metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms)
     end_within(stack, LOGS_END_S, "logs", logs.close)
-    broker = Broker(config.broker, logs, metadata, metrics, time.time, config.cluster)
+    broker = Broker(config.broker, logs, metadata, process.metrics, outside.clock_s, config.cluster)
     end_within(stack, LOGS_END_S, "broker", broker.close)
     try:
         await broker.start()

@@ -10,6 +10,8 @@ from contextlib import AsyncExitStack
 import structlog
 
 from magnetar.app.fate import Fate
+from magnetar.app.outside import real
+from magnetar.app.process import Process
 from magnetar.app.serving import (
     Rest,
     broker_health,
@@ -32,7 +34,6 @@ from magnetar.config import Config
 from magnetar.env.data_dir import DataDir
 from magnetar.env.listening import bind
 from magnetar.env.tasks import TaskScope
-from magnetar.metrics import Metrics
 from magnetar.model.errors import StartError
 
 log = structlog.get_logger(__name__)
@@ -51,7 +52,7 @@ async def run(
         data_dir = DataDir.open(config.data_dir, "standalone")
         stack.callback(data_dir.close)
         _check_bookies(data_dir, bookies)
-        line = await _start(stack, config, bookies, data_dir, fate)
+        line = await _start(Process(config, real(), stack, fate), bookies, data_dir)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         ready(line)
         await fate.wait()
@@ -69,26 +70,24 @@ def _check_bookies(data_dir: DataDir, bookies: int) -> None:
         )
 
 
-async def _start(
-    stack: AsyncExitStack, config: Config, bookies: int, data_dir: DataDir, fate: Fate
-) -> str:
+async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
+    config, stack = process.config, process.stack
     bound = bind(config.http.host, config.http.port, "http.port")
     stack.callback(bound.close)
     scope = TaskScope("standalone")
     stack.push_async_callback(scope.close)
     rest = Rest(scope, bound)
-    metrics = Metrics()
-    metadata = await open_metadata(stack, config, data_dir.metadata_file)
-    cluster = await open_cluster(metadata)
-    await claim_cluster(stack, metadata, config, fate)
-    clients = await _start_bookies(stack, cluster, config, bookies, data_dir, metrics, fate)
+    metadata = await open_metadata(process)
+    cluster = await open_cluster(metadata, process.outside)
+    await claim_cluster(process, metadata)
+    clients = [await _start_bookie(process, cluster, i, data_dir) for i in range(bookies)]
     local = {client.bookie_id: client for client in clients}
-    ledgers = open_ledgers(stack, cluster, config, local)
-    broker = await start_broker(stack, metadata, ledgers, config, metrics)
+    ledgers = open_ledgers(process, cluster, local)
+    broker = await start_broker(process, metadata, ledgers)
     url = http_url(config, bound)
     await rest.start(
         stack,
-        metrics,
+        process.metrics,
         topic_queries(broker, url),
         ledger_queries(cluster, ledgers, config, list(local)),
         [broker.fold_metrics],
@@ -101,23 +100,9 @@ async def _start(
     )
 
 
-async def _start_bookies(
-    stack: AsyncExitStack,
-    cluster: Cluster,
-    config: Config,
-    count: int,
-    data_dir: DataDir,
-    metrics: Metrics,
-    fate: Fate,
-) -> list[LocalBookie]:
-    async def start(index: int) -> LocalBookie:
-        placed = place_bookie(
-            config.bookie,
-            index,
-            data_dir.journal_directory(index),
-            data_dir.ledger_directory(index),
-        )
-        timeout_ms = config.metadata.session_timeout_ms
-        return await start_bookie(stack, cluster, placed, timeout_ms, data_dir.path, metrics, fate)
-
-    return [await start(index) for index in range(count)]
+async def _start_bookie(
+    process: Process, cluster: Cluster, index: int, data_dir: DataDir
+) -> LocalBookie:
+    journal, ledgers = data_dir.journal_directory(index), data_dir.ledger_directory(index)
+    placed = place_bookie(process.config.bookie, index, journal, ledgers)
+    return await start_bookie(process, cluster, placed, data_dir.path)

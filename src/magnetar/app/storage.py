@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -10,7 +11,8 @@ from pathlib import Path
 import structlog
 
 from magnetar.app.ending import end_within
-from magnetar.app.fate import Fate
+from magnetar.app.outside import Outside
+from magnetar.app.process import Process
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import check_cookie
 from magnetar.bookie.registration import BookieRegistration
@@ -18,44 +20,28 @@ from magnetar.bookie.serving.local import LocalBookie
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.bookie.serving.session import SessionLimits
 from magnetar.bookie.space.collector import Collector
-from magnetar.config import BookieConfig, Config
+from magnetar.config import BookieConfig
+from magnetar.env.data_dir import metadata_file
 from magnetar.env.listening import advertised_host, cannot_listen
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.catalog.metadata import LedgerManager
-from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connections.lane import Address, ConnectionOptions
-from magnetar.ledger.connections.pool import ConnectionPool
-from magnetar.ledger.connections.registry import BookieRegistry
-from magnetar.ledger.placing.topology import RACK_PROPERTY, ZONE_PROPERTY, Topology
-from magnetar.metrics import Metrics
-from magnetar.model.errors import BookieUnavailableError
+from magnetar.ledger.connecting import LedgerAccess, connection_options, open_access
+from magnetar.ledger.placing.topology import RACK_PROPERTY, ZONE_PROPERTY
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 
-SQLITE_SCHEME = "sqlite:"
 METADATA_END_S = 3.0
 
 log = structlog.get_logger(__name__)
 
 
-async def open_metadata(stack: AsyncExitStack, config: Config, default_file: Path) -> MetadataStore:
-    """The metadata store that ``metadata.url`` says; SQLite in ``default_file`` if it is empty."""
-    url = config.metadata.url
-    store: MetadataStore
-    if url.startswith("zk://"):
-        from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-
-        store = await ZooKeeperMetadataStore.open(
-            url, session_timeout_ms=config.metadata.session_timeout_ms
-        )
-    else:
-        from magnetar.env.sqlite_metadata import SqliteMetadataStore
-
-        file = Path(url.removeprefix(SQLITE_SCHEME)) if url else default_file
-        store = await SqliteMetadataStore.open(file)
-    end_within(stack, METADATA_END_S, "metadata store", store.close)
+async def open_metadata(process: Process) -> MetadataStore:
+    """The store that ``metadata.url`` says; SQLite in the data directory if it is empty."""
+    config = process.config
+    store = await process.outside.open_metadata(config, metadata_file(config.data_dir))
+    end_within(process.stack, METADATA_END_S, "metadata store", store.close)
     return store
 
 
@@ -72,28 +58,28 @@ class Cluster:
         return self.manager.living(self.instance_id)
 
 
-async def open_cluster(metadata: MetadataStore) -> Cluster:
+async def open_cluster(metadata: MetadataStore, outside: Outside) -> Cluster:
     """The cluster in ``metadata``; a new one is made on the first use."""
-    manager = LedgerManager(metadata)
+    manager = LedgerManager(metadata, new_token=outside.new_token, new_instance_id=outside.new_uuid)
     return Cluster(metadata, manager, await manager.initialize())
 
 
 async def start_bookie(
-    stack: AsyncExitStack,
+    process: Process,
     cluster: Cluster,
     config: BookieConfig,
-    session_timeout_ms: int,
     relative_to: Path,
-    metrics: Metrics,
-    fate: Fate,
     leave_limbo: bool = False,
 ) -> LocalBookie:
-    """A bookie that serves on TCP and is registered. ``config`` names its id and directories.
-    ``leave_limbo``: an operator's word that what it lost has been restored from others.
+    """A bookie that serves on TCP and is registered. ``config`` (of this bookie, in place of
+    ``process.config.bookie``) names its id and directories; its cookie names them as they lie
+    below ``relative_to``. ``leave_limbo``: an operator's word that what it lost has been restored
+    from others.
 
     Ends in the order: out of sight, no more connections, flushed. Raises ``CookieError``,
     ``BookieIOError``, ``StartError``.
     """
+    stack, outside = process.stack, process.outside
     bookie_id = BookieId(config.bookie_id)
     await check_cookie(
         cluster.metadata,
@@ -104,8 +90,9 @@ async def start_bookie(
         f"{config.host}:{config.port}",
         journal_directories=config.journal.directories,
         relative_to=relative_to,
+        disk=outside.disk,
     )
-    bookie = Bookie(config, metrics)
+    bookie = outside.make_bookie(config, process.metrics)
     stack.push_async_callback(bookie.close)
     report = await bookie.start()
     if leave_limbo:
@@ -124,8 +111,9 @@ async def start_bookie(
         bookie_id,
         _service_info(host, server.port, config),
         root=cluster.manager.root,
-        session_timeout_ms=session_timeout_ms,
-        on_lost=fate.fail,
+        session_timeout_ms=process.config.metadata.session_timeout_ms,
+        on_lost=process.fate.fail,
+        token=f"{outside.new_token():016x}",
     )
     end_within(stack, METADATA_END_S, f"registration of {bookie_id}", registration.close)
     await registration.register(read_only=bookie.read_only)
@@ -161,7 +149,8 @@ def _keep_up(
     bookie.read_only_changed = tell
     stack.callback(setattr, bookie, "read_only_changed", tell_nobody)
     tell(bookie.read_only)  # it may have changed while it registered
-    collector = Collector(bookie, cluster.living_ledgers, config.collect_grace_ms / 1000)
+    clock_s = asyncio.get_running_loop().time
+    collector = Collector(bookie, cluster.living_ledgers, config.collect_grace_ms / 1000, clock_s)
     scope.spawn(collector.run(config.collect_interval_ms / 1000), "collector")
 
 
@@ -197,45 +186,19 @@ def _of_bookie(directories: tuple[Path, ...], index: int) -> tuple[Path, ...]:
     return tuple(directory / f"bookie-{index}" for directory in directories)
 
 
-@dataclass(frozen=True)
-class LedgerAccess:
-    """The ledger client and what it stands on."""
-
-    client: LedgerClient
-    pool: ConnectionPool
-    registry: BookieRegistry
-
-
 def open_ledgers(
-    stack: AsyncExitStack,
-    cluster: Cluster,
-    config: Config,
-    local: Mapping[BookieId, BookieClient],
+    process: Process, cluster: Cluster, local: Mapping[BookieId, BookieClient]
 ) -> LedgerAccess:
     """A ledger client; ``local`` are the bookies that it reaches by calls."""
-    registry = BookieRegistry(cluster.metadata, cluster.manager.root)
-    stack.callback(registry.close)
-
-    async def resolve(bookie_id: BookieId) -> Address:
-        address = (await registry.all()).get(bookie_id)
-        if address is None:
-            raise BookieUnavailableError(
-                f"bookie {bookie_id} is not registered; start it, or wait until it is back"
-            )
-        return address
-
-    async def available() -> list[BookieId]:
-        return list(await registry.available())
-
-    options = ConnectionOptions(
-        add_timeout_s=config.ledger.add_timeout_ms / 1000,
-        read_timeout_s=config.ledger.read_timeout_ms / 1000,
-        frame_bytes_max=config.bookie.entry_bytes_max,
-        unsent_bytes_max=config.ledger.bookie_unsent_bytes_max,
+    config, outside = process.config, process.outside
+    options = connection_options(config.ledger, config.bookie.entry_bytes_max)
+    return open_access(
+        process.stack,
+        cluster.metadata,
+        cluster.manager,
+        config.ledger,
+        options,
+        local,
+        outside.clock_s,
+        outside.random,
     )
-    pool = ConnectionPool(resolve, available, local, options)
-    stack.push_async_callback(pool.close)
-    topology = Topology(config.ledger, pool, registry.properties)
-    client = LedgerClient(cluster.manager, pool, config.ledger, topology=topology)
-    stack.push_async_callback(client.close)
-    return LedgerAccess(client, pool, registry)

@@ -21,6 +21,11 @@ LOCK_NAME = "LOCK"
 OWNER_BYTES_MAX = 200
 
 
+def metadata_file(path: Path) -> Path:
+    """The embedded metadata store of the data directory ``path``."""
+    return path / "metadata.sqlite"
+
+
 class DataDir:
     """A directory that this process alone uses, from ``open`` to ``close``."""
 
@@ -53,10 +58,6 @@ class DataDir:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"magnetar {role}, process {os.getpid()}\n".encode(), 0)
         return cls(path, descriptor)
-
-    @property
-    def metadata_file(self) -> Path:
-        return self.path / "metadata.sqlite"
 
     def journal_directory(self, bookie: int) -> Path:
         return self.path / f"bookie-{bookie}" / "journal"

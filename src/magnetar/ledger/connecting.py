@@ -1,14 +1,19 @@
-"""Builds a ledger client out of an address: for programs that use the store on their own."""
+"""Builds a ledger client: out of an address, for programs that use the store on their own
+(``connect``), or out of what a role has already (``open_access``). Both build the same."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from magnetar.config import LedgerConfig, check_ledger
 from magnetar.env.metadata import MetadataStore
+from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connections.lane import Address, ConnectionOptions
@@ -20,6 +25,18 @@ from magnetar.model.ids import BookieId
 
 SQLITE = "sqlite:"
 ZOOKEEPER = "zk://"
+
+ENTRY_OVERHEAD_BYTES = 1024
+"""More than what an entry and its frame have beside the payload."""
+
+
+@dataclass(frozen=True)
+class LedgerAccess:
+    """The ledger client and what it stands on."""
+
+    client: LedgerClient
+    pool: ConnectionPool
+    registry: BookieRegistry
 
 
 @asynccontextmanager
@@ -41,14 +58,43 @@ async def connect(
         parts.push_async_callback(store.close)
         manager = LedgerManager(store)
         await manager.initialize(create=False)
-        registry = BookieRegistry(store, manager.root)
-        parts.callback(registry.close)
-        pool = _open_pool(registry, config)
-        parts.push_async_callback(pool.close)
-        topology = Topology(config, pool, registry.properties)
-        client = LedgerClient(manager, pool, config, topology=topology)
-        parts.push_async_callback(client.close)
-        yield client
+        yield open_access(parts, store, manager, config, connection_options(config)).client
+
+
+def connection_options(
+    config: LedgerConfig, frame_bytes_max: int = 0, v3_only: bool = False
+) -> ConnectionOptions:
+    """How bookies are connected to, for a client of ``config``. Whatever such a client writes it
+    can read; ``frame_bytes_max``: and entries of others up to that size."""
+    return ConnectionOptions(
+        v3_only=v3_only,
+        add_timeout_s=config.add_timeout_ms / 1000,
+        read_timeout_s=config.read_timeout_ms / 1000,
+        frame_bytes_max=max(frame_bytes_max, config.payload_bytes_max + ENTRY_OVERHEAD_BYTES),
+        unsent_bytes_max=config.bookie_unsent_bytes_max,
+    )
+
+
+def open_access(
+    parts: AsyncExitStack,
+    store: MetadataStore,
+    manager: LedgerManager,
+    config: LedgerConfig,
+    options: ConnectionOptions,
+    local: Mapping[BookieId, BookieClient] | None = None,
+    clock_s: Callable[[], float] = time.time,
+    chooser: random.Random | None = None,
+) -> LedgerAccess:
+    """A ledger client, closed when ``parts`` unwinds. ``manager`` is initialized; ``local`` are the
+    bookies that it reaches by calls; ``chooser`` chooses among bookies."""
+    registry = BookieRegistry(store, manager.root)
+    parts.callback(registry.close)
+    pool = _open_pool(registry, options, local or {})
+    parts.push_async_callback(pool.close)
+    topology = Topology(config, pool, registry.properties)
+    client = LedgerClient(manager, pool, config, clock_s, chooser, topology=topology)
+    parts.push_async_callback(client.close)
+    return LedgerAccess(client, pool, registry)
 
 
 async def _open_store(url: str, session_timeout_ms: int) -> MetadataStore:
@@ -71,7 +117,9 @@ async def _open_store(url: str, session_timeout_ms: int) -> MetadataStore:
     )
 
 
-def _open_pool(registry: BookieRegistry, config: LedgerConfig) -> ConnectionPool:
+def _open_pool(
+    registry: BookieRegistry, options: ConnectionOptions, local: Mapping[BookieId, BookieClient]
+) -> ConnectionPool:
     async def resolve(bookie_id: BookieId) -> Address:
         address = (await registry.all()).get(bookie_id)
         if address is None:
@@ -83,9 +131,4 @@ def _open_pool(registry: BookieRegistry, config: LedgerConfig) -> ConnectionPool
     async def available() -> list[BookieId]:
         return list(await registry.available())
 
-    options = ConnectionOptions(
-        add_timeout_s=config.add_timeout_ms / 1000,
-        read_timeout_s=config.read_timeout_ms / 1000,
-        unsent_bytes_max=config.bookie_unsent_bytes_max,
-    )
-    return ConnectionPool(resolve, available, options=options)
+    return ConnectionPool(resolve, available, local, options)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.config import LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connecting import connect
+from magnetar.ledger.connecting import connect, connection_options
 from magnetar.ledger.connections.connection import BookieConnection, fixed_address
 from magnetar.ledger.connections.lane import ConnectionOptions
 from magnetar.ledger.connections.pool import ConnectionPool
@@ -30,6 +31,14 @@ def test_a_bookie_whose_host_is_no_name_fails_at_once(host: str) -> None:
         await client.close()
 
     asyncio.run(run())
+
+
+def test_a_client_can_read_whatever_it_can_write() -> None:
+    """A frame holds the largest payload: an entry that was confirmed could not be read again."""
+    large = LedgerConfig(payload_bytes_max=16 << 20)
+    assert connection_options(large).frame_bytes_max > large.payload_bytes_max
+    assert connection_options(large, 1 << 20).frame_bytes_max > large.payload_bytes_max
+    assert connection_options(large, 32 << 20).frame_bytes_max == 32 << 20
 
 
 @pytest.mark.parametrize("fault", ["raises", "is cancelled"])
