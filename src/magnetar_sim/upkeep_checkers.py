@@ -12,7 +12,9 @@ While everything works and fails:
    as a whole record. Bookies whose disks the run destroyed are excused.
 4. *The index is true.* What the index names, of ledgers that live, is such a record.
 5. *No wrong "no".* For an entry that its index names, of a ledger that lives, no bookie says that
-   there is none, nor that it is damaged, whatever is moved meanwhile.
+   there is none, nor that it is damaged, whatever is moved meanwhile. ("None" may be said of what
+   is left of a flush that a crash cut short: named by the index, in no journal, never acknowledged
+   by any life of the bookie, nor answered by this one.)
 6. *Nothing was lost.* No bookie whose disk is sound finds damage in its journals: a mark never goes
    back behind journals that were given up.
 
@@ -48,6 +50,7 @@ from magnetar.model.entry import ENTRY_HEADER_BYTES
 from magnetar.model.errors import BookieIOError, MagnetarError, NoEntryError, NoLedgerError
 from magnetar_sim.cluster import BookieMachine, Cluster
 from magnetar_sim.scheduler import SimulationError
+from magnetar_sim.witness import WitnessedBookie
 
 Key = tuple[int, int]
 
@@ -58,6 +61,9 @@ class UpkeepChecker:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._forgotten: dict[str, dict[int, None]] = {m.name: {} for m in cluster.bookies}
+        self._left: dict[str, dict[Key, None]] = {}
+        """Bookie -> what its index named at its start though neither it nor its journals had ever
+        made it anybody's."""
         self.problem: str | None = None
 
     def broken(self, what: str) -> None:
@@ -87,6 +93,11 @@ class UpkeepChecker:
             return
         if bookie.report is not None and bookie.report.damages:
             self.broken(f"{machine.name} finds its journals damaged: {bookie.report.damages[0]}")
+        self._left[machine.name] = {
+            key: None
+            for key, _ in _named(machine)
+            if key not in machine.durable and bookie.read_cached(*key) is None
+        }
         self.look_at(machine, bookie)
 
     async def look_for_forgotten(self, machine: BookieMachine, bookie: Bookie) -> None:
@@ -126,15 +137,24 @@ class UpkeepChecker:
 
     # -- reading ------------------------------------------------------------------------------
 
+    def _owes(self, machine: BookieMachine, bookie: Bookie, key: Key) -> bool:
+        """Whether somebody may have been told of the entry, or have seen it."""
+        if key in machine.durable or key not in self._left.get(machine.name, ()):
+            return True
+        return isinstance(bookie, WitnessedBookie) and bookie.has_answered(key)
+
     async def probe(self, machine: BookieMachine, bookie: Bookie, key: Key) -> None:
         """Invariant 5: have the bookie give an entry that its index names."""
-        failing = machine.reads_fail
+        failing, owes = machine.reads_fail, self._owes(machine, bookie, key)
         try:
             await bookie.read_entry(*key)
         except (NoEntryError, NoLedgerError, BookieIOError) as error:
             bad_disk = failing or machine.reads_fail
             excused = bad_disk or machine.closing
             if (isinstance(error, BookieIOError) and excused) or machine.lost is not None:
+                return
+            if not owes and not isinstance(error, BookieIOError):
+                self._cluster.count("entries of a flush cut short that a bookie does not know")
                 return
             if self._cluster.has_ledger(key[0]):
                 self.broken(f"{machine.name} is asked for {_of(key)}, which it has: {error}")

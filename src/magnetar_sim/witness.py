@@ -94,6 +94,10 @@ class WitnessedBookie(Bookie):
 
         super().add_entries(ledger_id, master_key, entry_ids, entries, flags, witnessed)
 
+    def has_answered(self, key: tuple[int, int]) -> bool:
+        """Whether this life has answered an add of the entry before it was durable."""
+        return key[1] in self._deferred.get(key[0], ())
+
     async def force(self, ledger_id: int) -> None:
         answered = list(self._deferred.get(ledger_id, ()))
         try:

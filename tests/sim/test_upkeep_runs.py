@@ -49,6 +49,9 @@ def test_every_invariant_holds() -> None:
         (143, "records of a flush that was cut short counted as live for good"),
         (98, "a compacted log was kept while no add came"),
         (921, "rows of a flush that was cut short stayed in the index for good"),
+        (700085, "a log that could not be read for two seconds was kept for good"),
+        (700495, "a bookie was held to entries that nobody had been told of"),
+        (700868, "a bookie was held to entries that nobody had been told of"),
         (1201, "a slow compaction of large logs was not waited for"),
     ],
 )

@@ -51,6 +51,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.bookie.storage.compaction_plan",
     "magnetar.bookie.disk_space",
     "magnetar.bookie.storage.log_usage",
+    "magnetar.bookie.space.log_trouble",
     "magnetar.bookie.space.missing_ledgers",
     "magnetar.bookie.storage.read_pace",
     "magnetar.ledger.writing.quorum_write",

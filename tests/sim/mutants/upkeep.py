@@ -297,6 +297,19 @@ def _mark_before_the_index() -> AbstractContextManager[None]:
     return replaced((LedgerStorage, "write", write))
 
 
+def _entries_without_a_record() -> AbstractContextManager[None]:
+    """A flush writes where entries lie and not the record of a ledger that it has one of: what was
+    acknowledged since is left in the index for nobody."""
+
+    def write(self: Any, work: Any, positions: Any, paced: bool) -> None:
+        known = self.location_index.ledger
+        new = [row for row in work.records if known(row[0]) is None]
+        original(self, work._replace(records=new), positions, paced)
+
+    original = LedgerStorage.write
+    return replaced((LedgerStorage, "write", write))
+
+
 def _stays_read_only() -> AbstractContextManager[None]:
     """A bookie whose disk was nearly full once is read-only until a restart."""
 
@@ -347,6 +360,7 @@ UPKEEP = tuple(
         ("the mark goes back", "#4105, #4740", _mark_goes_back),
         ("compaction moves the mark", "", _compaction_moves_the_mark),
         ("the mark moves before the index is synced", "", _mark_before_the_index),
+        ("a flush writes a ledger's first record only", "", _entries_without_a_record),
         ("a full disk makes read-only for good", "", _stays_read_only),
     )
 )

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, log_path
 from magnetar.config import BookieConfig
 from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, UnknownLedgerStateError
 from tests.unit.bookie.storage_kit import add, crashed, entry, journal_files, running, settings
 from tests.unit.bookie.test_compaction import (
@@ -28,9 +32,9 @@ from tests.unit.bookie.test_log_counts import cut_off
 
 
 class BadFile:
-    """A file some bytes of which cannot be read; all else is as it was."""
+    """A file some bytes of which cannot be read; all else is as it was. ``bad``: which, by now."""
 
-    def __init__(self, file: DiskFile, bad: tuple[int, int]) -> None:
+    def __init__(self, file: DiskFile, bad: Callable[[], tuple[int, int]]) -> None:
         self._file = file
         self._bad = bad
         self.path = file.path
@@ -38,20 +42,27 @@ class BadFile:
         self.datasync, self.punch, self.close = file.datasync, file.punch, file.close
 
     def pread(self, byte_count: int, offset: int) -> bytes:
-        if offset < self._bad[1] and offset + byte_count > self._bad[0]:
+        start, end = self._bad()
+        if offset < end and offset + byte_count > start:
             raise OSError(errno.EIO, "Input/output error", str(self.path))
         return self._file.pread(byte_count, offset)
 
 
 class BadDisk(RealDisk):
-    """``bad``: file -> [start, end) that cannot be read."""
+    """``bad``: file -> [start, end) that cannot be read, while it stands there; ``met``: how often
+    that was tried."""
 
     def __init__(self) -> None:
         self.bad: dict[Path, tuple[int, int]] = {}
+        self.met: Counter[Path] = Counter()
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
         file = super().open(path, create=create)
-        return BadFile(file, self.bad[path]) if path in self.bad else file
+        return BadFile(file, lambda: self._bad(path)) if path in self.bad else file
+
+    def _bad(self, path: Path) -> tuple[int, int]:
+        self.met[path] += 1
+        return self.bad.get(path, (0, 0))
 
 
 def path_of(config: BookieConfig, log_id: int) -> Path:
@@ -109,6 +120,49 @@ def test_a_log_without_footer_that_cannot_be_read_through_is_kept_while_it_is_of
                 assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
             await bookie.delete_ledger(1)
             await eventually(lambda: bad not in logs(config))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("part", ["header", "record", "footer"])
+@pytest.mark.parametrize("footer", [True, False])
+def test_a_log_that_could_not_be_read_for_a_while_is_compacted_like_any_other(
+    tmp_path: Path, part: str, footer: bool
+) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config, disk = quick(tmp_path), BadDisk()
+        bad, *sound = logs(config)
+        path = path_of(config, bad) if footer else cut_off(config, bad, b"")
+        size = path.stat().st_size
+        places = {"header": (0, 64), "record": (124, 125), "footer": (size - 16, size)}
+        disk.bad[path] = places[part]
+        async with running(config, disk) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(sound) and disk.met[path] > 1)
+            del disk.bad[path]
+            await eventually(lambda: bad not in logs(config))
+            await check_whole(bookie)
+
+    asyncio.run(scenario())
+
+
+def test_a_journal_that_could_not_be_read_for_a_moment_is_read_whole(tmp_path: Path) -> None:
+    """Limbo is for good, so one look is not enough for it."""
+
+    async def scenario() -> None:
+        config, path = await journaled(settings(tmp_path), tmp_path)
+        disk = BadDisk()
+        disk.bad[path] = (30_000, 30_001)
+        bookie = Bookie(config, Metrics(), disk, sleep=lambda _seconds: disk.bad.clear())
+        report = await bookie.start()
+        try:
+            assert disk.met[path] > 1
+            assert not report.damages
+            assert not report.limbo
+            for i in range(50):
+                assert await bookie.read_entry(1, i) == entry(1, i, size=1000)
+        finally:
+            await bookie.close()
 
     asyncio.run(scenario())
 

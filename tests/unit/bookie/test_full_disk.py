@@ -622,3 +622,32 @@ def test_a_log_that_cannot_be_removed_does_not_keep_flushes_from_success(
     asyncio.run(scenario())
     written = sum(path.stat().st_size for path in tmp_path.glob("ledgers0/*.log"))
     assert written < 3 * 50 * len(entry(1, 0))
+
+
+def test_what_a_failed_flush_could_not_remove_goes_behind_one_that_works(tmp_path: Path) -> None:
+    """It counts as live, so nobody else would remove it."""
+
+    class Holding(RoomForSome):
+        holds = True
+
+        def remove(self, path: Path) -> None:
+            if self.holds and path.suffix == ".log":
+                raise OSError(errno.EIO, "Input/output error")
+            super().remove(path)
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=20)
+        directory = config.ledger_directories[0]
+        disk = Holding()
+        async with running(config, disk) as bookie:
+            data = [entry(1, i, size=BIG) for i in range(30)]
+            await add(bookie, 1, range(30), entries=data)
+            await eventually(lambda: disk.refused >= 2)
+            left = {*directory.glob("*.log")}
+            assert len(left) >= 2
+            disk.holds, disk.room = False, 1 << 30
+            await eventually(lambda: not left & {*directory.glob("*.log")})
+            for i in range(30):
+                assert await bookie.read_entry(1, i) == entry(1, i, size=BIG)
+
+    asyncio.run(scenario())

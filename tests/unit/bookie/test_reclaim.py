@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.storage.entry_log_format import log_ids
+from magnetar.bookie.storage.entry_log_format import log_ids, log_path
+from magnetar.bookie.storage.ledger_record import LedgerRecord
+from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.reclaim import Reclaimer
 from magnetar.env.disk import RealDisk
-from magnetar.model.errors import NoLedgerError
+from magnetar.model.errors import BookieIOError, NoLedgerError
 from tests.memory_bookie import until
 from tests.unit.bookie.storage_kit import add, crashed, entry, flip_bit, running, settings
 
@@ -70,3 +73,27 @@ def test_a_log_cut_off_by_a_crash_goes_with_the_last_of_its_ledgers(
                     await asyncio.sleep(0.01)
 
     asyncio.run(scenario())
+
+
+def test_an_index_that_could_not_be_asked_costs_no_space_for_good(tmp_path: Path) -> None:
+    class Index(LocationIndex):
+        fails = True
+
+        def ledger(self, ledger_id: int) -> bytes | None:
+            if self.fails:
+                raise BookieIOError(f"location index {self.path}: Input/output error")
+            return super().ledger(ledger_id)
+
+    disk, index = RealDisk(), Index(tmp_path / "index")
+    try:
+        log_path(tmp_path, 1).write_bytes(bytes(1000))
+        record = LedgerRecord(False, True, 0, b"k" * 20, 0, -1, -1, b"").encode()
+        index.put_ledgers([(7, record)])
+        reclaimer = Reclaimer(disk, tmp_path, index, lambda removed: None)
+        reclaimer.add(1, 1000, {7: (1, 900)})
+        assert reclaimer.remove_dead(2) == []
+        index.fails = False
+        assert reclaimer.remove_dead(2) == [1]
+        assert logs(tmp_path) == []
+    finally:
+        index.close()

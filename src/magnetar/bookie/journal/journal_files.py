@@ -28,6 +28,10 @@ ZERO_PAUSE_S = 0.002
 BAD_PAGES_MAX = 64
 """With more than these unreadable, or a quarter of what is there, the device is to be looked at
 and not read around: it may be none of the bytes' fault."""
+READ_TRIES = 3
+READ_AGAIN_S = 0.5
+"""Pages that cannot be read are looked at again, so often and so much later: what is given up here
+puts the bookie into limbo for good, and a fault of a cable or a controller passes."""
 BAD_PAGES_FEW = 3
 """So many are few in any file of which another page can be read: else one page of a small file
 would keep its bookie from ever starting."""
@@ -86,17 +90,33 @@ class JournalDirectory:
         try:
             return file.pread(size, offset), []
         except OSError:
-            return _read_around(file, offset, offset + size)
+            data, bad = _read_around(file, offset, offset + size)
+            bad = self._read_again(file, offset, data, bad)
+            return bytes(data), bad
         finally:
             file.close()
 
+    def _read_again(
+        self, file: DiskFile, base: int, data: bytearray, bad: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Fill into ``data`` (the file's from ``base`` on) what can be read by now; returns the
+        places that still cannot."""
+        for _ in range(READ_TRIES - 1):
+            if not bad:
+                break
+            self._sleep(READ_AGAIN_S)
+            bad = [place for place in bad if not _read_into(file, base, data, place)]
+        return bad
+
     def read_header(self, file_id: int, byte_count: int) -> bytes:
         """The file's first bytes; none if the device cannot read them."""
+        data = bytearray(byte_count)
         file = self._disk.open(self.file_path(file_id))
         try:
-            return file.pread(byte_count, 0)
-        except OSError:
-            return b""
+            if not _read_into(file, 0, data, (0, byte_count)):
+                bad = self._read_again(file, 0, data, [(0, byte_count)])
+                return b"" if bad else bytes(data)
+            return bytes(data)
         finally:
             file.close()
 
@@ -155,7 +175,18 @@ class JournalDirectory:
         return self.path / f"{file_id:016x}{SPARE_SUFFIX}"
 
 
-def _read_around(file: DiskFile, start: int, end: int) -> tuple[bytes, list[tuple[int, int]]]:
+def _read_into(file: DiskFile, base: int, data: bytearray, place: tuple[int, int]) -> bool:
+    """False: it cannot be read. What is behind the file's end is left out of ``data``."""
+    first, last = place
+    try:
+        found = file.pread(last - first, first)
+    except OSError:
+        return False
+    data[first - base : last - base] = found
+    return True
+
+
+def _read_around(file: DiskFile, start: int, end: int) -> tuple[bytearray, list[tuple[int, int]]]:
     """As ``JournalDirectory.read``, page by page where it has to be."""
     data, bad = bytearray(end - start), []
     pages_max = min(BAD_PAGES_MAX, max((end - start) // (4 * PAGE_BYTES), BAD_PAGES_FEW))
@@ -173,7 +204,7 @@ def _read_around(file: DiskFile, start: int, end: int) -> tuple[bytes, list[tupl
                 raise
     if sum(last - first for first, last in bad) == end - start:
         _read_some_page(file, start)
-    return bytes(data), bad
+    return data, bad
 
 
 def _read_some_page(file: DiskFile, end: int) -> None:

@@ -17,7 +17,8 @@ Invariants:
   so 2 misses nothing. Index changes happen in the flush lane only, each against what the index
   says then.
 * A source with damage in it is not compacted: the damage stays where the index says it is, so its
-  entry is answered with an error and not forgotten.
+  entry is answered with an error and not forgotten. Damage is bytes that are wrong; a read that
+  fails may pass, so such a log is tried again (``log_trouble.py``).
 
 What has been copied, and what has been written and verified, leaves the kernel's page cache at
 once: nobody reads it soon, and what readers and flushes have there stays. The copying has a lane
@@ -31,7 +32,7 @@ a log at a time, the one with most of it first, until one fits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -39,9 +40,16 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from magnetar.bookie.disk_space import is_no_space
-from magnetar.bookie.space.holes import DeadRanges, can_punch, punch
 from magnetar.bookie.space.log_counts import LogCounts
-from magnetar.bookie.storage.compaction_plan import Compaction, plan, wasteful
+from magnetar.bookie.space.log_trouble import (
+    DamagedLogError,
+    LogTroubles,
+    UnreadableLogError,
+    damage,
+    unreadable,
+)
+from magnetar.bookie.space.puncher import Puncher
+from magnetar.bookie.storage.compaction_plan import Compaction, plan
 from magnetar.bookie.storage.entry_log import EntryLogWriter, LogIds, log_bytes_limit
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
@@ -56,7 +64,7 @@ from magnetar.bookie.storage.entry_log_format import (
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.storage.log_usage import LogUse
 from magnetar.bookie.storage.reclaim import ClosedLog, Reclaimer, inspect_log
-from magnetar.env.disk import CANNOT_PUNCH, Disk, DiskFile, Lane
+from magnetar.env.disk import Disk, DiskFile, Lane
 from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)
@@ -80,10 +88,11 @@ class Storage(Protocol):
 
 class Pace(NamedTuple):
     """``bytes_per_s``: read and written together; ``pressing`` says that space matters more;
-    ``sleep`` takes seconds."""
+    ``now_s`` never goes back; ``sleep`` takes seconds."""
 
     bytes_per_s: int
     pressing: Callable[[], bool]
+    now_s: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
@@ -100,8 +109,8 @@ class _Source:
         self.file: DiskFile = disk.open(log_path(directory, log_id))
         self.walk = RecordWalk(self.file, log_id, end)
 
-    def damaged(self, offset: int) -> _DamagedLogError:
-        return _damage(self.file.path, self.log_id, offset)
+    def damaged(self, offset: int) -> DamagedLogError:
+        return damage(self.file.path, self.log_id, offset)
 
 
 class Compactor:
@@ -115,34 +124,80 @@ class Compactor:
         self._lane = lane
         self._log_bytes_max = log_bytes_limit(log_bytes_max)
         self._pace = pace
-        self._damaged: set[int] = set()
+        self._troubles = LogTroubles()
         self._discarded: list[int] = []
         """Logs that were begun in vain and could not be removed yet. The compaction lane's."""
-        self._punched: dict[int, int] = {}
-        """Log id -> what was live in it when it gave back the rest; -1: it has not."""
-        self._cannot_punch = False
+        self._puncher = Puncher(storage.path, disk, lane, self._rest)
         self._counts = LogCounts(storage, disk, lane, self._rest)
         self.copied_bytes = 0
 
     # -- after a start ------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Take up what a crash has cut short, and count logs that have no footer. Raises
-        ``BookieIOError``, ``OSError``."""
+        """Take up what a crash has cut short, and count logs that have no footer; those that could
+        not be read before, when it is time to try again. Raises ``BookieIOError``, ``OSError``."""
         reclaimer = self._storage.reclaimer
         if self._discarded:
             await self._lane.run(self._remove_discarded)
-        while reclaimer.unfinished:
-            await self._guarded(self._take_up(reclaimer.unfinished[0]))
-            del reclaimer.unfinished[0]
-        while reclaimer.unknown:
-            await self._counts.count(reclaimer.unknown[0])
-            del reclaimer.unknown[0]
-        self._damaged.update(await self._counts.settle())
+        for unfinished in [*reclaimer.unfinished]:
+            if not self._waits(unfinished.log_id):
+                await self._settle_one(unfinished)
+        learned = []
+        for log_id in [*reclaimer.unknown]:
+            if not self._waits(log_id) and await self._learn(log_id):
+                learned.append(log_id)
+        told = await self._counts.settle()
+        self._troubles.damaged(told.damaged)
+        self._unreadable(told.unread)
+        reclaimer.unknown += [each for each in told.unread if each not in reclaimer.unknown]
+        self._troubles.readable(each for each in learned if each not in told.unread)
         await self._storage.flush_lane.run(lambda: reclaimer.remove_dead(self._storage.settled_id))
+
+    def _waits(self, log_id: int) -> bool:
+        return self._troubles.waits(log_id, self._pace.now_s())
+
+    def _unreadable(self, log_ids: Iterable[int]) -> None:
+        self._troubles.unreadable(log_ids, self._pace.now_s())
+
+    async def _settle_one(self, unfinished: ClosedLog) -> None:
+        reclaimer = self._storage.reclaimer
+        if await self._guarded(self._take_up(unfinished)) is not None:
+            reclaimer.unfinished.remove(unfinished)
+            return
+        for source in unfinished.sources:  # meanwhile they go if all of their ledgers are deleted
+            if source not in reclaimer.usage:
+                await self._counts.count(source)
+
+    async def _learn(self, log_id: int) -> bool:
+        """Of a log without a footer, or with a part that could not be read. False: header or
+        footer cannot be read now."""
+        reclaimer, disk, path = self._storage.reclaimer, self._disk, self._storage.path
+        try:
+            found = await self._lane.run(lambda: inspect_log(disk, path, log_id))
+        except FileNotFoundError:  # all of its ledgers were deleted meanwhile
+            reclaimer.unknown.remove(log_id)
+            return True
+        if found.unread is not None:
+            self._unreadable([log_id])
+            if log_id not in reclaimer.usage:
+                await self._counts.count(log_id)
+            return False
+        reclaimer.unknown.remove(log_id)
+        if reclaimer.replaces_any(found):  # its header could not be read before
+            reclaimer.unfinished.append(found)
+        else:
+            await self._counts.count(log_id)
+        return True
 
     async def _take_up(self, unfinished: ClosedLog) -> int:
         log_id, sources = unfinished.log_id, unfinished.sources
+        path = log_path(self._storage.path, log_id)
+        if unfinished.unread is not None:  # as found at the start; it may be readable by now
+            unfinished = await self._lane.run(
+                lambda: inspect_log(self._disk, self._storage.path, log_id)
+            )
+        if unfinished.unread is not None:
+            raise unreadable(path, (log_id, *sources), unfinished.unread)
         if unfinished.footer is not None:
             log.info("compaction is taken up again", log=log_id, sources=sources)
             return await self._finish(unfinished, unfinished.footer)
@@ -150,9 +205,9 @@ class Compactor:
             log.error(
                 "a compacted entry log has no whole footer though the index refers to it; it and "
                 "its sources are kept",
-                path=str(log_path(self._storage.path, log_id)),
+                path=str(path),
             )
-            self._damaged.update((log_id, *sources))
+            self._troubles.damaged((log_id, *sources))
         else:
             log.info("compaction was cut short; it will be done anew", log=log_id)
             await self._storage.flush_lane.run(lambda: self._storage.reclaimer.remove([log_id]))
@@ -161,17 +216,17 @@ class Compactor:
         return 0
 
     def _referenced(self, unfinished: ClosedLog) -> bool:
-        """Whether the index points into a log that was not finished: it must not. What cannot be
-        read may be what it points to."""
+        """Whether the index points into a log that was not finished: it must not."""
         index, log_id = self._storage.location_index, unfinished.log_id
-        file = self._disk.open(log_path(self._storage.path, log_id))
+        path = log_path(self._storage.path, log_id)
+        file = self._disk.open(path)
         try:
             for place in RecordWalk(file, log_id, unfinished.byte_count):
                 location = index.location(place.ledger_id, place.entry_id)
                 if location is not None and location[0] == log_id:
                     return True
-        except OSError:
-            return True
+        except OSError as error:
+            raise unreadable(path, (log_id, *unfinished.sources), error) from error
         finally:
             file.close()
         return False
@@ -190,23 +245,41 @@ class Compactor:
                 await self.settle()
                 work = await self._next(share, room_bytes())
                 if work is not None:
-                    removed += await self._guarded(self._compact(work))
+                    removed += await self._guarded(self._compact(work)) or 0
                     continue
             except (BookieIOError, OSError) as error:
-                if not is_no_space(error) or not await self._punch_one(share):
+                if not is_no_space(error) or not await self._punch(share):
                     raise
                 continue
-            if not await self._punch_one(share):
+            if not await self._punch(share):
                 return removed
 
-    async def _guarded(self, work: Awaitable[int]) -> int:
-        """What meets damage is not tried again in this life of the bookie."""
+    async def _guarded(self, work: Awaitable[int]) -> int | None:
+        """What meets damage is not tried again in this life of the bookie; what cannot be read is
+        tried again later (None)."""
         try:
             return await work
-        except _DamagedLogError as error:
+        except DamagedLogError as error:
             log.error("entry logs are not compacted", logs=error.log_ids, error=str(error))
-            self._damaged.update(error.log_ids)
+            self._troubles.damaged(error.log_ids)
             return 0
+        except UnreadableLogError as error:
+            log.error("entry logs are not compacted now", logs=error.log_ids, error=str(error))
+            self._unreadable(error.log_ids)
+            return None
+
+    async def _punch(self, share: float) -> bool:
+        """Have a log with a live share under ``share`` give back in place what is dead in it.
+        False: none is left to, or the disk is not nearly full."""
+        if not self._pace.pressing():
+            return False
+        usage, flush_lane = self._storage.reclaimer.usage, self._storage.flush_lane
+        worst = self._puncher.choose(await self._sound(), share)
+        if worst is None:
+            return False
+        state = await flush_lane.run(lambda: usage.state(worst.log_id))
+        await self._guarded(self._puncher.punch(worst, *state))
+        return True
 
     async def _next(self, share: float, room_bytes: int) -> Compaction | None:
         return plan(await self._sound(), share, room_bytes, self._log_bytes_max, SOURCES_MAX)
@@ -217,8 +290,14 @@ class Compactor:
         uses = await storage.flush_lane.run(
             lambda: storage.reclaimer.usage.uses(storage.settled_id)
         )
-        held = {log_id for each in storage.reclaimer.unfinished for log_id in each.sources}
-        return [use for use in uses if use.log_id not in self._damaged | held]
+        reclaimer, now_s = storage.reclaimer, self._pace.now_s()
+        held = {log_id for each in reclaimer.unfinished for log_id in (each.log_id, *each.sources)}
+        self._troubles.keep({use.log_id for use in uses} | held | {*reclaimer.unknown})
+        return [
+            use
+            for use in uses
+            if use.log_id not in held and not self._troubles.left_alone(use.log_id, now_s)
+        ]
 
     async def _compact(self, work: Compaction) -> int:
         storage = self._storage
@@ -282,6 +361,8 @@ class Compactor:
             )
         except FileNotFoundError:
             return  # its last ledger has been deleted since the plan was made
+        except OSError as error:
+            raise unreadable(log_path(storage.path, log_id), (log_id,), error) from error
         unsynced_bytes = 0
         try:
             while not source.walk.whole:
@@ -299,7 +380,7 @@ class Compactor:
         try:
             data, start, places = source.walk.step()
         except OSError as error:
-            raise source.damaged(source.walk.pos) from error
+            raise unreadable(source.file.path, (source.log_id,), error) from error
         if not places and not source.walk.whole:  # it may have ended with a hole
             raise source.damaged(source.walk.pos)
         location = self._storage.location_index.location
@@ -320,65 +401,16 @@ class Compactor:
         self._disk.drop_cached(source.file.path, start, source.walk.pos)
         return len(data), written
 
-    # -- without room to copy to --------------------------------------------------------------
-
-    async def _punch_one(self, share: float) -> bool:
-        """Have a log with a live share under ``share`` give back in place what is dead in it.
-        False: none is left to, or the disk is not nearly full. Raises ``OSError``."""
-        if not self._pace.pressing() or self._cannot_punch:
-            return False
-        sound = await self._sound()
-        self._punched = {use.log_id: self._punched.get(use.log_id, -1) for use in sound}
-        worst = wasteful(sound, share, self._punched)
-        if worst is None:
-            return False
-        self._punched[worst.log_id] = worst.live_bytes
-        try:
-            freed = await self._guarded(self._punch(worst.log_id))
-        except FileNotFoundError:
-            return True  # its last ledger has been deleted meanwhile
-        except OSError as error:
-            if error.errno not in CANNOT_PUNCH:
-                raise
-            self._cannot_punch = True
-            path = str(self._storage.path)
-            log.warning(
-                "the file system cannot free parts of a file; a disk without a byte gets room "
-                "from entry logs in which all is deleted only",
-                path=path,
-            )
-            return False
-        log.warning("no room to compact: freed in place", log=worst.log_id, byte_count=freed)
-        return True
-
-    async def _punch(self, log_id: int) -> int:
-        """Returns the bytes that are holes now."""
-        disk, usage, freed = self._disk, self._storage.reclaimer.usage, 0
-        path = log_path(self._storage.path, log_id)
-        dead, size = await self._storage.flush_lane.run(lambda: usage.state(log_id))
-        file = await self._lane.run(lambda: disk.open(path))
-        ranges = DeadRanges(file, log_id, HEADER_BYTES + size, dead)
-        try:
-            await self._lane.run(lambda: can_punch(file, disk.size(path)))
-            while not ranges.whole:
-                read, damaged_at = await self._lane.run(ranges.step)
-                if damaged_at is not None:
-                    raise _damage(file.path, log_id, damaged_at)
-                if ranges.full:
-                    freed += await self._lane.run(lambda: punch(file, log_id, ranges.take()))
-                await self._rest(read)
-        finally:
-            self._lane.submit(file.close)
-        self._disk.drop_cached(path, 0, HEADER_BYTES + size)
-        return freed
-
     # -- from the sources to the new log ------------------------------------------------------
 
     async def _finish(self, unfinished: ClosedLog, footer: Footer) -> int:
         """Steps 4 to 6. What fails here is taken up again by the next pass."""
         storage, log_id, sources = self._storage, unfinished.log_id, unfinished.sources
         path = log_path(storage.path, log_id)
-        file = await self._lane.run(lambda: self._disk.open(path))
+        try:
+            file = await self._lane.run(lambda: self._disk.open(path))
+        except OSError as error:
+            raise unreadable(path, (log_id, *sources), error) from error
         walk = RecordWalk(file, log_id, footer.offset)
         moving = frozenset(sources)
         try:
@@ -397,8 +429,8 @@ class Compactor:
     def _verify_some(self, walk: RecordWalk, unfinished: ClosedLog) -> list[RecordPlace]:
         """In the compaction lane; as ``_verified``."""
         start = walk.pos
-        places = _verified(walk, unfinished)
         path = log_path(self._storage.path, unfinished.log_id)
+        places = _verified(walk, unfinished, path)
         self._disk.drop_cached(path, start, walk.pos)
         return places
 
@@ -412,33 +444,19 @@ class Compactor:
         await self._pace.sleep(0 if pressing else byte_count / self._pace.bytes_per_s)
 
 
-class _DamagedLogError(BookieIOError):
-    """``log_ids``: what must be left as it is."""
-
-    def __init__(self, log_ids: tuple[int, ...], message: str) -> None:
-        super().__init__(message)
-        self.log_ids = log_ids
-
-
-def _damage(path: Path, log_id: int, offset: int) -> _DamagedLogError:
-    return _DamagedLogError(
-        (log_id,),
-        f"{path} is damaged at offset {offset}; it is not compacted: read what was there from "
-        "another bookie and let re-replication restore this copy",
-    )
-
-
-def _verified(walk: RecordWalk, unfinished: ClosedLog) -> list[RecordPlace]:
-    """The next records of a compacted log, all whole. Raises ``_DamagedLogError``."""
+def _verified(walk: RecordWalk, unfinished: ClosedLog, path: Path) -> list[RecordPlace]:
+    """The next records of a compacted log, all whole. Raises ``DamagedLogError``,
+    ``UnreadableLogError``."""
+    log_ids = (unfinished.log_id, *unfinished.sources)
     try:
         data, start, places = walk.step()
-    except OSError:
-        data, start, places = b"", walk.pos, []
+    except OSError as error:
+        raise unreadable(path, log_ids, error) from error
     seed = seed_of(unfinished.log_id)
     bad = [one.offset for one in places if record_at(data, one.offset - start, seed) is None]
     if bad or not places:
-        raise _DamagedLogError(
-            (unfinished.log_id, *unfinished.sources),
+        raise DamagedLogError(
+            log_ids,
             f"compacted entry log {unfinished.log_id} is damaged at {bad[0] if bad else walk.pos}; "
             f"it and what it replaces ({unfinished.sources}) are kept",
         )

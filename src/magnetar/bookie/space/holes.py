@@ -82,11 +82,9 @@ class DeadRanges:
         return found
 
     def step(self) -> tuple[int, int | None]:
-        """(bytes read, where damage was met: then nothing comes any more)."""
-        try:
-            data, start, places = self._walk.step()
-        except OSError:
-            return 0, self._walk.pos
+        """(bytes read, where damage was met: then nothing comes any more). Raises ``OSError``; then
+        the same step may be tried again."""
+        data, start, places = self._walk.step()
         for ledger_id, _, offset, length in places:
             if record_at(data, offset - start, self._seed) is None:
                 return len(data), offset

@@ -4,8 +4,9 @@ A log whose records end where the file does is counted by going over them. One t
 cut off by a loss of power in the middle of an append, or a length in it is damaged (or cannot be
 read) and hides what follows. The index tells which: it points to durable records only, so if it
 points to nothing behind the last record that the walk found, the rest was never of use, and the
-log ends there. If it does, the log is damaged: what it holds is what the index says. Such a log is
-not compacted, and goes when all of its ledgers are deleted.
+log ends there. If it does, what the log holds is what the index says, and it goes when all of its
+ledgers are deleted. It is not compacted: never, if its bytes are wrong; not before it can be
+counted, if a read of it failed, which may pass.
 
 Blocking work is done in the compaction's lane, a piece at a time. Logs that are closed take no
 new records, and the index only ever points to less of them; so nothing has to stand still.
@@ -48,13 +49,22 @@ class Storage(Protocol):
 
 class CountedLog(NamedTuple):
     """``end``: where the records end, as far as is known; ``whole``: it is certain; ``ledgers``:
-    ledger id -> [entries, bytes]."""
+    ledger id -> [entries, bytes]; ``unread``: a read failed on the way there."""
 
     log_id: int
     byte_count: int
     end: int
     whole: bool
     ledgers: dict[int, list[int]]
+    unread: bool = False
+
+
+class Settled(NamedTuple):
+    """What the index had to be asked about: logs with wrong bytes, and logs that could not be read
+    to their end."""
+
+    damaged: list[int]
+    unread: list[int]
 
 
 class _Held(NamedTuple):
@@ -81,23 +91,31 @@ class LogCounts:
         try:
             counted = await self._lane.run(partial(_count, self._disk, self._storage.path, log_id))
         except FileNotFoundError:
-            return  # a source that was removed before the crash
+            return  # a source that was removed before the crash, or dead meanwhile
         if counted.whole:
             await self._add(counted)
         else:
             self._cut[log_id] = counted
 
-    async def settle(self) -> list[int]:
-        """Ask the index about the logs that were not whole; returns the damaged ones. Goes over
-        the whole index, a ledger at a time. Raises ``BookieIOError``."""
-        damaged: list[int] = []
+    async def settle(self) -> Settled:
+        """Ask the index about the logs that were not whole. Goes over the whole index, a ledger at
+        a time. Raises ``BookieIOError``."""
+        told = Settled([], [])
         if not self._cut:
-            return damaged
+            return told
         held = await self._held()
         for log_id, counted in list(self._cut.items()):
             path = str(log_path(self._storage.path, log_id))
             if held[log_id].last < counted.end:
                 log.info("entry log was cut off by a crash", path=path, offset=counted.end)
+            elif counted.unread:
+                log.error(
+                    "entry log without footer cannot be read to its end; it will be tried again",
+                    path=path,
+                    offset=counted.end,
+                )
+                told.unread.append(log_id)
+                counted = _shared_out(counted, held[log_id].entries)
             else:
                 log.error(
                     "entry log without footer is damaged; it is not compacted, and kept until its "
@@ -105,11 +123,11 @@ class LogCounts:
                     path=path,
                     offset=counted.end,
                 )
-                damaged.append(log_id)
+                told.damaged.append(log_id)
                 counted = _shared_out(counted, held[log_id].entries)
             await self._add(counted)
             del self._cut[log_id]
-        return damaged
+        return told
 
     async def _add(self, counted: CountedLog) -> None:
         add = self._storage.reclaimer.add
@@ -145,12 +163,14 @@ def _count(disk: Disk, directory: Path, log_id: int) -> CountedLog:
     try:
         walk = RecordWalk(file, log_id, closed.byte_count)
         ledgers = {}
+        unread = True
         with suppress(OSError):  # what cannot be read hides what follows, as damage does
             for place in walk:
                 row = ledgers.setdefault(place.ledger_id, [0, 0])
                 row[0] += 1
                 row[1] += place.length
-        return CountedLog(log_id, closed.byte_count, walk.pos, walk.whole, ledgers)
+            unread = closed.unread is not None  # then a footer may lie where the records end
+        return CountedLog(log_id, closed.byte_count, walk.pos, walk.whole, ledgers, unread)
     finally:
         file.close()
 

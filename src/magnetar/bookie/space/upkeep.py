@@ -81,7 +81,7 @@ class Upkeep:
 
     def start(self) -> None:
         config = self._config
-        pace = Pace(config.compaction_bytes_per_s, self._pressing)
+        pace = Pace(config.compaction_bytes_per_s, self._pressing, self._clock)
         self.look()
         for index, storage in enumerate(self._storages):
             lane = self._disk.lane(f"compact-{index}")

@@ -44,30 +44,38 @@ log = structlog.get_logger(__name__)
 
 
 class ClosedLog(NamedTuple):
-    """``sources``: the logs it was made to replace; ``footer`` None: it has no whole one."""
+    """``sources``: the logs it was made to replace; ``footer`` None: it has no whole one.
+    ``unread``: why header or footer could not be read; then nothing is known of that one."""
 
     log_id: int
     byte_count: int
     sources: tuple[int, ...]
     footer: Footer | None
+    unread: OSError | None = None
 
 
 def inspect_log(disk: Disk, directory: Path, log_id: int) -> ClosedLog:
-    """Header and footer. A header that is not whole tells of no sources; what cannot be read is
-    not whole. Raises ``OSError`` if there is no such log."""
+    """Header and footer. A header that is not whole tells of no sources. Raises ``OSError`` if
+    there is no such log."""
     path = log_path(directory, log_id)
     size = disk.size(path)
     file = disk.open(path)
     sources: tuple[int, ...] = ()
-    footer = None
+    footer = unread = None
     try:
-        sources = decode_header(file.pread(HEADER_BYTES, 0), log_id) or ()
-        footer = read_footer(file, log_id, size)
-    except OSError as error:
-        log.error("entry log cannot be read in places", path=str(path), error=str(error))
+        try:
+            sources = decode_header(file.pread(HEADER_BYTES, 0), log_id) or ()
+        except OSError as error:
+            unread = error
+        try:  # each by itself: one bad sector hides one of them
+            footer = read_footer(file, log_id, size)
+        except OSError as error:
+            unread = error
     finally:
         file.close()
-    return ClosedLog(log_id, size, sources, footer)
+    if unread is not None:
+        log.error("entry log cannot be read in places", path=str(path), error=str(unread))
+    return ClosedLog(log_id, size, sources, footer, unread)
 
 
 class Reclaimer:
@@ -88,7 +96,10 @@ class Reclaimer:
         self._found_max = 0
         self.unfinished: list[ClosedLog] = []
         self.unknown: list[int] = []
-        """Logs without a footer; whoever has the time counts their ledgers."""
+        """Logs without a footer, or with a part that could not be read; whoever has the time looks
+        at them again, and counts their ledgers."""
+        self._unsure: dict[int, None] = {}
+        """Ledgers counted as living because the index could not be asked of them."""
 
     def open(self) -> int:
         """Look at every log's header and footer; returns the highest id (0: there is none)."""
@@ -107,22 +118,27 @@ class Reclaimer:
             return known[ledger_id]
 
         for each in found:
-            if each.footer is None:
-                if each.log_id not in held:
-                    self.unknown.append(each.log_id)
-            elif each.log_id not in held:
+            if each.log_id in held:
+                continue
+            if each.footer is not None:
                 size = each.footer.offset - HEADER_BYTES
                 self.usage.add(each.log_id, size, each.footer.ledgers, gone)
+            if each.footer is None or each.unread is not None:
+                self.unknown.append(each.log_id)
         self._found_max = max(ids, default=0)
         return self._found_max
+
+    def replaces_any(self, found: ClosedLog) -> bool:
+        """Whether some log that it was made to replace is there still. Raises ``OSError``."""
+        there = log_ids(self._disk.list(self._directory)) if found.sources else ()
+        return any(source in there for source in found.sources)
 
     def deleted(self, ledger_id: int) -> bool:
         """Whether it is certain that the ledger was deleted."""
         try:
             record = self._index.ledger(ledger_id)
-        except BookieIOError as error:  # damage: whoever asks for the ledger is told
-            log.warning("ledger counted as living", ledger=ledger_id, error=str(error))
-            return False
+        except BookieIOError as error:  # whoever asks for the ledger is told as well
+            return self._not_known(ledger_id, error)
         return record is not None and record_deleted(record)
 
     def _gone(self, ledger_id: int) -> bool:
@@ -133,9 +149,27 @@ class Reclaimer:
             if self._index.ledger(ledger_id) is None:
                 return not self._index.entry_ids(ledger_id)
         except BookieIOError as error:
-            log.warning("ledger counted as living", ledger=ledger_id, error=str(error))
-            return False
+            return self._not_known(ledger_id, error)
         return self.deleted(ledger_id)
+
+    def _not_known(self, ledger_id: int, error: BookieIOError) -> bool:
+        """It counts as living, and is asked for again: the error may pass."""
+        if ledger_id not in self._unsure:
+            log.warning("ledger counted as living for now", ledger=ledger_id, error=str(error))
+        self._unsure[ledger_id] = None
+        return False
+
+    def _ask_again(self) -> None:
+        """Of the ledgers of which the index could not be asked, those that it says are deleted."""
+        before = list(self._unsure)
+        try:
+            for ledger_id in before:
+                record = self._index.ledger(ledger_id)
+                if record is not None and record_deleted(record):
+                    self.usage.forget_ledgers([ledger_id])
+                del self._unsure[ledger_id]
+        except BookieIOError:
+            return  # the next call goes on here; it has been told already
 
     def add(
         self,
@@ -165,6 +199,7 @@ class Reclaimer:
         """Remove the settled logs (all with ids under ``below``) that have deleted ledgers only;
         returns their ids. Call when the deletions are durable. Those that cannot be removed stay,
         until the next call: nothing else depends on it."""
+        self._ask_again()
         try:
             return self.remove(dead(self.usage.uses(below)))
         except OSError as error:

@@ -128,6 +128,8 @@ class LedgerStorage:
         self._appended: _Appended | None = None
         """Of a flush that failed behind its entry logs: what is repeated of it is the rest, or each
         try would fill the disk further. The flush lane's."""
+        self._in_vain: set[int] = set()
+        """Logs of flushes that failed, which could not be removed yet. The flush lane's."""
         self._read_lanes = [disk.lane(f"read-{index}-{n}") for n in range(READ_LANES)]
         self._readers = [EntryLogReader(disk, path) for _ in range(READ_LANES)]
         self._following: list[dict[tuple[int, int], None]] = [{} for _ in range(READ_LANES)]
@@ -291,6 +293,7 @@ class LedgerStorage:
         """From here on closed logs may be compacted; what no index knows of them is given up."""
         self._appended = None
         self.settled_id = self._log.settled_id
+        self._remove_in_vain()
 
     def _moved_marks(self, positions: Sequence[JournalPosition] | None) -> Marks:
         if positions is None:
@@ -389,10 +392,21 @@ class LedgerStorage:
         """The disk was full before a flush was written, and nothing refers to the logs that it has
         begun: each try would leave as much as has found room."""
         self._log.abandon()
+        self._in_vain |= begun
+        self._remove_in_vain()
+
+    def _remove_in_vain(self) -> None:
+        """What a failing disk keeps is removed behind the next flush that works: it counts as live,
+        so nobody else would."""
+        if not self._in_vain:
+            return
         try:
-            self.reclaimer.remove(sorted(begun))
+            self.reclaimer.remove(sorted(self._in_vain))
         except OSError as error:
-            log.warning("entry logs of a failed flush stay", path=str(self.path), error=str(error))
+            path = str(self.path)
+            log.warning("entry logs of a failed flush stay for now", path=path, error=str(error))
+        else:
+            self._in_vain.clear()
 
     def _append(self, ledger_ids: list[int], entries: list[bytes]) -> list[int]:
         """Write entries to the entry log; their offsets."""
