@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-
 from magnetar.model.errors import BookieIOError
 
 TRY_AGAIN_S = 1.0
