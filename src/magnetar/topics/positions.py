@@ -4,9 +4,11 @@ A client's (-1, -1) is the earliest and (2^63 - 1, 2^63 - 1) the latest; both co
 are read as signed. Two conventions meet here:
 
 * SEEK is inclusive: the message of the id comes again (clients that want it exclusive drop it).
-* A reader's start id is exclusive: the next message comes first. With a batch index the entry may
-  hold messages that the reader wants, so reading starts at the entry itself and the client drops
-  what it has seen.
+* A reader's start id is where the client wants to go on, with or without that message: which of
+  the two it does not say, and of an entry with many messages it may want a part. So reading starts
+  at the entry itself, always, and the client drops what it does not want. (A start after the entry
+  loses the message of a reader that is inclusive, and the rest of the batch of one that names no
+  batch index, as Go's does, when it reconnects too.)
 
 In both cases what is computed is the *next position to read*.
 """
@@ -52,10 +54,4 @@ def seek_target(log: Steps, position: Position) -> Position:
 def reader_start(log: Steps, data: MessageIdData) -> Position:
     """Where a reader with that start message id reads first; may be ``EARLIEST`` or ``LATEST``."""
     position = position_of(data)
-    if position in (EARLIEST, LATEST):
-        return position
-    if data.batch_index >= 0:
-        return seek_target(log, position)
-    if position >= log.readable:
-        return LATEST
-    return log.next_position(position)
+    return position if position in (EARLIEST, LATEST) else seek_target(log, position)

@@ -16,7 +16,7 @@ from tests.interop.pulsar.helpers import (
     receive,
     texts,
 )
-from tests.interop.pulsar.services import Service
+from tests.interop.pulsar.services import MemoryService, Service
 
 EARLIEST = pulsar.MessageId.earliest
 LATEST = pulsar.MessageId.latest
@@ -69,6 +69,63 @@ def test_inclusive_of_the_latest(client: pulsar.Client, topic: str) -> None:
     reader = client.create_reader(topic, LATEST, start_message_id_inclusive=True)
     assert reader.has_message_available()
     assert read(reader, 1) == ["4"]
+
+
+@pytest.mark.parametrize("batch", [1, 10], ids=["plain", "batched"])
+@pytest.mark.parametrize("inclusive", [False, True], ids=["exclusive", "inclusive"])
+def test_from_every_id(client: pulsar.Client, topic: str, batch: int, inclusive: bool) -> None:
+    """The first, the last, and everywhere in between of entries and batches."""
+    ids = published(client, topic, 20, batch)
+    for index in (0, 1, 4, 9, 10, 11, 15, 18):
+        reader = client.create_reader(topic, ids[index], start_message_id_inclusive=inclusive)
+        first = index if inclusive else index + 1
+        assert read(reader, 20 - first) == numbers(first, 20)
+        reader.close()
+    last = client.create_reader(topic, ids[19], start_message_id_inclusive=inclusive)
+    assert last.has_message_available() is inclusive
+    if inclusive:
+        assert read(last, 1) == ["19"]
+
+
+def published(client: pulsar.Client, topic: str, count: int, batch: int) -> list[pulsar.MessageId]:
+    """Numbers in entries of ``batch`` messages (1: not batched); each message's id."""
+    producer = client.create_producer(
+        topic,
+        batching_enabled=batch > 1,
+        batching_max_messages=max(2, batch),
+        batching_max_publish_delay_ms=10_000,
+    )
+    ids: list[pulsar.MessageId] = []
+    for number in range(count):
+        producer.send_async(str(number).encode(), lambda _, sent: ids.append(sent))
+    producer.flush()
+    assert len(ids) == count
+    return ids
+
+
+@pytest.mark.parametrize("batch", [1, 10], ids=["plain", "batched"])
+@pytest.mark.parametrize("seen", [0, 4], ids=["earliest", "id"])
+def test_a_reader_that_reconnects_misses_nothing(topic: str, batch: int, seen: int) -> None:
+    service = MemoryService()
+    client = pulsar.Client(service.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        ids = published(client, topic, 20, batch)
+        place = ids[seen - 1] if seen else EARLIEST
+        reader = client.create_reader(topic, place, receiver_queue_size=3)
+        rest = numbers(seen, 20)
+        while rest:
+            assert read(reader, 1) == [rest.pop(0)]
+            if len(rest) % 3 == 0:
+                service.run(cut_connections(service))
+        assert not reader.has_message_available()
+    finally:
+        client.close()
+        service.close()
+
+
+async def cut_connections(service: MemoryService) -> None:
+    for session in list(service.broker._services.sessions):
+        session.abort()
 
 
 def test_readers_leave_no_subscription(client: pulsar.Client, topic: str, service: Service) -> None:

@@ -64,15 +64,17 @@ def test_seeks_are_inclusive_and_stay_inside(
     [
         ((-1, -1, -1), EARLIEST),
         ((2**63 - 1, 2**63 - 1, -1), LATEST),
-        ((1, 2, -1), (1, 3)),
-        ((1, 4, -1), (2, 0)),
+        ((1, 2, -1), (1, 2)),
+        ((1, 4, -1), (1, 4)),
         ((1, 2, 0), (1, 2)),
-        ((3, 1, -1), LATEST),
+        ((3, 1, -1), (3, 1)),
         ((3, 1, 3), (3, 1)),
-        ((3, 50, -1), LATEST),
+        ((3, 50, -1), (3, 2)),
+        ((0, 7, -1), (1, 0)),
+        ((2, -1, -1), (2, 0)),
     ],
 )
-def test_readers_start_after_their_id_unless_it_is_in_a_batch(
+def test_readers_start_at_the_entry_of_their_id(
     log: MemoryLog, data: tuple[int, int, int], expected: tuple[int, int]
 ) -> None:
     assert reader_start(log, message_id(*data)) == expected
@@ -85,6 +87,6 @@ def test_an_empty_log_starts_at_its_beginning() -> None:
         empty = make()
         assert seek_target(empty, EARLIEST) == (1, 0)
         assert seek_target(empty, LATEST) == (1, 0)
-        assert reader_start(empty, message_id(1, 0)) == LATEST
+        assert reader_start(empty, message_id(1, 0)) == (1, 0)
 
     asyncio.run(check())
