@@ -15,8 +15,8 @@ At the end, after all faults have healed and one more client has opened the ledg
    second writer confirms anything else under its id.
 5. *Everything can be read.* Each entry from 0 to the last is held, with the payload that the writer
    gave it, by at least Qa of the bookies that the closed metadata names for it.
-6. *Every debt is known.* When the writer closed the ledger, a bookie that the metadata names for an
-   entry holds it, or the writer knows that it is owed to it.
+6. *Every missing copy is known.* When the writer closed the ledger, a bookie that the metadata
+   names for an entry holds it, or the writer knows that the bookie is missing it.
 7. *One end.* Every client that recovered the ledger saw the same end.
 
 With every write of metadata (in ``sim.store``): a closed ledger never changes, the state only
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from magnetar.ledger.mending.owed import OwedEntries
+from magnetar.ledger.mending.missing_entries import MissingEntries
 from magnetar.model.ledger import LedgerMetadata
 from magnetar_sim.bookies import Stored
 from magnetar_sim.clients import Cluster
@@ -57,9 +57,9 @@ class Checker:
         """A client has opened the ledger and seen it closed."""
         self.ends.append(metadata)
 
-    def ended(self, undisturbed: bool, total: int, owed: OwedEntries) -> None:
+    def ended(self, undisturbed: bool, total: int, missing: MissingEntries) -> None:
         """Invariants 3 to 7. ``undisturbed``: no client but the last ever fenced the writer, who
-        knows that ``owed`` is owed."""
+        knows that ``missing`` is missing."""
         assert self.cluster is not None
         metadata = self.cluster.store.metadata
         if not metadata.closed:
@@ -74,18 +74,18 @@ class Checker:
         for entry_id in range(metadata.last_entry_id + 1):
             self._check_copies(entry_id, "part of the closed ledger")
         if undisturbed:
-            self._check_debts(metadata, owed)
+            self._check_missing(metadata, missing)
         for end in self.ends:
             if end != metadata:
                 raise SimulationError(f"recoveries end differently: {end} and {metadata}")
 
-    def _check_debts(self, metadata: LedgerMetadata, owed: OwedEntries) -> None:
+    def _check_missing(self, metadata: LedgerMetadata, missing: MissingEntries) -> None:
         assert self.cluster is not None
         for entry_id in range(metadata.last_entry_id + 1):
             for name in metadata.write_set(entry_id):
                 held = entry_id in self.cluster.bookies[name].entries
-                debts = owed.ranges(name, metadata.ledger_id)
-                if not held and not any(entry_id in debt for debt in debts):
+                known = missing.ranges(name, metadata.ledger_id)
+                if not held and not any(entry_id in ids for ids in known):
                     raise SimulationError(
                         f"{name} lacks entry {entry_id}, which the metadata names it for, and "
                         "nobody knows"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from magnetar.ledger.mending.owed import OwedEntries
+from magnetar.ledger.mending.missing_entries import MissingEntries
 from magnetar.ledger.placing.placement import (
     choose_replacements,
     replaced_fragments,
@@ -42,7 +42,7 @@ class Parts:
     lac_coverage: type[LacCoverage] = LacCoverage
     entry_vote: type[EntryVote[Stored]] = EntryVote
     recovery_scan: type[RecoveryScan[Stored]] = RecoveryScan
-    owed_entries: type[OwedEntries] = OwedEntries
+    missing_entries: type[MissingEntries] = MissingEntries
     fencing_reads: bool = True
 
 
@@ -94,7 +94,7 @@ class Appender:
         self.machine = cluster.parts.quorum_write(
             metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, first_lac
         )
-        self.owed = cluster.parts.owed_entries()
+        self.missing = cluster.parts.missing_entries()
         self.links = cluster.links()
         self._told = first_lac
         self._healing = False
@@ -179,20 +179,20 @@ class Appender:
         if not replacements:
             self._failed.clear()
             for slot in down:
-                self.owe(slot)
+                self.note_missing(slot)
                 self._send(self.machine.retry(slot))
             return
         self._healing = True
         self.change(self.machine.begin_change(replacements), replacements)
 
-    def owe(self, slot: int) -> None:
-        """What was confirmed without the slot's bookie is owed to it."""
-        self.owed.add(self.bookies[slot], self.metadata.ledger_id, self.machine.lacking(slot))
+    def note_missing(self, slot: int) -> None:
+        """The slot's bookie is missing what was confirmed without it."""
+        self.missing.add(self.bookies[slot], self.metadata.ledger_id, self.machine.lacking(slot))
 
     def changed(self, metadata: LedgerMetadata, version: int, slots: Sequence[int]) -> None:
         """The new ensemble counts from now on."""
         for slot in slots:
-            self.owe(slot)
+            self.note_missing(slot)
         self.metadata, self.version = metadata, version
         self._healing = False
         for resend in self.machine.change_succeeded(slots):
@@ -259,7 +259,7 @@ class SimWriter(Appender):
             return
         self._closing = True
         for slot in range(len(self.bookies)):
-            self.owe(slot)
+            self.note_missing(slot)
         last = self.machine.last_add_confirmed
         fragments = without_empty_tail(self.metadata.fragments, last)
         wanted = replace(self.metadata, fragments=fragments).with_close(last, last + 1)

@@ -23,7 +23,8 @@ After all faults have healed, in bounded time:
 7. *Copies that can be read.* Each entry of the closed ledger can be read from no fewer than Qa of
    the bookies that the metadata names for it, those included that no writer heard of. Bookies
    whose disks the run destroyed (fewer than Qa) are excused.
-8. *Debts are paid.* What a client owes to bookies it gives them, while no disk is destroyed.
+8. *Missing entries are copied.* A client gives bookies what they are missing, while no disk is
+   destroyed.
 9. *One end.* Every client that opened the ledger saw the same metadata.
 """
 

@@ -2,6 +2,8 @@
 
 The seed decides everything. Phases, in seconds of virtual time: faults and work until
 ``HEAL_S``; then every fault ends, and within ``PROGRESS_S`` all that must hold is there.
+
+Why: docs/adr/0049-simulation-of-whole-roles.md.
 """
 
 from __future__ import annotations
@@ -386,10 +388,10 @@ class _Run:
             await self._wait_mended()
 
     async def _wait_mended(self) -> None:
-        """Bookies that were away have got what those clients owed them that live."""
+        """Bookies that were away have got what they were missing from the clients that live."""
         for job in self.jobs:
             process, mender = job.client.process, job.client.ledgers.mender
-            await until(lambda p=process, m=mender: not p.alive or not m.owing, 0.5)  # type: ignore[misc]
+            await until(lambda p=process, m=mender: not p.alive or not m.has_missing, 0.5)  # type: ignore[misc]
 
     async def _wait_answers(self) -> None:
         """Every writer that lives has heard of every append."""

@@ -3,6 +3,8 @@
 The seed decides everything: quorums, bookies, outages, slow bookies, reordering, when the writer
 crashes or lives on as an old writer, how many clients recover at the same time and which of them
 crash. Times are in ticks; an answer takes about ten.
+
+Why: docs/adr/0043-simulation-of-the-machines.md.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def run(seed: int, parts: Parts | None = None, tracing: bool = False) -> Outcome
     failure = None
     try:
         scheduler.run()
-        ledger.checker.ended(ledger.undisturbed, ledger.total, ledger.writer.owed)
+        ledger.checker.ended(ledger.undisturbed, ledger.total, ledger.writer.missing)
     except Exception as error:  # noqa: BLE001 - whatever broke, it belongs to this seed
         failure = f"{type(error).__name__}: {error}"
     return Outcome(

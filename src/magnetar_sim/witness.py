@@ -1,6 +1,6 @@
 """A bookie under observation: what it has promised is noted, and held against what it does.
 
-Beside what ``cluster_checkers`` asks of ledgers, each bookie by itself owes its clients:
+Beside what ``cluster_checkers`` asks of ledgers, each bookie by itself promises its clients:
 
 1. *Acknowledged is there.* No bookie says that it has no such ledger, or no such entry, of one that
    it acknowledged as durable: by an add, or by a ``force`` behind an add with deferred sync.

@@ -36,7 +36,7 @@ bookie that hangs (``ledger.bookie_unsent_bytes_max``), 1 MiB unconfirmed, the s
 is being sent, two pieces of 1 MiB for the bookie that missed them, and what the allocator keeps. In
 a bookie that goes on: its write cache (twice 16 MiB) and what it reads ahead."""
 LONG_S = 10.0
-"""So long a stall leaves a debt: more than what waits in connections and sockets."""
+"""So long a stall leaves entries missing: more than what waits in connections and sockets."""
 MENDED_SOON_S = 25.0
 """Mending tries again every 15 seconds (``mending.BACKOFF_S_MAX``); a try at a
 bookie that hangs takes the add timeout, 3 seconds here."""
@@ -120,7 +120,7 @@ def assert_bounded(course: Course) -> None:
 def run_course(
     writer: WriterProcess, hanging: BookieMachine, others: Sequence[BookieMachine], stall_s: float
 ) -> Course:
-    """The writer has closed its ledger then, and owes nobody; its process is still there."""
+    """The writer has closed its ledger then, and nothing is missing; its process is still there."""
     writer.wait_confirmed(2000)
     watched = Watched(writer, others)
     before = watched.phase(min(stall_s / 2, 10))
@@ -131,7 +131,7 @@ def run_course(
     writer.close()
     rest = watched.phase(LINE_S + 5 * stall_s, lambda: writer.said("whole") is not None)
     assert writer.said("whole"), rest
-    assert stall_s < LONG_S or beside.mended + rest.mended > 0, "nothing was owed to it"
+    assert stall_s < LONG_S or beside.mended + rest.mended > 0, "it was missing nothing"
     return Course(before, during, beside, rest)
 
 
@@ -183,7 +183,7 @@ def test_a_bookie_that_hangs_for_a_minute_or_more(
     hangs_and_comes_back(start_cluster(3), tmp_path, STALL_S, BYTES, counts, REST_S)
 
 
-def test_a_writer_killed_while_it_owes_leaves_qa_copies_and_a_line_in_its_log(
+def test_a_writer_killed_while_a_bookie_is_missing_entries_leaves_qa_copies_and_a_line_in_its_log(
     start_cluster: Callable[[int], Cluster], tmp_path: Path, counts: Counts
 ) -> None:
     """What a bookie missed is known to the writer alone, so it stays missing; the log has where it
@@ -194,11 +194,11 @@ def test_a_writer_killed_while_it_owes_leaves_qa_copies_and_a_line_in_its_log(
         writer.wait_confirmed(1000)
         hanging = cluster.bookies[0]
         hanging.role.pause()
-        owed = writer.wait_for(r".*bookie lacks confirmed entries.* first_entry=(\d+) .*")
+        missing = writer.wait_for(r".*bookie lacks confirmed entries.* first_entry=(\d+) .*")
         writer.wait_confirmed(1000)
     finally:
         writer.kill()
-    assert f"bookie={hanging.bookie_id} " in owed[0]
+    assert f"bookie={hanging.bookie_id} " in missing[0]
     hanging.role.resume()
 
     async def judged() -> tuple[int, list[int]]:
@@ -212,8 +212,8 @@ def test_a_writer_killed_while_it_owes_leaves_qa_copies_and_a_line_in_its_log(
             return last, [entry_id for entry_id in range(last + 1) if found[entry_id] < 3]
 
     last, short = asyncio.run(judged())
-    assert all(entry_id >= int(owed[1]) for entry_id in short)
+    assert all(entry_id >= int(missing[1]) for entry_id in short)
     counts(
         f"{writer.confirmed} confirmed, {last + 1} recovered: lost 0; {len(short)} on two bookies "
-        f"only, the first of them {short[:1]}, owed from {owed[1]} on as the log says"
+        f"only, the first of them {short[:1]}, missing from {missing[1]} on as the log says"
     )

@@ -90,7 +90,7 @@ async def write(metadata_url: str, quorums: tuple[int, int, int], size: int, res
         await load.stop()
         if load.error is None:
             say("closed", (await writer.close()).last_entry_id)
-            while one.ledgers.mender.owing:  # noqa: ASYNC110 - nobody tells when it is done
+            while one.ledgers.mender.has_missing:  # noqa: ASYNC110 - nobody tells when it is done
                 await asyncio.sleep(0.1)
             say("mended", one.ledgers.mender.mended_entries)
             say("whole")

@@ -209,7 +209,7 @@ class Run:
         """Liveness: with everybody back, each bookie holds all that the metadata names it for,
         also what was confirmed without it."""
         assert self.writer is not None
-        await until(lambda: not self.cluster.client.mender.owing, 120)
+        await until(lambda: not self.cluster.client.mender.has_missing, 120)
         metadata = self.cluster.metadata(self.writer.ledger_id)
         for entry_id in range(metadata.last_entry_id + 1):
             for name in metadata.write_set(entry_id):

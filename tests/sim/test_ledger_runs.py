@@ -20,9 +20,9 @@ from tests.sim.mutants.broken_machines import (
     ConfirmsOutOfOrder,
     CountsReplacedBookies,
     DoesNotSendAgain,
-    ForgetsDebts,
+    ForgetsWhatIsMissing,
     KeepsAcknowledgements,
-    KeepsOneDebt,
+    KeepsTheLatestOnly,
     OneCopyIsEnough,
     OneNegativeIsEnough,
     StartsInAnEarlierFragment,
@@ -78,8 +78,8 @@ PLANTED = {
     "one negative is enough": Parts(entry_vote=OneNegativeIsEnough),
     "starts in an earlier fragment": Parts(lac_coverage=StartsInAnEarlierFragment),
     "recovery reads do not fence": Parts(fencing_reads=False),
-    "forgets debts": Parts(quorum_write=ForgetsDebts),
-    "keeps one debt": Parts(owed_entries=KeepsOneDebt),
+    "forgets what is missing": Parts(quorum_write=ForgetsWhatIsMissing),
+    "keeps the latest only": Parts(missing_entries=KeepsTheLatestOnly),
 }
 
 

@@ -5,8 +5,8 @@ appends, a ``LedgerReader`` reads from any replica, a ``TailingReader`` follows 
 ``magnetar.ledger.sync`` is the same for scripts. The guide is docs/ledger-library.md.
 
 Inside: ``writer`` appends (``quorum_write`` decides), ``recovery`` takes a ledger over
-(``recovery_plan`` decides), ``mending`` makes ledgers whole (``owed`` decides), ``placement``
-chooses bookies. ``bookies`` is the seam to them.
+(``recovery_plan`` decides), ``mending`` makes ledgers whole (``missing_entries`` decides),
+``placement`` chooses bookies. ``bookies`` is the seam to them.
 """
 
 from magnetar.config import LedgerConfig

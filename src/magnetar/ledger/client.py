@@ -81,7 +81,7 @@ class LedgerClient:
 
     @property
     def mender(self) -> Mender:
-        """Gives bookies what they missed; tells whether something is owed."""
+        """Gives bookies what they missed; tells whether they are missing any."""
         return self._context.mender
 
     async def create(

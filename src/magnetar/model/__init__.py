@@ -1,1 +1,1 @@
-"""Frozen values that every room shares, and the one error tree. Standard library only."""
+"""Frozen values that every package shares, and the one error tree. Standard library only."""

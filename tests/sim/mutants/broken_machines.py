@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from magnetar.ledger.mending.owed import OwedEntries
+from magnetar.ledger.mending.missing_entries import MissingEntries
 from magnetar.ledger.recovering.recovery_plan import Decision, EntryVote, LacCoverage
 from magnetar.ledger.writing.quorum_write import (
     FailureKind,
@@ -102,15 +102,15 @@ class GoesOnFenced(QuorumWrite):
         return super().failed(slot, epoch, FailureKind.UNAVAILABLE)
 
 
-class ForgetsDebts(QuorumWrite):
-    """What was confirmed without a bookie is owed to nobody once it is tried again."""
+class ForgetsWhatIsMissing(QuorumWrite):
+    """What was confirmed without a bookie is forgotten once it is tried again."""
 
     def lacking(self, slot: int) -> range:
         return range(0) if self._down[slot] else super().lacking(slot)
 
 
-class KeepsOneDebt(OwedEntries):
-    """The latest debt of a bookie takes the place of the one before."""
+class KeepsTheLatestOnly(MissingEntries):
+    """What a bookie is missing takes the place of what was noted before."""
 
     def add(self, bookie_id: BookieId, ledger_id: int, entry_ids: range) -> None:
         if entry_ids:

@@ -140,7 +140,7 @@ def _follows_without_fragments() -> AbstractContextManager[None]:
     return replaced((TailingReader, "_keep_metadata", keep))
 
 
-def _pays_no_debt() -> AbstractContextManager[None]:
+def _copies_nothing() -> AbstractContextManager[None]:
     """What a bookie missed is never given to it."""
 
     async def mend(self: Any, bookie_id: BookieId, ledger_id: int) -> None: ...
@@ -168,7 +168,7 @@ CLIENTS = (
     _mutant("another's close counts as one's own", "rule 5", _close_taken_for_ours),
     _mutant("entries tell what is not confirmed", "rule 2", _tells_what_is_not_confirmed),
     _mutant("what is taken counts as durable", "deferred sync", _taken_counts_as_durable),
-    _mutant("what a bookie is owed is not given to it", "", _pays_no_debt),
+    _mutant("what a bookie is missing is not given to it", "", _copies_nothing),
     _mutant("a follower forgets a change that it could not read", "", _forgets_an_unread_change),
     _mutant("a follower never looks at the metadata again", "", _never_looks_again),
     _mutant("a follower does not see where a fragment begins", "", _follows_without_fragments),

@@ -1,4 +1,4 @@
-"""Who is late: owes acknowledgements and has not moved for the timeout."""
+"""Who is late: has answers to give and has not moved for the timeout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_slot_is_late_when_it_owes_and_stands_still() -> None:
     machine.acknowledged(0, range(4), 0)
     machine.acknowledged(1, range(2), 0)
     assert deadlines.late_slots(109.0) == []
-    assert deadlines.late_slots(111.0) == [2]  # 0 owes nothing, 1 has moved since 101
+    assert deadlines.late_slots(111.0) == [2]  # 0 has answered all, 1 has moved since 101
     assert deadlines.late_slots(119.0) == [1, 2]
     machine.failed(2, 0, FailureKind.UNAVAILABLE)
     assert deadlines.late_slots(119.0) == [1]

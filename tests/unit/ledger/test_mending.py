@@ -48,7 +48,7 @@ def test_the_ledger_is_whole_after_the_bookie_is_back(
             setattr(away, fault, False)
             await append_steadily(writer, outcomes, 300, 50)
             await until(lambda: whole(cluster, writer.ledger_id, 350), 60)
-            await until(lambda: not cluster.client.mender.owing, 60)
+            await until(lambda: not cluster.client.mender.has_missing, 60)
             assert len(cluster.metadata(writer.ledger_id).fragments) == 1
             await writer.close()
         await cluster.client.close()
@@ -70,10 +70,10 @@ def test_a_ledger_closed_without_the_bookie_is_made_whole_later() -> None:
                 await writer.close()
                 ledgers.append(writer.ledger_id)
         await asyncio.sleep(40)
-        assert cluster.client.mender.owing
+        assert cluster.client.mender.has_missing
         away.down = False
         await until(lambda: all(whole(cluster, each, 20) for each in ledgers), 60)
-        await until(lambda: not cluster.client.mender.owing, 60)
+        await until(lambda: not cluster.client.mender.has_missing, 60)
         await cluster.client.close()
 
     run_virtual(run())
@@ -92,7 +92,7 @@ def test_a_replaced_bookie_gets_the_entries_of_its_own_fragment_only() -> None:
             assert boundary > 0
             away.silent = False
             await until(lambda: whole(cluster, writer.ledger_id, 100), 60)
-            await until(lambda: not cluster.client.mender.owing, 60)
+            await until(lambda: not cluster.client.mender.has_missing, 60)
             assert sorted(away.entries[writer.ledger_id]) == list(range(boundary))
         await cluster.client.close()
 
@@ -112,7 +112,7 @@ def test_a_late_answer_is_no_debt() -> None:
             late.answer_held_back()
             adds = len(late.adds)
             await asyncio.sleep(5)
-            assert not cluster.client.mender.owing
+            assert not cluster.client.mender.has_missing
             assert len(late.adds) == adds
         await cluster.client.close()
 
@@ -129,9 +129,9 @@ def test_a_deleted_ledger_is_owed_to_nobody() -> None:
             await outcomes.wait(5)
             await writer.close()
         await asyncio.sleep(1)
-        assert cluster.client.mender.owing
+        assert cluster.client.mender.has_missing
         await cluster.client.delete(writer.ledger_id)
-        await until(lambda: not cluster.client.mender.owing, 60)
+        await until(lambda: not cluster.client.mender.has_missing, 60)
         await cluster.client.close()
 
     run_virtual(run())
@@ -170,13 +170,13 @@ def test_a_fence_does_not_keep_a_confirmed_entry_out() -> None:
             outcomes = Outcomes()
             writer.append(payloads(0, 20), outcomes)
             await outcomes.wait(20)
-            await asyncio.sleep(0.1)  # it was tried again, so something is owed
+            await asyncio.sleep(0.1)  # it was tried again, so it is missing something
             await cluster.new_client().open(writer.ledger_id)
             await writer.abandon()
         away.fenced.add(writer.ledger_id)
         away.down = False
         await until(lambda: whole(cluster, writer.ledger_id, 20), 60)
-        await until(lambda: not cluster.client.mender.owing, 60)
+        await until(lambda: not cluster.client.mender.has_missing, 60)
         await cluster.client.close()
 
     run_virtual(run())
@@ -193,7 +193,7 @@ def test_the_log_has_the_beginning_and_the_end_of_a_debt() -> None:
             await append_steadily(writer, outcomes, 10, 300)
             away.down = False
             await until(lambda: whole(cluster, writer.ledger_id, 310), 60)
-            await until(lambda: not cluster.client.mender.owing, 60)
+            await until(lambda: not cluster.client.mender.has_missing, 60)
         await cluster.client.close()
 
     with capture_logs() as said:
@@ -237,7 +237,7 @@ def test_nothing_is_owed_for_entries_that_are_not_the_bookies_own() -> None:
         async with opened(cluster) as writer:
             await writer.add(payloads(0, 1))
             await writer.close()
-        assert not cluster.client.mender.owing
+        assert not cluster.client.mender.has_missing
         await cluster.client.close()
 
     with capture_logs() as said:
@@ -261,7 +261,7 @@ def test_a_ledger_that_nobody_can_read_does_not_keep_the_next_from_being_mended(
             del cluster.bookie(name).entries[ledger_ids[0]]
         away.down = False
         await until(lambda: whole(cluster, ledger_ids[1], 5), 60)
-        assert cluster.client.mender.owing  # the other is not forgotten
+        assert cluster.client.mender.has_missing  # the other is not forgotten
         await cluster.client.close()
 
     run_virtual(run())

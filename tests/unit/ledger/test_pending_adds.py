@@ -103,35 +103,37 @@ def test_every_id_of_every_add_comes_back_once_and_to_the_oldest() -> None:
     for seed in range(300):
         rng = random.Random(seed)
         adds = PendingAdds()
-        owed: list[tuple[int, int, AddDone]] = []  # ledger, entry id, whose; oldest first
+        awaited: list[tuple[int, int, AddDone]] = []  # ledger, entry id, whose; oldest first
         for step in range(60):
             ledger = rng.randrange(2)
             if rng.random() < 0.5:
                 start = rng.randrange(10)
                 ids = range(start, start + rng.randint(1, 5))
                 each = add(ids if rng.random() < 0.5 else list(ids), float(step + 10))
-                owed += [(ledger, entry_id, each[1]) for entry_id in ids]
+                awaited += [(ledger, entry_id, each[1]) for entry_id in ids]
                 adds.add(ledger, each)
             elif rng.random() < 0.8:
-                waiting = [entry_id for of, entry_id, _ in owed if of == ledger]
+                waiting = [entry_id for of, entry_id, _ in awaited if of == ledger]
                 ids_back = waiting[: rng.randint(0, 8)]
                 if rng.random() < 0.3:
                     rng.shuffle(ids_back)
-                expected = [_take(owed, ledger, entry_id) for entry_id in ids_back]
+                expected = [_take(awaited, ledger, entry_id) for entry_id in ids_back]
                 groups = adds.answered(ledger, ids_back)
                 found = [(done, entry_id) for done, ids in groups for entry_id in ids]
                 assert found == expected, f"seed {seed}"
             else:
                 for (done, ids), _ in adds.expired(float(step)):
                     for entry_id in ids:
-                        owed.remove(next(o for o in owed if o[1:] == (entry_id, done)))
+                        awaited.remove(next(o for o in awaited if o[1:] == (entry_id, done)))
         left = Counter((done, entry_id) for done, ids in adds.drain() for entry_id in ids)
-        assert left == Counter((done, entry_id) for _, entry_id, done in owed), f"seed {seed}"
+        assert left == Counter((done, entry_id) for _, entry_id, done in awaited), f"seed {seed}"
         assert not adds
 
 
-def _take(owed: list[tuple[int, int, AddDone]], ledger: int, entry_id: int) -> tuple[AddDone, int]:
+def _take(
+    awaited: list[tuple[int, int, AddDone]], ledger: int, entry_id: int
+) -> tuple[AddDone, int]:
     """The oldest add of the entry is answered."""
-    oldest = next(each for each in owed if each[:2] == (ledger, entry_id))
-    owed.remove(oldest)
+    oldest = next(each for each in awaited if each[:2] == (ledger, entry_id))
+    awaited.remove(oldest)
     return oldest[2], entry_id

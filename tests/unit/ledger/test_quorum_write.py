@@ -55,10 +55,10 @@ def test_striped_write_sets() -> None:
     assert machine.acknowledged(0, [0, 2, 3, 5], 0) == -1
     assert machine.acknowledged(1, [0, 1], 0) == 0
     assert machine.acknowledged(2, [1, 2, 4, 5], 0) == 2
-    assert machine.owes(1)
-    assert not machine.owes(2)
+    assert machine.awaits(1)
+    assert not machine.awaits(2)
     assert machine.acknowledged(1, [3, 4], 0) == 5
-    assert not machine.owes(1)
+    assert not machine.awaits(1)
 
 
 def test_answers_of_a_replaced_bookie_do_not_count() -> None:
@@ -203,21 +203,21 @@ def test_random_histories_agree_with_the_model(quorums: tuple[int, int, int], se
     rng = random.Random(f"{quorums}{seed}")
     machine, model = QuorumWrite(*quorums), Model(*quorums)
     size = quorums[0]
-    owed: dict[int, list[int]] = {slot: [] for slot in range(size)}
+    unanswered: dict[int, list[int]] = {slot: [] for slot in range(size)}
     replacing: list[int] = []
     for _ in range(400):
-        _step(rng, machine, model, owed, replacing)
+        _step(rng, machine, model, unanswered, replacing)
         assert machine.last_add_confirmed == model.advance()
         assert machine.last_add_pushed == len(model.acks) - 1
     for slot in machine.down_slots():  # heal, and everything is confirmed
         if machine.state is WriteState.CHANGING:
             machine.change_abandoned()
             model.changing = False
-        owed[slot] = list(machine.retry(slot).entry_ids)
+        unanswered[slot] = list(machine.retry(slot).entry_ids)
     if machine.state is WriteState.CHANGING:
         machine.change_abandoned()
     for slot in range(size):
-        machine.acknowledged(slot, owed[slot], machine.epoch(slot))
+        machine.acknowledged(slot, unanswered[slot], machine.epoch(slot))
     assert machine.last_add_confirmed == machine.last_add_pushed
 
 
@@ -225,10 +225,10 @@ def _step(
     rng: random.Random,
     machine: QuorumWrite,
     model: Model,
-    owed: dict[int, list[int]],
+    unanswered: dict[int, list[int]],
     replacing: list[int],
 ) -> None:
-    slot = rng.randrange(len(owed))
+    slot = rng.randrange(len(unanswered))
     action = rng.random()
     if action < 0.35:
         first = machine.pushed(count := rng.randint(1, 8))
@@ -236,21 +236,21 @@ def _step(
             model.acks.append(set())
             for member in sorted(model.write_set(entry_id)):
                 if machine.up(member):
-                    owed[member].append(entry_id)
+                    unanswered[member].append(entry_id)
     elif action < 0.85:
-        _acknowledge(rng, machine, model, owed, slot)
+        _acknowledge(rng, machine, model, unanswered, slot)
     elif action < 0.9 and machine.up(slot):
         assert machine.failed(slot, machine.epoch(slot), GONE) is Verdict.CHANGE
-        owed[slot] = []
+        unanswered[slot] = []
     elif machine.state is WriteState.CHANGING:
         model.changing = False
         for resend in machine.change_succeeded(replacing):
             for acks in model.acks[model.lac + 1 :]:
                 acks.discard(resend.slot)
-            owed[resend.slot] = list(resend.entry_ids)
+            unanswered[resend.slot] = list(resend.entry_ids)
     elif down := machine.down_slots():
         if rng.random() < 0.5:
-            owed[down[0]] = list(machine.retry(down[0]).entry_ids)
+            unanswered[down[0]] = list(machine.retry(down[0]).entry_ids)
         else:
             replacing[:] = down[: rng.randint(1, len(down))]
             assert machine.begin_change(replacing) == model.lac + 1
@@ -258,14 +258,18 @@ def _step(
 
 
 def _acknowledge(
-    rng: random.Random, machine: QuorumWrite, model: Model, owed: dict[int, list[int]], slot: int
+    rng: random.Random,
+    machine: QuorumWrite,
+    model: Model,
+    unanswered: dict[int, list[int]],
+    slot: int,
 ) -> None:
-    if not owed[slot]:
+    if not unanswered[slot]:
         return
-    count = rng.randint(1, len(owed[slot]))
+    count = rng.randint(1, len(unanswered[slot]))
     if rng.random() < 0.2:
-        rng.shuffle(owed[slot])
-    answered, owed[slot] = owed[slot][:count], owed[slot][count:]
+        rng.shuffle(unanswered[slot])
+    answered, unanswered[slot] = unanswered[slot][:count], unanswered[slot][count:]
     if rng.random() < 0.1:  # an answer of an older epoch changes nothing
         machine.acknowledged(slot, answered, machine.epoch(slot) - 1)
     machine.acknowledged(slot, answered, machine.epoch(slot))

@@ -50,15 +50,15 @@ class PendingAdds:
         adds = self._ledgers.get(ledger_id)
         if adds is None:
             return ()
-        owed, done, _ = adds[0]
+        awaited, done, _ = adds[0]
         if (
             len(adds) == 1
-            and len(owed) == len(entry_ids)
-            and owed[0] == entry_ids[0]
-            and (len(owed) == 1 or list(owed) == entry_ids)
+            and len(awaited) == len(entry_ids)
+            and awaited[0] == entry_ids[0]
+            and (len(awaited) == 1 or list(awaited) == entry_ids)
         ):
             del self._ledgers[ledger_id]  # with many ledgers nearly every answer ends here
-            return [(done, owed)]
+            return [(done, awaited)]
         groups, at = _answered_in_order(adds, entry_ids)
         for entry_id in entry_ids[at:]:
             _answered_one(adds, entry_id, groups)
@@ -90,18 +90,18 @@ def _answered_in_order(adds: list[Add], entry_ids: list[int]) -> tuple[list[Answ
     groups: list[Answered] = []
     at = whole = 0
     left = len(entry_ids)
-    for owed, done, deadline_s in adds:
-        count = len(owed)
-        if not left or owed[0] != entry_ids[at]:
+    for awaited, done, deadline_s in adds:
+        count = len(awaited)
+        if not left or awaited[0] != entry_ids[at]:
             break
         if count > left:
-            owed, rest = owed[:left], owed[left:]
+            awaited, rest = awaited[:left], awaited[left:]
             count = left
         else:
             rest = ()
-        if count > 1 and list(owed) != entry_ids[at : at + count]:
+        if count > 1 and list(awaited) != entry_ids[at : at + count]:
             break
-        groups.append((done, owed))
+        groups.append((done, awaited))
         at += count
         left -= count
         if rest:
@@ -114,9 +114,9 @@ def _answered_in_order(adds: list[Add], entry_ids: list[int]) -> tuple[list[Answ
 
 def _answered_one(adds: list[Add], entry_id: int, groups: list[Answered]) -> None:
     """Take one id from the oldest add that has it, if any."""
-    for index, (owed, done, deadline_s) in enumerate(adds):
-        if entry_id in owed:
-            left = [each for each in owed if each != entry_id]
+    for index, (awaited, done, deadline_s) in enumerate(adds):
+        if entry_id in awaited:
+            left = [each for each in awaited if each != entry_id]
             if left:
                 adds[index] = (left, done, deadline_s)
             else:

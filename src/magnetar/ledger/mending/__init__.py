@@ -1,1 +1,1 @@
-"""What bookies that were away are owed, and how they get it."""
+"""Confirmed entries that bookies are missing since they were away, and how they get them."""

@@ -1,10 +1,10 @@
 """Gives bookies that were away what was confirmed without them: makes a ledger whole again.
 
-One task per client, running only while something is owed (``owed``). For each bookie and
-ledger: read the owed entries from the other replicas, a piece at a time, and add them to the
-bookie as they are. A bookie that refuses because the ledger is fenced, or because it takes no new
-entries, gets them marked as recovery: neither must keep a confirmed entry out. (Plain adds cost
-both sides less.)
+One task per client, running only while some bookie is missing entries (``missing_entries``). For
+each bookie and ledger: read the missing entries from the other replicas, a piece at a time, and add
+them to the bookie as they are. A bookie that refuses because the ledger is fenced, or because it
+takes no new entries, gets them marked as recovery: neither must keep a confirmed entry out. (Plain
+adds cost both sides less.)
 
 Rules:
 
@@ -16,9 +16,10 @@ Rules:
 * A ledger that nobody can read now is passed over, and its turn comes again.
 * A bookie that does not answer is tried again after ``BACKOFF_S``, doubling to ``BACKOFF_S_MAX``.
 
-Debts live as long as the client; the log has the beginning and the end of each, and what a client
-still owes when it is closed. What a process owed when it ended is for re-replication to find and
-repair. Why so, and what that means: docs/adr/0044-copies-for-slow-bookies.md.
+What is missing is known as long as the client lives; its log has the beginning and the end of each
+case, and what is left when it is closed. What was missing when a process ended is for
+re-replication to find and repair. Why so, and what that means:
+docs/adr/0044-copies-for-slow-bookies.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import structlog
 from magnetar.config import LedgerConfig
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddFlag, BookiePool
-from magnetar.ledger.mending.owed import OwedEntries
+from magnetar.ledger.mending.missing_entries import MissingEntries
 from magnetar.ledger.reading.read_order import ReadPolicy
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.model.entry import Entry
@@ -75,7 +76,7 @@ class Mender:
         self._pool = pool
         self._config = config
         self._policy = policy
-        self._owed = OwedEntries()
+        self._missing = MissingEntries()
         self._scope = TaskScope("mending")
         self._running = False
         self._closed = False
@@ -84,28 +85,30 @@ class Mender:
         """Entries copied to bookies that lacked them, since the start."""
 
     @property
-    def owing(self) -> bool:
+    def has_missing(self) -> bool:
         """Whether some bookie is known to lack confirmed entries, or has yet to be looked at."""
-        return bool(self._owed or self._timers)
+        return bool(self._missing or self._timers)
 
-    def owes(self, bookie_id: BookieId, ledger_id: int, entry_ids: range) -> None:
+    def note_missing(self, bookie_id: BookieId, ledger_id: int, entry_ids: range) -> None:
         """``bookie_id`` may lack some of these confirmed entries."""
         if not entry_ids or self._closed:
             return
-        if not self._owed.ranges(bookie_id, ledger_id):
+        if not self._missing.ranges(bookie_id, ledger_id):
             log.info(
-                "bookie lacks confirmed entries; they are owed to it",
+                "bookie lacks confirmed entries; they are missing to it",
                 bookie=bookie_id,
                 ledger=ledger_id,
                 first_entry=entry_ids[0],
             )
-        dropped = self._owed.dropped
-        self._owed.add(bookie_id, ledger_id, entry_ids)
-        if self._owed.dropped > dropped:
-            log.warning("too much is owed; the oldest debt is forgotten", dropped=dropped + 1)
+        dropped = self._missing.dropped
+        self._missing.add(bookie_id, ledger_id, entry_ids)
+        if self._missing.dropped > dropped:
+            log.warning(
+                "too much is missing; the oldest record of it is dropped", dropped=dropped + 1
+            )
         if not self._running:
             self._running = True
-            self._scope.spawn(self._run(), "owed entries")
+            self._scope.spawn(self._run(), "missing entries")
 
     def look_later(self, delay_s: float, look: Callable[[], None]) -> None:
         """Call ``look`` after ``delay_s``, unless this is closed before: a bookie that is only
@@ -121,7 +124,7 @@ class Mender:
         self._timers[timer] = look
 
     async def close(self) -> None:
-        """Stop mending; what is still owed goes to the log, as nobody else knows. Idempotent."""
+        """Stop mending; what is still missing goes to the log, as nobody else knows. Idempotent."""
         if self._closed:
             return
         for timer, look in self._timers.items():
@@ -130,15 +133,15 @@ class Mender:
         self._timers.clear()
         self._closed = True
         await self._scope.close()
-        for bookie_id in self._owed.bookies():
-            ledger_ids = self._owed.ledgers(bookie_id)
+        for bookie_id in self._missing.bookies():
+            ledger_ids = self._missing.ledgers(bookie_id)
             log.warning(
                 "the client ends before the bookie got what it lacks: these ledgers stay short of "
                 "copies until they are replicated again",
                 bookie=bookie_id,
                 ledgers=ledger_ids[:LOGGED_MAX],
                 ledger_count=len(ledger_ids),
-                entries_at_most=self._owed.entries(bookie_id),
+                entries_at_most=self._missing.entries(bookie_id),
             )
 
     # -- the task -----------------------------------------------------------------------------
@@ -146,10 +149,10 @@ class Mender:
     async def _run(self) -> None:
         backoff_s = BACKOFF_S
         try:
-            while self._owed:
+            while self._missing:
                 before = self.mended_entries
                 await asyncio.sleep(backoff_s)
-                for bookie_id in self._owed.bookies():
+                for bookie_id in self._missing.bookies():
                     await self._mend_bookie(bookie_id)
                 moved = self.mended_entries > before
                 backoff_s = BACKOFF_S if moved else min(2 * backoff_s, BACKOFF_S_MAX)
@@ -157,16 +160,16 @@ class Mender:
             self._running = False
 
     async def _mend_bookie(self, bookie_id: BookieId) -> None:
-        """Everything owed to one bookie that can be read, until it refuses."""
+        """Everything missing to one bookie that can be read, until it refuses."""
         try:
-            for ledger_id in self._owed.ledgers(bookie_id):
+            for ledger_id in self._missing.ledgers(bookie_id):
                 before = self.mended_entries
                 try:
                     await self._mend_ledger(bookie_id, ledger_id)
                 except (LedgerError, NoEntryError, MetadataFormatError) as error:  # not to be read
                     log.debug("cannot mend now", ledger=ledger_id, error=str(error))
                     continue
-                if not self._owed.ranges(bookie_id, ledger_id):
+                if not self._missing.ranges(bookie_id, ledger_id):
                     log.info(
                         "bookie lacks nothing of the ledger any more",
                         bookie=bookie_id,
@@ -180,55 +183,62 @@ class Mender:
         try:
             metadata, _ = await self._manager.read(ledger_id)
         except NoSuchLedgerError:
-            self._owed.forget(ledger_id)
+            self._missing.forget(ledger_id)
             return
         if metadata.state is LedgerState.IN_RECOVERY:
             return
-        for owed in self._owed.ranges(bookie_id, ledger_id):
-            last = owed[-1]
+        for missing in self._missing.ranges(bookie_id, ledger_id):
+            last = missing[-1]
             if metadata.closed:
                 last = min(last, metadata.last_entry_id)
-            await self._mend_range(bookie_id, metadata, range(owed.start, last + 1))
-            self._owed.settled(bookie_id, ledger_id, owed)
+            await self._mend_range(bookie_id, metadata, range(missing.start, last + 1))
+            self._missing.copied(bookie_id, ledger_id, missing)
 
-    async def _mend_range(self, bookie_id: BookieId, metadata: LedgerMetadata, owed: range) -> None:
+    async def _mend_range(
+        self, bookie_id: BookieId, metadata: LedgerMetadata, missing: range
+    ) -> None:
         digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
         reader = LedgerReader(
-            metadata, owed[-1] if owed else -1, self._pool, self._config, self._policy, bookie_id
+            metadata,
+            missing[-1] if missing else -1,
+            self._pool,
+            self._config,
+            self._policy,
+            bookie_id,
         )
         flags = AddFlag.NONE
-        coming = self._read_ahead(reader, bookie_id, owed)
+        coming = self._read_ahead(reader, bookie_id, missing)
         try:
             while coming is not None:
                 found = await coming
                 if isinstance(found, MagnetarError):
                     raise found
                 read = range(found[0].entry_id, found[-1].entry_id + 1)
-                coming = self._read_ahead(reader, bookie_id, range(read.stop, owed.stop))
+                coming = self._read_ahead(reader, bookie_id, range(read.stop, missing.stop))
                 own = [entry for entry in found if bookie_id in metadata.write_set(entry.entry_id)]
                 if own:
                     flags = await self._add(
                         bookie_id, metadata.ledger_id, digest.master_key, own, flags
                     )
-                self._owed.settled(bookie_id, metadata.ledger_id, read)
+                self._missing.copied(bookie_id, metadata.ledger_id, read)
         finally:
             if coming is not None:
                 coming.cancel()
 
     def _read_ahead(
-        self, reader: LedgerReader, bookie_id: BookieId, owed: range
+        self, reader: LedgerReader, bookie_id: BookieId, missing: range
     ) -> asyncio.Task[list[Entry] | MagnetarError] | None:
-        """Begin to read the next piece of ``owed``; None if nothing of it is the bookie's."""
+        """Begin to read the next piece of ``missing``; None if nothing of it is the bookie's."""
         metadata = reader.metadata
-        while owed and bookie_id not in metadata.fragment_of(owed.start).bookies:
-            owed = owed[reader.fragment_end(owed.start) + 1 - owed.start :]
-        if not owed:
+        while missing and bookie_id not in metadata.fragment_of(missing.start).bookies:
+            missing = missing[reader.fragment_end(missing.start) + 1 - missing.start :]
+        if not missing:
             return None
-        count = min(PIECE_ENTRIES, len(owed))
+        count = min(PIECE_ENTRIES, len(missing))
 
         async def read() -> list[Entry] | MagnetarError:
             try:
-                return await reader.read(owed.start, count, PIECE_BYTES)
+                return await reader.read(missing.start, count, PIECE_BYTES)
             except MagnetarError as error:
                 return error
 

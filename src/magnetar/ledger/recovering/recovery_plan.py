@@ -19,15 +19,7 @@ Rules (BookKeeper's, see ADR 0041). An entry that was acknowledged is on at leas
 * Many entries are voted on at once (``VotingWindow``), and a bookie answers for a run of them, but
   a run says "no" of its first entry only: each of the others is asked for again.
 
-Transitions of an entry's vote::
-
-    answers so far                                   decision
-    -----------------------------------------------  --------
-    a copy                                           FOUND
-    (Qw - Qa) + 1 negatives, no copy                 ABSENT
-    all Qw answered, no copy, too few negatives      UNKNOWN
-    too many unknowns for either                     PENDING until all have answered
-    otherwise                                        PENDING
+How an entry's vote is decided is data: ``VOTE_RULES`` below, shown in docs/machines.md.
 """
 
 from __future__ import annotations
@@ -35,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from magnetar.model.ids import NO_ENTRY, BookieId
 from magnetar.model.ledger import LedgerMetadata
@@ -48,6 +40,42 @@ class Decision(Enum):
     FOUND = "found"
     ABSENT = "absent"
     UNKNOWN = "unknown"
+
+
+class Tally(NamedTuple):
+    """The answers to an entry's vote so far."""
+
+    copies: int
+    negatives: int
+    answers: int
+    negatives_needed: int
+    write_quorum: int
+
+
+class VoteRule(NamedTuple):
+    """``decision`` stands when ``holds``; of several rules the first counts."""
+
+    when: str
+    holds: Callable[[Tally], bool]
+    decision: Decision
+
+
+VOTE_RULES: Final = (
+    VoteRule("a sound copy", lambda tally: tally.copies > 0, Decision.FOUND),
+    VoteRule(
+        "no copy, (Qw - Qa) + 1 negatives",
+        lambda tally: tally.negatives >= tally.negatives_needed,
+        Decision.ABSENT,
+    ),
+    VoteRule(
+        "no copy, too few negatives, all Qw bookies answered or failed",
+        lambda tally: tally.answers == tally.write_quorum,
+        Decision.UNKNOWN,
+    ),
+    VoteRule("otherwise", lambda _: True, Decision.PENDING),
+)
+"""One copy decides at once. An entry is never called absent for lack of answers: a bookie that is
+silent may be the one that holds it."""
 
 
 def negatives_needed(write_quorum: int, ack_quorum: int) -> int:
@@ -113,8 +141,7 @@ class EntryVote(Generic[T]):
         """A bookie holds a sound copy."""
         if self.decision is Decision.PENDING:
             self.copy = copy
-            self.decision = Decision.FOUND
-        return self.decision
+        return self._answered()
 
     def negative(self) -> Decision:
         """A bookie is certain that it holds no such entry; it is fenced, so it never will."""
@@ -132,11 +159,9 @@ class EntryVote(Generic[T]):
         return self.decision
 
     def _conclude(self) -> Decision:
-        if self._negatives >= self._needed:
-            return Decision.ABSENT
-        if self._answers == self._write_quorum:
-            return Decision.UNKNOWN
-        return Decision.PENDING
+        copies = 0 if self.copy is None else 1
+        tally = Tally(copies, self._negatives, self._answers, self._needed, self._write_quorum)
+        return next(rule.decision for rule in VOTE_RULES if rule.holds(tally))
 
 
 class RecoveryScan(Generic[T]):

@@ -1,7 +1,7 @@
 """Which bookies let a writer wait too long.
 
 Owns no timer: the writer asks now and then. One number per slot instead of one per request: a
-slot is late when it owes acknowledgements and its mark has not moved for ``timeout_s``.
+slot is late when acknowledgements of it are awaited and its mark has not moved for ``timeout_s``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AddDeadlines:
     def _late(self, slot: int, now_s: float) -> bool:
         machine = self._machine
         mark = machine.mark(slot)
-        if mark != self._marks[slot] or not machine.up(slot) or not machine.owes(slot):
+        if mark != self._marks[slot] or not machine.up(slot) or not machine.awaits(slot):
             self._marks[slot] = mark
             self._moved_at_s[slot] = now_s
             return False

@@ -11,13 +11,15 @@ One task per writer, running only while a slot is down. For each round:
    nothing was confirmed for its add timeout; with enough other bookies to confirm, it never has
    to.
 
-What was confirmed without a bookie is owed to it, before it is tried again and when it is replaced
-(``mending``).
+What was confirmed without a bookie is noted as missing there (``mending``): before it is tried
+again, and when it is replaced.
 
 A bookie that is only busy (too many requests) is waited for as in 3; it is replaced when it has
 been busy for ``PATIENCE_S``.
 
 ``lock`` is held while metadata changes; the writer takes it to close.
+
+Why: docs/adr/0042-when-bookies-fail-a-writer.md.
 """
 
 from __future__ import annotations
@@ -190,11 +192,11 @@ class EnsembleChange:
         if not self._pending():
             return
         for slot in self._machine.down_slots():
-            self._owe(self.bookies[slot], self._machine.lacking(slot))
+            self._note_missing(self.bookies[slot], self._machine.lacking(slot))
             self._owner.send_again(self._machine.retry(slot))
 
-    def _owe(self, bookie_id: BookieId, entry_ids: range) -> None:
-        self._context.mender.owes(bookie_id, self._stored.metadata.ledger_id, entry_ids)
+    def _note_missing(self, bookie_id: BookieId, entry_ids: range) -> None:
+        self._context.mender.note_missing(bookie_id, self._stored.metadata.ledger_id, entry_ids)
 
     async def _replace(self) -> bool:
         """Replace as many failed bookies as can be; False if none could."""
@@ -243,7 +245,7 @@ class EnsembleChange:
         )
         self._backoff_s = BACKOFF_S
         for slot, entry_ids in lacking.items():
-            self._owe(before[slot], entry_ids)
+            self._note_missing(before[slot], entry_ids)
         for resend in self._machine.change_succeeded(replacements):
             self._owner.send_again(resend)
         self._owner.confirm()

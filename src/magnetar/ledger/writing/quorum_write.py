@@ -4,27 +4,7 @@ It owns the count of one writer: ids pushed, acknowledgements of each *slot* (a 
 ensemble), the last add confirmed (LAC), and whether an ensemble change is under way. It decides
 only; ``writer`` sends, asks for replacements and writes metadata.
 
-Transitions::
-
-    state     event                     what happens                                       next
-    --------  ------------------------  -------------------------------------------------  --------
-    STEADY    pushed                    ids are given; sent to every slot that is up       STEADY
-    STEADY    acknowledged              counted; the LAC moves over the full prefix        STEADY
-    STEADY    failed(UNAVAILABLE)       the slot goes down: replace it or try it again     STEADY
-    STEADY    retry(slot)               up again with the same bookie; what it has not     STEADY
-                                        acknowledged of the unconfirmed is sent again
-    STEADY    begin_change(slots)       new fragment at LAC + 1; confirming stops          CHANGING
-    CHANGING  pushed                    as in STEADY                                       CHANGING
-    CHANGING  acknowledged              counted, nothing is confirmed                      CHANGING
-    CHANGING  failed(UNAVAILABLE)       the slot goes down: the next change                CHANGING
-    CHANGING  change_succeeded          acknowledgements of replaced slots are unset,      STEADY
-                                        everything after the LAC is sent to them again,
-                                        then the LAC moves
-    CHANGING  change_abandoned          the store holds the old ensemble for certain;      STEADY
-                                        then the LAC moves
-    any       failed(FENCED, REFUSED)   nothing is confirmed any more                      STOPPED
-    any       stop                      (closed)                                           STOPPED
-    STOPPED   any                       nothing                                            STOPPED
+The transitions are data: ``TRANSITIONS`` below, shown in docs/machines.md.
 
 Rules (BookKeeper's, see ADR 0040):
 
@@ -49,13 +29,98 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from magnetar.model.transitions import Transition, next_states
 
 
 class WriteState(Enum):
     STEADY = "steady"
     CHANGING = "changing"
     STOPPED = "stopped"
+
+
+class WriteEvent(Enum):
+    PUSHED = "pushed"
+    ACKNOWLEDGED = "acknowledged"
+    FAILED_UNAVAILABLE = "failed (unavailable)"
+    FAILED_FOR_GOOD = "failed (fenced, refused)"
+    RETRIED = "retry"
+    CHANGE_BEGUN = "begin_change"
+    CHANGE_SUCCEEDED = "change_succeeded"
+    CHANGE_ABANDONED = "change_abandoned"
+    STOPPED = "stop"
+
+
+_STOPPED_IN: Final = tuple[WriteEvent, ...](
+    event for event in WriteEvent if event is not WriteEvent.CHANGE_BEGUN
+)
+"""What may still come in once the writer has stopped: a change that was begun ends, too."""
+
+TRANSITIONS: Final[tuple[Transition[WriteState, WriteEvent], ...]] = (
+    Transition(
+        WriteState.STEADY, WriteEvent.PUSHED, WriteState.STEADY,
+        "ids are given; sent to every slot that is up",
+    ),
+    Transition(
+        WriteState.STEADY, WriteEvent.ACKNOWLEDGED, WriteState.STEADY,
+        "counted; the LAC moves over the full prefix",
+    ),
+    Transition(
+        WriteState.STEADY, WriteEvent.FAILED_UNAVAILABLE, WriteState.STEADY,
+        "the slot goes down: replace its bookie, or try it again",
+    ),
+    Transition(
+        WriteState.STEADY, WriteEvent.RETRIED, WriteState.STEADY,
+        "the slot is up with the same bookie; what that has not acknowledged of the unconfirmed "
+        "is sent again",
+    ),
+    Transition(
+        WriteState.STEADY, WriteEvent.CHANGE_BEGUN, WriteState.CHANGING,
+        "the new fragment begins at LAC + 1; confirming stops",
+    ),
+    Transition(
+        WriteState.CHANGING, WriteEvent.PUSHED, WriteState.CHANGING,
+        "ids are given; sent to every slot that is up",
+    ),
+    Transition(
+        WriteState.CHANGING, WriteEvent.ACKNOWLEDGED, WriteState.CHANGING,
+        "counted; nothing is confirmed",
+    ),
+    Transition(
+        WriteState.CHANGING, WriteEvent.FAILED_UNAVAILABLE, WriteState.CHANGING,
+        "the slot goes down: a matter for the next change",
+    ),
+    Transition(
+        WriteState.CHANGING, WriteEvent.RETRIED, WriteState.CHANGING,
+        "the slot is up with the same bookie, as when steady",
+    ),
+    Transition(
+        WriteState.CHANGING, WriteEvent.CHANGE_SUCCEEDED, WriteState.STEADY,
+        "acknowledgements of replaced slots are unset, all after the LAC is sent to them again, "
+        "then the LAC moves",
+    ),
+    Transition(
+        WriteState.CHANGING, WriteEvent.CHANGE_ABANDONED, WriteState.STEADY,
+        "the store holds the old ensemble for certain; then the LAC moves",
+    ),
+    Transition(
+        WriteState.STEADY, WriteEvent.CHANGE_ABANDONED, WriteState.STEADY,
+        "nothing: no change was under way",
+    ),
+    *(
+        Transition(state, event, WriteState.STOPPED, "nothing is confirmed any more")
+        for state in (WriteState.STEADY, WriteState.CHANGING)
+        for event in (WriteEvent.FAILED_FOR_GOOD, WriteEvent.STOPPED)
+    ),
+    *(
+        Transition(WriteState.STOPPED, event, WriteState.STOPPED, "nothing is confirmed")
+        for event in _STOPPED_IN
+    ),
+)  # fmt: skip
+"""A change begins while steady only, and succeeds only when one was begun."""
+
+_NEXT: Final = next_states(TRANSITIONS)
 
 
 class FailureKind(Enum):
@@ -154,7 +219,7 @@ class QuorumWrite:
         if self.state is WriteState.STOPPED:
             return Verdict.IGNORED
         if kind is not FailureKind.UNAVAILABLE:
-            self.stop()
+            self._enter(WriteEvent.FAILED_FOR_GOOD)
             return Verdict.STOP
         if self._epochs[slot] != epoch or self._down[slot]:
             return Verdict.IGNORED
@@ -165,9 +230,8 @@ class QuorumWrite:
     def begin_change(self, slots: Iterable[int]) -> int:
         """Replacing the bookies of ``slots`` begins; returns the first entry id of the new
         fragment. Nothing is confirmed until the change has ended."""
-        assert self.state is WriteState.STEADY
-        assert all(self._down[slot] for slot in slots)
-        self.state = WriteState.CHANGING
+        assert all(self._down[slot] for slot in slots), "only bookies that are down are replaced"
+        self._enter(WriteEvent.CHANGE_BEGUN)
         return self.last_add_confirmed + 1
 
     def change_succeeded(self, slots: Iterable[int]) -> list[Resend]:
@@ -175,16 +239,18 @@ class QuorumWrite:
         to them. The LAC may have moved: look at ``last_add_confirmed``."""
         if self.state is WriteState.STOPPED:
             return []
-        assert self.state is WriteState.CHANGING
+        assert self.state is WriteState.CHANGING, "a change ends that was not begun"
+        # Unset before confirming: what a replaced bookie acknowledged must not count for the
+        # fragment whose metadata does not name it.
         resends = [self._replaced(slot) for slot in slots]
-        self.state = WriteState.STEADY
+        self._enter(WriteEvent.CHANGE_SUCCEEDED)
         self._advance()
         return resends
 
     def change_abandoned(self) -> int:
         """The change did not happen, for certain. Returns the LAC, moved or not."""
         if self.state is WriteState.CHANGING:
-            self.state = WriteState.STEADY
+            self._enter(WriteEvent.CHANGE_ABANDONED)
             self._advance()
         return self.last_add_confirmed
 
@@ -207,7 +273,11 @@ class QuorumWrite:
 
     def stop(self) -> None:
         """Nothing is confirmed any more. Idempotent."""
-        self.state = WriteState.STOPPED
+        self._enter(WriteEvent.STOPPED)
+
+    def _enter(self, event: WriteEvent) -> None:
+        """Take the next state from the table; events that change none do not pass here."""
+        self.state = _NEXT[self.state, event]
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -231,7 +301,7 @@ class QuorumWrite:
         unmarked = range(self._marks[slot] + 1, self.last_add_confirmed + 1)
         return unmarked if self._some_are_own(slot, unmarked) else range(0)
 
-    def owes(self, slot: int) -> bool:
+    def awaits(self, slot: int) -> bool:
         """Whether the slot has yet to acknowledge an entry that was pushed."""
         return self._some_are_own(slot, range(self._marks[slot] + 1, self.last_add_pushed + 1))
 

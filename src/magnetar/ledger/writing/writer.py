@@ -18,7 +18,7 @@ Invariants:
 
 ``append`` is for owners that bound what is pending themselves (``pending_bytes``); ``add`` waits
 while ``writer_pending_bytes_max`` are unconfirmed. Copies that wait for one bookie are bounded by
-its connection; past that it is taken for failed, and what it missed is owed to it
+its connection; past that it is taken for failed, and what it is missing is noted
 (``mending``).
 """
 
@@ -450,7 +450,7 @@ class LedgerWriter:
     # -- deadlines ----------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Look for late bookies from now on, until nothing is owed."""
+        """Look for late bookies from now on, until no answer is awaited."""
         self._deadlines.begin(self._loop.time())
         self._timer = self._loop.call_later(self._timeout_s / 4, self._tick)
 
@@ -469,13 +469,13 @@ class LedgerWriter:
             self._trouble_since_s = now_s if self._machine.down_slots() else None
         elif now_s - self._trouble_since_s >= self._timeout_s:
             self.fail(self._change.no_replacement_error())
-        if self._timer is not None and not self._owed():
+        if self._timer is not None and not self._awaited():
             self._timer.cancel()
             self._timer = None
 
-    def _owed(self) -> bool:
+    def _awaited(self) -> bool:
         machine, slots = self._machine, range(len(self._channels))
-        return bool(self._pending) or any(machine.up(s) and machine.owes(s) for s in slots)
+        return bool(self._pending) or any(machine.up(s) and machine.awaits(s) for s in slots)
 
     # -- close --------------------------------------------------------------------------------
 
@@ -508,15 +508,15 @@ class LedgerWriter:
 
     def _hand_over(self) -> None:
         """What was confirmed without a bookie is its due; a bookie that is only late may have
-        answered by the time its debt is looked at."""
+        answered by the time that is looked at."""
         for slot, bookie_id in enumerate(self._change.bookies):
             if self._machine.lacking(slot):
                 wait_s = self._timeout_s if self._machine.up(slot) else 0.0
-                look = partial(self._owe, slot, bookie_id)
+                look = partial(self._note_missing, slot, bookie_id)
                 self._context.mender.look_later(wait_s, look)
 
-    def _owe(self, slot: int, bookie_id: BookieId) -> None:
-        self._context.mender.owes(bookie_id, self.ledger_id, self._machine.lacking(slot))
+    def _note_missing(self, slot: int, bookie_id: BookieId) -> None:
+        self._context.mender.note_missing(bookie_id, self.ledger_id, self._machine.lacking(slot))
 
     async def abandon(self) -> None:
         """Stop without closing the ledger: pending appends fail, metadata stays as it is. For an
