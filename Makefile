@@ -11,6 +11,8 @@
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
 #   make chaos              kill -9 at random while clients and Spark work, then count
 #   make bench              the measurements, into bench/
+#   make pages              ARCHITECTURE.md's tables, docs/machines.md and the index of decisions
+#                           again, after the code has changed
 #   make proto              protobuf modules again, after a .proto has changed
 #   make clean              away with everything that make has made
 
@@ -22,7 +24,7 @@ TESTS ?= tests
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim sim-mutants scenarios chaos bench proto clean java
+.PHONY: help demo test check sim sim-mutants scenarios chaos bench pages proto clean java
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -69,6 +71,9 @@ chaos: $(VENV)/.dev java
 
 bench: $(VENV)/.dev java
 	$(BIN)/python bench/run.py
+
+pages: $(VENV)/.dev
+	$(BIN)/python -m tests.tidy.pages
 
 # grpcio-tools brings the compiler; it lives in an environment of its own because its protobuf is
 # an older one. The results are committed.

@@ -5,6 +5,8 @@ environment variables (``MAGNETAR_<SECTION>_<FIELD>``), then flags; later ones w
 happens then and only then; a ``ConfigError`` names the setting, the value and what would be
 accepted. Defaults are the safe ones; a setting that trades durability says so in its name or
 text and is warned about at start.
+
+Why: docs/adr/0071-configuration.md.
 """
 
 from __future__ import annotations

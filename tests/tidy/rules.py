@@ -60,7 +60,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.ledger.placing.spread",
     "magnetar.ledger.writing.add_deadlines",
     "magnetar.ledger.placing.quarantine",
-    "magnetar.ledger.mending.owed",
+    "magnetar.ledger.mending.missing_entries",
     "magnetar.ledger.reading.hedging",
     "magnetar.ledger.reading.read_order",
     "magnetar.log.acknowledgements",

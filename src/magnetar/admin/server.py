@@ -4,6 +4,8 @@ The socket is bound (``env.listening``) before any of this is loaded, so its por
 in use is found out at once. uvicorn's own main loop, which wakes ten
 times a second, is not run: signals, the end and the ``Date`` header are not its business here, so
 an idle server costs nothing.
+
+Why: docs/adr/0072-http-server-in-the-loop.md.
 """
 
 from __future__ import annotations

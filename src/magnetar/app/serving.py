@@ -1,4 +1,7 @@
-"""Builds the upper half: logs, broker, REST."""
+"""Builds the upper half: logs, broker, REST.
+
+Why: docs/adr/0073-one-broker-per-cluster-name.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``magnetar standalone``: metadata, bookies, broker and REST in one process."""
+"""``magnetar standalone``: metadata, bookies, broker and REST in one process.
+
+Why: docs/adr/0074-standalone-layout.md.
+"""
 
 from __future__ import annotations
 

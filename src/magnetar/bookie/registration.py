@@ -12,6 +12,9 @@ When the session expires the bookie registers again on the next one. If another 
 the id meanwhile, ``on_lost`` is called: this one must stop serving.
 
 Source: BookKeeper's ``ZKRegistrationManager``.
+
+Why: docs/adr/0017-session-loss.md.
+Why: docs/adr/0035-registrations-carry-a-token.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Everything here is blocking and runs before the bookie serves. Damage never stops it: what is
 whole is taken, what is not is reported. Torn tails are normal after a crash; anything else may
 have been acknowledged, so the ledger directories go into limbo ("no" is not certain any more).
+
+Why: docs/adr/0013-limbo.md.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ the default 5 ms of whoever runs. And what is made while starting (modules, abov
 as the process: the garbage collector looks at none of it, neither meanwhile nor ever after. What
 is under way later (entries, answers) is looked at only when there is much more of it than the
 default 700 objects: with a thousand open ledgers that was a quarter of a writer's time.
+
+Why: docs/adr/0070-allocator-by-mallopt.md.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ when the session went with it), because it may have happened.
 Watches: ZooKeeper's are one-shot. An event re-arms first and tells the callback then; requests of
 one client are answered in order, so what the callback reads is never older than the new watch.
 After a reconnection all are re-armed and all callbacks called: what happened meanwhile is merged.
+
+Why: docs/adr/0031-zookeeper-through-kazoo.md.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ Rules and invariants:
 * Everything takes batches: the cost per acknowledgement is that of setting a bit.
 
 This module decides; it does no I/O and reads no clock.
+
+Why: docs/adr/0052-acknowledgements-in-bitmaps.md.
 """
 
 from __future__ import annotations

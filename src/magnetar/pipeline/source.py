@@ -13,6 +13,8 @@ The first micro-batch of a stream is empty on purpose. Spark does not checkpoint
 offset; it asks for it again when a query restarts before its first commit, and "latest" would
 then have moved on. So micro-batch 0 goes from the initial offset, marked as such, to the same
 places unmarked: its *end* is checkpointed and pins the start.
+
+Why: docs/adr/0080-the-spark-source-reads-entries.md.
 """
 
 from __future__ import annotations

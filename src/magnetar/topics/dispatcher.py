@@ -5,6 +5,8 @@ machine (``dispatch``) place them and hands each consumer its run. Who is seated
 active, is the subscription's business.
 
 Invariant: a shared entry is out at one consumer (its ``pending``), or in the feed, or neither.
+
+Why: docs/adr/0064-dispatch.md.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ clients match errors with the oldest send they still wait for.
 After a refusal that the client answers by reconnecting (any but a checksum error) and after a
 failed append the producer takes nothing more: what came after must not be stored before what
 failed is sent again.
+
+Why: docs/adr/0062-refused-sends.md.
 """
 
 from __future__ import annotations

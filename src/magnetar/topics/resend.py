@@ -18,6 +18,8 @@ position it has. Rules:
 
 This needs no state of its own and holds across crashes: the log is the only record. Full
 deduplication by sequence id, for producers that restart, is a policy of its own and not this.
+
+Why: docs/adr/0060-repeats-after-a-reconnection.md.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Clients take a bare SUCCESS for a seek without asking for more messages, and the
 a seek sends every consumer of the subscription away (CLOSE_CONSUMER) before it is answered: they
 subscribe again, with empty queues and new permits. From the moment the seek begins nothing is
 dispatched and acknowledgements of the consumers that were there have no effect.
+
+Why: docs/adr/0063-seeks-send-consumers-away.md.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ Invariants:
 
 The thread needs the interpreter back after each write; the process should run with
 ``sys.setswitchinterval(0.0001)``, which ``app.py`` sets.
+
+Why: docs/adr/0011-journal-commits.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ Rules (which ledgers: ``missing_ledgers.py``):
   between any ``PAUSE_LEDGERS`` ids of its answers, and ids past the last one held are not asked
   for. Of the answers only what the bookie holds is kept.
 * Deletions are a journal record each: a pause lies between ``DELETE_BATCH`` of them.
+
+Why: docs/adr/0075-deleted-ledgers.md.
 """
 
 from __future__ import annotations

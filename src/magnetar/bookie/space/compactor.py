@@ -27,6 +27,8 @@ below ``compaction_bytes_per_s``; not while the disk is nearly full, when no add
 
 If there is no room to copy to, the sources give back in place what is dead in them (``holes.py``),
 a log at a time, the one with most of it first, until one fits.
+
+Why: docs/adr/0014-compaction.md.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ directory is sound again when a flush succeeds.
 
 When a flush meets a full disk, logs that are dead by deletions which are in the journal are removed
 at once, which needs no space, and the reserve is given up, which gives the index some.
+
+Why: docs/adr/0016-failing-disks.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ One small file, ``lastmark``, in each ledger directory. Rules:
 
 The file also keeps the layout (which directory of how many, how many journals), because ledgers
 are placed by ledger id modulo these numbers; a changed layout is refused.
+
+Why: docs/adr/0012-marks-per-directory.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Layout: a log is the node ``/managed-ledgers/<tenant>/<namespace>/<domain>/<topic>``, its durable
 cursors are the children of that node; topic and cursor names are URL-encoded as a form field is,
 so they hold no slash. Formats: docs/formats/managed-ledger.md.
+
+Why: docs/adr/0050-managed-log-metadata.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""When a log closes its ledger, and which ledgers it may delete. Pure decisions."""
+"""When a log closes its ledger, and which ledgers it may delete. Pure decisions.
+
+Why: docs/adr/0053-retention-keeps-by-default.md.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 One budget in bytes over all logs; what came first goes first. A log's tail is one run of
 consecutive entries per ledger, so reading is slicing a list. Whoever reads bounds the slice by
 what is confirmed: the cache holds unconfirmed entries too.
+
+Why: docs/adr/0054-lazy-ledgers-and-two-caches.md.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ One task looks at every session a few times per deadline, so that a connection c
 connection that was silent for ``keep_alive_ms`` gets a PING; one that is silent for as long again
 is closed. A connection that is not read (a client that sends faster than it is stored, or does
 not read itself) cannot be heard; it is closed if it takes no bytes for that long.
+
+Why: docs/adr/0066-who-is-alive.md.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ connection until they are below their limit again; so a client is slowed down an
 Errors: a ``ProtocolError`` ends the connection. Any other error of ours is told to the client in
 the shape that its request asks for. A request that fails by a fault of this program ends the
 connection too: the client must not wait for an answer that will not come.
+
+Why: docs/adr/0061-sessions.md.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ added on the top level is kept (``unknown_fields``); below it, or as an unknown 
 type, it is refused: rewriting would drop what might matter.
 
 Source: BookKeeper's ``LedgerMetadataSerDe`` and ``DataFormats.proto``; docs/formats/metadata.md.
+
+Why: docs/adr/0033-metadata-in-bookkeepers-bytes.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 *Quick* commands are handled as they are met, in the pass over a chunk. The others are requests,
 each in the lane of the producer or consumer that it is about (``requests``).
+
+Why: docs/adr/0065-what-is-not-served.md.
 """
 
 from __future__ import annotations
