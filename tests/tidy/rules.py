@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ledger": {"model", "wire", "env"} | SETTINGS,
     "log": {"model", "wire", "env", "ledger"} | SETTINGS,
     "cluster": {"model", "env"} | SETTINGS,
-    "topics": {"model", "wire", "env", "log", "cluster"} | SETTINGS,
+    "topics": {"model", "env", "log", "cluster"} | SETTINGS,
     "protocols": {"model", "wire", "env", "log", "cluster", "topics"} | SETTINGS,
     "admin": {"model", "wire", "env", "cluster", "topics", "protocols", "log", "ledger"}
     | SETTINGS,
@@ -69,16 +69,18 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.managed.rules",
     "magnetar.topics.access",
     "magnetar.topics.dispatch",
+    "magnetar.topics.entry_format",
     "magnetar.topics.positions",
     "magnetar.topics.redelivery",
+    "magnetar.protocols.pulsar.message_ids",
     "magnetar.cluster.topic_name",
 )
 """Modules that decide: no clock, no randomness, no I/O, no event loop, no logging."""
 
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "magnetar.topics": (
-        ("access", "dispatch", "positions", "redelivery"),
-        ("feed", "resend", "traffic"),
+        ("access", "entry_format", "positions", "redelivery"),
+        ("dispatch", "feed", "resend", "traffic"),
         ("consumer", "producer"),
         ("acknowledging", "dispatcher"),
         ("subscription",),
@@ -88,8 +90,9 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "magnetar.protocols.pulsar": (
         ("liveness", "requests"),
-        ("lookup", "services"),
+        ("entry_format", "lookup", "message_ids", "services"),
         ("session",),
+        ("consumer_stats", "deliveries", "receipts"),
         ("handlers",),
         ("broker",),
     ),

@@ -8,14 +8,30 @@ meanwhile.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import Cursor, Log
-from magnetar.model.errors import MagnetarError, NotAllowedError
+from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import Position
 from magnetar.topics.consumer import ConsumerClient
-from magnetar.wire.pulsar.hot import AckCommand, AckId
-from magnetar.wire.pulsar.replies import ack_response
+
+
+class Acked(Protocol):
+    """One acknowledged id. ``ack_set`` is empty for a whole entry; else it says what is left of a
+    batch (``log.seam.Cursor.acknowledge_batch``), which has ``batch_size`` messages (0: unsaid)."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    @property
+    def entry_id(self) -> int: ...
+
+    @property
+    def ack_set(self) -> Sequence[int]: ...
+
+    @property
+    def batch_size(self) -> int: ...
 
 
 class Acknowledging:
@@ -26,27 +42,11 @@ class Acknowledging:
         self._log = source
         self._cursor = cursor
         self._scope = scope
-        self._receipts: list[tuple[ConsumerClient, int, int]] = []
+        self._receipts: list[tuple[ConsumerClient, int]] = []
         self._answering = False
 
-    def take(self, ack: AckCommand, shared: bool) -> Sequence[Position]:
-        """Acknowledge; returns the entries named one by one that are acknowledged whole by it.
-        Raises ``NotAllowedError`` for what a subscription cannot do."""
-        if ack.txn is not None:
-            raise NotAllowedError(
-                f"subscription {self._name}: transactions are not served; acknowledge without one"
-            )
-        if not ack.cumulative:
-            return self._each(ack.ids)
-        if shared:
-            raise NotAllowedError(
-                f"subscription {self._name} is shared: acknowledge messages one by one"
-            )
-        if ack.ids:
-            self._until(ack.ids[-1])
-        return ()
-
-    def _until(self, last: AckId) -> None:
+    def until(self, last: Acked) -> None:
+        """Acknowledge everything up to ``last``."""
         position = Position(last.ledger_id, last.entry_id)
         if position > self._log.readable or last.ledger_id < 0:
             return
@@ -58,7 +58,8 @@ class Acknowledging:
             self._cursor.acknowledge_cumulative(before)
         self._part(last)
 
-    def _each(self, ids: Sequence[AckId]) -> list[Position]:
+    def each(self, ids: Sequence[Acked]) -> list[Position]:
+        """Acknowledge ``ids``; returns the entries that are acknowledged whole by it."""
         readable = self._log.readable
         positions: list[Position] = []
         completed: list[Position] = []
@@ -73,15 +74,15 @@ class Acknowledging:
         self._cursor.acknowledge(positions)
         return positions + completed if completed else positions
 
-    def _part(self, item: AckId) -> bool:
+    def _part(self, item: Acked) -> bool:
         """Acknowledge messages of a batch; True when all of it is acknowledged now."""
         size = item.batch_size if item.batch_size > 0 else len(item.ack_set) * 64
         position = Position(item.ledger_id, item.entry_id)
         return self._cursor.acknowledge_batch(position, size, item.ack_set)
 
-    def answer_stored(self, client: ConsumerClient, consumer_id: int, request_id: int) -> None:
-        """Send an ACK_RESPONSE once everything acknowledged so far is stored."""
-        self._receipts.append((client, consumer_id, request_id))
+    def answer_stored(self, client: ConsumerClient, request_id: int) -> None:
+        """Answer once everything acknowledged so far is stored."""
+        self._receipts.append((client, request_id))
         if not self._answering:
             self._answering = True
             self._scope.spawn(self._answer_stored(), f"ack receipts {self._name}")
@@ -90,13 +91,12 @@ class Acknowledging:
         try:
             while self._receipts:
                 batch, self._receipts = self._receipts, []
-                code: int | None = None
-                text = ""
+                failure: MagnetarError | None = None
                 try:
                     await self._cursor.wait_stored()
                 except MagnetarError as error:
-                    code, text = error.pulsar_code, str(error)
-                for client, consumer_id, request_id in batch:
-                    client.write(ack_response(consumer_id, request_id, code, text))
+                    failure = error
+                for client, request_id in batch:
+                    client.answer_ack(request_id, failure)
         finally:
             self._answering = False

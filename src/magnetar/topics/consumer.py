@@ -1,48 +1,64 @@
 """One connected consumer: its seat in dispatch, what is out at it, and how entries reach it.
 
-The stored payload of an entry goes out as it came in: a MESSAGE frame is a small header and a view
-of the entry. ``pending`` holds what a shared consumer has not acknowledged (key -> messages); it
+``pending`` holds what a shared consumer has not acknowledged (key -> messages); it
 is bounded by the permits that the dispatch machine grants. Exclusive and failover consumers need
 none: all that matters of theirs lies after the cursor's mark-delete position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from magnetar.model.entry import Entry
+from magnetar.model.errors import MagnetarError
 from magnetar.topics.dispatch import Seat
 from magnetar.topics.redelivery import Key
-from magnetar.wire.pulsar.hot import MessageHeaderEncoder
 
 UNSENT_BYTES_MAX = 4 << 20
 """Bytes waiting on a connection at which dispatch to it pauses for a loop turn."""
 
 
 class ConsumerClient(Protocol):
-    """What a consumer, and whoever moves it, knows of its connection."""
-
-    peer: str
-    writable: bool
+    """What a consumer, and whoever moves it, knows of the client that it belongs to."""
 
     @property
-    def unsent_bytes(self) -> int: ...
+    def peer(self) -> str: ...
 
-    def write(self, part: bytes) -> None: ...
+    @property
+    def writable(self) -> bool:
+        """Whether its connection can take more."""
+        ...
 
-    def write_parts(self, parts: Sequence[bytes | memoryview], byte_count: int) -> None: ...
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait on its connection."""
+        ...
 
-    def tell_active(self, consumer: Consumer, active: bool) -> None:
+    def deliver(
+        self,
+        entries: Sequence[Entry],
+        counts: Mapping[Key, int],
+        ack_sets: Mapping[Key, Sequence[int]],
+    ) -> int:
+        """Send ``entries``; returns bytes. ``counts`` are redelivery counts, ``ack_sets`` those
+        of partly acknowledged batches."""
+        ...
+
+    def answer_ack(self, request_id: int, error: MagnetarError | None) -> None:
+        """What was acknowledged by that request is stored, or is refused."""
+        ...
+
+    def tell_active(self, active: bool) -> None:
         """Say whether a failover consumer is the active one."""
         ...
 
-    def tell_consumer_closed(self, consumer: Consumer) -> None:
-        """The broker closed the consumer; its client looks up again and subscribes anew."""
+    def tell_closed(self) -> None:
+        """The consumer was closed here; its client looks up again and subscribes anew."""
         ...
 
-    def forget_consumer(self, consumer: Consumer) -> None:
-        """Commands for the consumer mean nothing from now on."""
+    def forget(self) -> None:
+        """What the client says for the consumer means nothing from now on."""
         ...
 
     async def is_alive(self) -> bool:
@@ -53,7 +69,7 @@ class ConsumerClient(Protocol):
 
 
 class Consumer:
-    """A consumer of one subscription, on one connection. ``partition``: of its topic, or -1.
+    """A consumer of one subscription, on one connection.
 
     It knows nothing of the subscription, which seats it in order of arrival.
     """
@@ -61,7 +77,6 @@ class Consumer:
     def __init__(
         self,
         client: ConsumerClient,
-        partition: int,
         consumer_id: int,
         name: str,
         priority: int,
@@ -80,48 +95,32 @@ class Consumer:
         self.redelivered = 0
         self.acknowledged = 0
         self.follow_connection()
-        self._encode = MessageHeaderEncoder(consumer_id, partition).encode
 
     def send(
         self,
         entries: Sequence[Entry],
         sizes: Sequence[int],
-        counts: dict[Key, int],
-        ack_sets: dict[Key, list[int]],
+        counts: Mapping[Key, int],
+        ack_sets: Mapping[Key, Sequence[int]],
         tracked: bool,
     ) -> int:
-        """Write ``entries`` (with ``sizes`` messages each) as MESSAGE frames; returns bytes.
+        """Hand ``entries`` (with ``sizes`` messages each) to the client; returns bytes.
 
-        ``counts`` are redelivery counts, ``ack_sets`` those of partly acknowledged batches;
-        ``tracked``: remember the entries as pending.
+        ``counts`` and ``ack_sets`` as in ``ConsumerClient.deliver``; ``tracked``: remember the
+        entries as pending.
         """
-        parts: list[bytes | memoryview] = []
-        total = 0
-        encode, pending = self._encode, self.pending
-        special = bool(counts or ack_sets)
-        for entry, size in zip(entries, sizes, strict=True):
-            ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
-            offset = entry.payload_offset
-            payload_bytes = len(data) - offset
-            if special:
-                key = (ledger_id, entry_id)
-                header = encode(
-                    ledger_id, entry_id, payload_bytes, counts.get(key, 0), ack_sets.get(key, ())
-                )
-            else:
-                header = encode(ledger_id, entry_id, payload_bytes)
-            parts.append(header)
-            parts.append(memoryview(data)[offset:])
-            total += len(header) + payload_bytes
-            if tracked:
-                pending[ledger_id, entry_id] = size
-        self.client.write_parts(parts, total)
+        client = self.client
+        byte_count = client.deliver(entries, counts, ack_sets)
+        if tracked:
+            pending = self.pending
+            for entry, size in zip(entries, sizes, strict=True):
+                pending[entry.ledger_id, entry.entry_id] = size
         self.entries_out += len(entries)
         self.messages_out += sum(sizes)
-        self.bytes_out += total
-        if self.client.unsent_bytes > UNSENT_BYTES_MAX:
+        self.bytes_out += byte_count
+        if client.unsent_bytes > UNSENT_BYTES_MAX:
             self.seat.blocked = True
-        return total
+        return byte_count
 
     def follow_connection(self) -> None:
         """Take over whether the connection can take more."""

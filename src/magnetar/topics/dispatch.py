@@ -29,6 +29,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from magnetar.topics.entry_format import Chunk
+
 ROOM_ENOUGH: Final = 1024
 """``room`` stops counting here: nobody reads more at once."""
 
@@ -39,13 +41,6 @@ CHUNKED_MAX: Final = 10_000
 """Chunked messages under way that are remembered; the longest untouched gives way."""
 
 Owner = TypeVar("Owner")
-
-
-class Chunk(NamedTuple):
-    """A chunk of message number ``message`` (any number that is the same for all its chunks)."""
-
-    message: int
-    last: bool
 
 
 NO_CHUNKS: Final[Mapping[int, Chunk]] = MappingProxyType({})

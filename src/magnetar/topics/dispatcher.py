@@ -23,10 +23,10 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.consumer import Consumer
-from magnetar.topics.dispatch import NO_CHUNKS, Chunk, Machine
+from magnetar.topics.dispatch import NO_CHUNKS, Machine
+from magnetar.topics.entry_format import Chunk, EntryFormat
 from magnetar.topics.feed import EntryFeed
 from magnetar.topics.traffic import Traffic
-from magnetar.wire.pulsar.metadata import dispatch_size, parse_metadata
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +44,7 @@ class Dispatcher:
         cursor: Cursor,
         scope: TaskScope,
         traffic: Traffic,
+        entry_format: EntryFormat,
         machine: Machine[Consumer],
     ) -> None:
         self.machine = machine
@@ -54,6 +55,7 @@ class Dispatcher:
         self._log = source
         self._cursor = cursor
         self._traffic = traffic
+        self._format = entry_format
         self._loop = asyncio.get_running_loop()
         self._full: list[Consumer] = []
         """Consumers whose connections had too much to write in this loop turn."""
@@ -113,7 +115,7 @@ class Dispatcher:
         entries, sizes = self._measure(entries)
         if not entries:
             return True
-        chunks = _chunks(entries, sizes) if 0 in sizes else NO_CHUNKS
+        chunks = self._chunks(entries, sizes) if 0 in sizes else NO_CHUNKS
         feed = self.feed
         feed.learn(len(entries), sum(sizes))
         counts = feed.redelivery.counts
@@ -139,20 +141,31 @@ class Dispatcher:
         """The entries that can be sent and how many messages each holds (0: it is a chunk); one
         whose metadata cannot be read would break every consumer, so it is acknowledged and left
         out."""
+        messages = self._format.messages
         try:
-            return entries, [dispatch_size(entry.payload) for entry in entries]
+            return entries, [messages(entry.payload) for entry in entries]
         except ProtocolError:
             pass
         good: list[Entry] = []
         sizes: list[int] = []
         for entry in entries:
             try:
-                sizes.append(dispatch_size(entry.payload))
+                sizes.append(messages(entry.payload))
             except ProtocolError as error:
                 self._skip(Position(entry.ledger_id, entry.entry_id), error)
             else:
                 good.append(entry)
         return good, sizes
+
+    def _chunks(self, entries: Sequence[Entry], sizes: list[int]) -> Mapping[int, Chunk]:
+        """The chunks among ``entries``, by index; each counts as one message in ``sizes`` from
+        now."""
+        found = {}
+        for index, size in enumerate(sizes):
+            if size == 0:
+                found[index] = self._format.chunk(entries[index].payload)
+                sizes[index] = 1
+        return found
 
     def _skip(self, position: Position, error: ProtocolError) -> None:
         log.warning(
@@ -199,15 +212,3 @@ class Dispatcher:
             keys = consumer.take_pending()
         self.feed.redelivery.add(keys, counted=True)
         self.wake()
-
-
-def _chunks(entries: Sequence[Entry], sizes: list[int]) -> Mapping[int, Chunk]:
-    """The chunks among ``entries``, by index; each counts as one message in ``sizes`` from now."""
-    found = {}
-    for index, size in enumerate(sizes):
-        if size == 0:
-            meta = parse_metadata(entries[index].payload)[0]
-            last = meta.chunk_id >= meta.num_chunks_from_msg - 1
-            found[index] = Chunk(hash(meta.uuid), last)
-            sizes[index] = 1
-    return found

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from magnetar.model.errors import NotAllowedError, ServiceNotReadyError
-from magnetar.model.ids import EARLIEST, LATEST, Position
-from magnetar.topics.positions import reader_start
-from magnetar.topics.seek import position_at_time
+from magnetar.model.ids import Position
+from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.subscription import Subscription
 from magnetar.topics.topic import Topic
-from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe
 
 NAME_CHARACTERS_MAX = 512
 
@@ -30,20 +28,22 @@ async def open_durable(
         return topic.add_subscription(cursor)
 
 
-async def open_subscription(topic: Topic, request: CommandSubscribe, now_ms: int) -> Subscription:
-    """The subscription that a SUBSCRIBE asks for. Raises ``NotAllowedError``."""
-    name = request.subscription
+async def open_subscription(
+    topic: Topic, name: str, durable: bool, start: Place, properties: Mapping[str, str]
+) -> Subscription:
+    """The subscription of that name; one that is new reads ``start`` first. Raises
+    ``NotAllowedError`` for a name that cannot be, and if there is one of the other kind."""
     if not name or len(name) > NAME_CHARACTERS_MAX:
         raise NotAllowedError(
             f"a subscription's name has 1 to {NAME_CHARACTERS_MAX} characters, not {len(name)}"
         )
     found = topic.subscriptions.get(name)
     if found is not None:
-        _check_durable(topic, found, request.durable)
+        _check_durable(topic, found, durable)
         return found
-    start = await _start(topic, request, now_ms)
-    if request.durable:
-        properties = {item.key: item.value for item in request.subscription_properties}
+    if isinstance(start, PublishTime):
+        start = await topic.position_at(start)
+    if durable:
         return await open_durable(topic, name, start, properties)
     return topic.subscriptions.get(name) or topic.add_subscription(
         topic.log.reader_cursor(name, start)
@@ -56,14 +56,3 @@ def _check_durable(topic: Topic, found: Subscription, durable: bool) -> None:
         raise NotAllowedError(
             f"subscription {found.name} of {topic.name} exists and is {kind}; use another name"
         )
-
-
-async def _start(topic: Topic, request: CommandSubscribe, now_ms: int) -> Position:
-    """The next position that a new subscription reads."""
-    if request.start_message_rollback_duration_sec:
-        back_ms = request.start_message_rollback_duration_sec * 1000
-        return await position_at_time(topic.log, max(0, now_ms - back_ms))
-    if not request.durable and request.HasField("start_message_id"):
-        return reader_start(topic.log, request.start_message_id)
-    earliest = request.initialPosition == CommandSubscribe.Earliest
-    return EARLIEST if earliest else LATEST

@@ -1,10 +1,10 @@
 """One connected producer: its sends on the way to the log, and its receipts on the way back.
 
-The session queues the SENDs of a received chunk (views of its receive buffer) and then calls
+Its protocol queues the sends of a received chunk (views of its receive buffer) and then calls
 ``flush``: one ``append`` for all of them, remembered as one ``Publish``. Outcomes come back in
 order, so receipts leave in the order of the sends. A send that is refused (``refuse``) takes its
-place in that order too: its SEND_ERROR leaves after the receipts of all sends before it, because
-clients match errors with the oldest send they still wait for.
+place in that order too: it is told so after the receipts of all sends before it, because clients
+match errors with the oldest send they still wait for.
 
 After a refusal that the client answers by reconnecting (any but a checksum error) and after a
 failed append the producer takes nothing more: what came after must not be stored before what
@@ -18,34 +18,42 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from magnetar.cluster.topic_name import TopicName
 from magnetar.log.seam import AppendDone
 from magnetar.model.errors import ChecksumError, MagnetarError
 from magnetar.topics.access import AccessMode
 from magnetar.topics.resend import ResendWindow
-from magnetar.wire.pulsar.hot import ReceiptEncoder
-from magnetar.wire.pulsar.replies import send_error
 
 METADATA_BYTES_MAX: Final = 10 << 10
 """What an entry may have above the largest message: its metadata and checksum."""
 
 
+Sequences: TypeAlias = tuple[int, int]
+"""The first and the highest sequence id of a send; the latter 0 where the client gave none."""
+
+
 class ProducerClient(Protocol):
-    """What a producer, and whoever ends it, knows of its connection."""
+    """What a producer, and whoever ends it, knows of the client that it belongs to."""
 
-    peer: str
-    closed: bool
+    @property
+    def peer(self) -> str: ...
 
-    def write(self, part: bytes) -> None: ...
+    def stored(self, sends: Sequence[Sequences], ledger_id: int, first_entry_id: int) -> None:
+        """Tell that ``sends`` are durable, under consecutive entry ids."""
+        ...
+
+    def refused(self, sequence_id: int, error: MagnetarError) -> None:
+        """Tell that a send is refused."""
+        ...
 
     def publish_ended(self, byte_count: int) -> None:
         """An append of that many bytes has its outcome."""
         ...
 
-    def drop_producer(self, producer: Producer, tell: bool) -> None:
-        """The broker closed the producer; ``tell``: its client looks up again and comes back."""
+    def drop(self, tell: bool) -> None:
+        """The producer was closed here; ``tell``: its client looks up again and comes back."""
         ...
 
     async def is_alive(self) -> bool:
@@ -85,21 +93,21 @@ class Destination(Protocol):
 
 
 class Publish:
-    """Payloads that went down with one ``append`` (or one refusal, which has ``frame`` alone)."""
+    """Payloads that went down with one ``append``, or one send that is refused (``refusal``)."""
 
-    __slots__ = ("answered", "byte_count", "frame", "producer", "sequences")
+    __slots__ = ("answered", "byte_count", "producer", "refusal", "sequences")
 
     def __init__(
         self,
         producer: Producer,
-        sequences: list[tuple[int, int]],
+        sequences: list[Sequences],
         byte_count: int,
-        frame: bytes = b"",
+        refusal: MagnetarError | None = None,
     ) -> None:
         self.producer = producer
         self.sequences = sequences
         self.byte_count = byte_count
-        self.frame = frame
+        self.refusal = refusal
         self.answered = 0
 
     def done(
@@ -113,24 +121,11 @@ class Publish:
             producer.append_failed(self, error)
             return
         if not producer.gone:
-            producer.client.write(self._receipts(start, stop, ledger_id, first_entry_id))
+            sends = self.sequences
+            if count < len(sends):
+                sends = sends[start:stop]
+            producer.client.stored(sends, ledger_id, first_entry_id)
         producer.confirmed(self, count)
-
-    def _receipts(self, start: int, stop: int, ledger_id: int, first_entry_id: int) -> bytes:
-        """The frames that answer payloads ``start`` to ``stop``."""
-        encode = self.producer.encode_receipt
-        sequences = self.sequences
-        if stop - start == 1:
-            sequence_id, highest = sequences[start]
-            return encode(sequence_id, ledger_id, first_entry_id, highest)
-        return b"".join(
-            [
-                encode(sequence_id, ledger_id, entry_id, highest)
-                for entry_id, (sequence_id, highest) in enumerate(
-                    sequences[start:stop], first_entry_id
-                )
-            ]
-        )
 
 
 class Producer:
@@ -161,17 +156,16 @@ class Producer:
         """Its client was told so, or left: nothing is written for it any more."""
         self.entries_in = 0
         self.bytes_in = 0
-        self.encode_receipt = ReceiptEncoder(producer_id).encode
         self.resends: ResendWindow | None = None
         """What an earlier incarnation stored and this one may send again."""
         self._payloads: list[memoryview] = []
-        self._sequences: list[tuple[int, int]] = []
+        self._sequences: list[Sequences] = []
         self._byte_count = 0
         self._in_flight: deque[Publish] = deque()
         self._drained: asyncio.Future[None] | None = None
 
     def queue(self, sequence_id: int, highest_sequence_id: int, payload: memoryview) -> bool:
-        """Take a SEND of the current chunk; True if it is the first since the last ``flush``."""
+        """Take a send of the current chunk; True if it is the first since the last ``flush``."""
         if self.closed:
             return False
         if self.resends is not None and self._answer_resend(
@@ -187,16 +181,14 @@ class Producer:
     def _answer_resend(
         self, sequence_id: int, highest_sequence_id: int, payload: memoryview
     ) -> bool:
-        """Answer a SEND whose entry the log holds already. Such sends come before all others of
+        """Answer a send whose entry the log holds already. Such sends come before all others of
         this incarnation, so their receipts are in order."""
         assert self.resends is not None
         found = self.resends.find(sequence_id, payload)
         if found is None:
             self.resends = None
             return False
-        self.client.write(
-            self.encode_receipt(sequence_id, found.ledger_id, found.entry_id, highest_sequence_id)
-        )
+        self.client.stored(((sequence_id, highest_sequence_id),), found.ledger_id, found.entry_id)
         return True
 
     def flush(self) -> int:
@@ -211,14 +203,13 @@ class Producer:
         return publish.byte_count
 
     def refuse(self, sequence_id: int, error: MagnetarError) -> None:
-        """Answer a SEND with an error, in its turn. ``flush`` was called before."""
+        """Answer a send with an error, in its turn. ``flush`` was called before."""
         if self.closed:
             return
-        frame = send_error(self.producer_id, sequence_id, error.pulsar_code, str(error))
         if not isinstance(error, ChecksumError):
             self.closed = True
             self.topic.condemn(self, str(error))
-        self._in_flight.append(Publish(self, [], 0, frame))
+        self._in_flight.append(Publish(self, [(sequence_id, 0)], 0, error))
         self._release()
 
     def confirmed(self, publish: Publish, count: int) -> None:
@@ -235,7 +226,7 @@ class Producer:
         in_flight = self._in_flight
         in_flight.popleft()
         self.client.publish_ended(publish.byte_count)
-        if not in_flight or in_flight[0].frame:
+        if not in_flight or in_flight[0].refusal is not None:
             self._release()
 
     def append_failed(self, publish: Publish, error: MagnetarError) -> None:
@@ -244,12 +235,12 @@ class Producer:
         self.topic.append_failed(error)
 
     def _release(self) -> None:
-        """Write the refusals whose turn has come; end ``wait_drained`` when all is answered."""
+        """Tell the refusals whose turn has come; end ``wait_drained`` when all is answered."""
         in_flight = self._in_flight
-        while in_flight and in_flight[0].frame:
-            frame = in_flight.popleft().frame
+        while in_flight and (refusal := in_flight[0].refusal) is not None:
+            refused = in_flight.popleft()
             if not self.gone:
-                self.client.write(frame)
+                self.client.refused(refused.sequences[0][0], refusal)
         if in_flight:
             return
         if self._drained is not None and not self._drained.done():

@@ -25,6 +25,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.model.ids import EARLIEST
+from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.opening import open_durable
 from magnetar.topics.subscription import Limits
 from magnetar.topics.topic import Topic
@@ -50,12 +51,14 @@ class Topics:
         namespaces: Namespaces,
         scope: TaskScope,
         traffic: Traffic,
+        entry_format: EntryFormat,
     ) -> None:
         self._config = config
         self._store = store
         self._namespaces = namespaces
         self._scope = scope
         self._traffic = traffic
+        self._format = entry_format
         self._open: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
@@ -152,6 +155,7 @@ class Topics:
             config.producers_per_topic_max,
             self._scope,
             self._traffic,
+            self._format,
             self._retire,
         )
         topic.epoch = epoch

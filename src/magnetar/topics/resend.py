@@ -24,50 +24,40 @@ Why: docs/adr/0060-repeats-after-a-reconnection.md.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final
 
 from magnetar.log.seam import Log
 from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
-from magnetar.wire.pulsar.metadata import MAGIC_CRC32C, parse_metadata
+from magnetar.topics.entry_format import EntryFormat, Fingerprint
 
 ENTRIES_MAX: Final = 10_000
 BYTES_MAX: Final = 64 << 20
 STEP_ENTRIES: Final = 500
 
-Fingerprint: TypeAlias = tuple[int, int, bytes]
-"""(sequence id, length, magic and checksum) of a frame of one producer."""
-
-_MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
-
-
-def fingerprint(sequence_id: int, payload: memoryview) -> Fingerprint | None:
-    """What identifies a frame among its producer's; None for one without a checksum."""
-    head = bytes(payload[:6])
-    return (sequence_id, len(payload), head) if head[:2] == _MAGIC else None
-
 
 class ResendWindow:
     """The frames of one producer that the end of the log holds; open until one is not found."""
 
-    __slots__ = ("_stored",)
+    __slots__ = ("_format", "_stored")
 
-    def __init__(self, stored: dict[Fingerprint, Position]) -> None:
+    def __init__(self, stored: dict[Fingerprint, Position], entry_format: EntryFormat) -> None:
         self._stored = stored
+        self._format = entry_format
 
     def __len__(self) -> int:
         return len(self._stored)
 
     def find(self, sequence_id: int, payload: memoryview) -> Position | None:
         """Where the frame is stored; None closes the window for good."""
-        key = fingerprint(sequence_id, payload)
+        key = self._format.fingerprint(sequence_id, payload)
         found = self._stored.pop(key, None) if key is not None else None
         if found is None:
             self._stored.clear()
         return found
 
 
-async def stored_frames(log: Log, producer_name: str) -> ResendWindow:
+async def stored_frames(log: Log, producer_name: str, entry_format: EntryFormat) -> ResendWindow:
     """The frames of ``producer_name`` at the end of ``log``, readable ones only.
 
     Requires that no append of an earlier incarnation is still pending.
@@ -77,12 +67,12 @@ async def stored_frames(log: Log, producer_name: str) -> ResendWindow:
     entries = byte_count = 0
     while entries < ENTRIES_MAX and byte_count < BYTES_MAX and last >= log.first:
         first = _back(log, last, STEP_ENTRIES)
-        count, size = await _collect(log, first, last, producer_name, stored)
+        count, size = await _collect(log, first, last, producer_name, stored, entry_format)
         entries, byte_count = entries + count, byte_count + size
         if count == 0 or first <= log.first:
             break
         last = log.previous_position(first)
-    return ResendWindow(stored)
+    return ResendWindow(stored, entry_format)
 
 
 def _back(log: Log, last: Position, steps: int) -> Position:
@@ -101,6 +91,7 @@ async def _collect(
     last: Position,
     producer_name: str,
     stored: dict[Fingerprint, Position],
+    entry_format: EntryFormat,
 ) -> tuple[int, int]:
     """Add the producer's frames in [first, last]; returns entries and bytes looked at."""
     count = byte_count = 0
@@ -115,18 +106,17 @@ async def _collect(
                 break
             count += 1
             byte_count += len(entry.data)
-            key = _frame_of(entry.payload, producer_name)
+            key = _frame_of(entry.payload, producer_name, entry_format)
             if key is not None:
                 stored[key] = position
         position = log.next_position(position)
     return count, byte_count
 
 
-def _frame_of(payload: memoryview, producer_name: str) -> Fingerprint | None:
+def _frame_of(
+    payload: memoryview, producer_name: str, entry_format: EntryFormat
+) -> Fingerprint | None:
     try:
-        metadata, _ = parse_metadata(payload)
+        return entry_format.sent_by(payload, producer_name)
     except ProtocolError:
         return None  # stored by something that is no producer of ours: never a repeat
-    if metadata.producer_name != producer_name:
-        return None
-    return fingerprint(metadata.sequence_id, payload)

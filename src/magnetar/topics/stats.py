@@ -1,20 +1,17 @@
 """What the broker says about itself: counters of topics, subscriptions and consumers.
 
 Counters only grow while the topic stays open; whoever wants a rate divides their difference by
-the time between two reads. The rates that CONSUMER_STATS has room for are means since the consumer
-connected.
+the time between two reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.subscription import Kind, Subscription
 from magnetar.topics.topic import Topic
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 KIND_NAMES: Mapping[Kind, str] = {
     Kind.EXCLUSIVE: "Exclusive",
@@ -104,27 +101,3 @@ def _consumer_stats(consumer: Consumer) -> ConsumerStats:
         consumer.messages_out,
         consumer.bytes_out,
     )
-
-
-def consumer_stats_reply(
-    subscription: Subscription, consumer: Consumer, request_id: int, now_ms: int
-) -> BaseCommand:
-    """The answer to CONSUMER_STATS."""
-    seconds = max(0.001, (now_ms - consumer.connected_at_ms) / 1000)
-    answer = BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE)
-    reply = answer.consumerStatsResponse
-    reply.request_id = request_id
-    reply.msgRateOut = consumer.messages_out / seconds
-    reply.msgThroughputOut = consumer.bytes_out / seconds
-    reply.msgRateRedeliver = consumer.redelivered / seconds
-    reply.consumerName = consumer.name
-    reply.availablePermits = max(0, consumer.seat.permits)
-    reply.unackedMessages = consumer.seat.unacked
-    reply.blockedConsumerOnUnackedMsgs = subscription.is_full(consumer)
-    reply.address = consumer.client.peer
-    connected = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
-    reply.connectedSince = connected.isoformat(timespec="milliseconds")
-    reply.type = KIND_NAMES[subscription.kind]
-    reply.msgBacklog = subscription.cursor.backlog_entries()
-    reply.messageAckRate = consumer.acknowledged / seconds
-    return answer

@@ -24,14 +24,14 @@ from typing import Final, NamedTuple
 
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import Cursor, Log
-from magnetar.model.errors import ConsumerBusyError
+from magnetar.model.errors import ConsumerBusyError, NotAllowedError
 from magnetar.model.ids import Position
-from magnetar.topics.acknowledging import Acknowledging
+from magnetar.topics.acknowledging import Acked, Acknowledging
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.dispatch import SharedRoundRobin, SingleActive
 from magnetar.topics.dispatcher import Dispatcher
+from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.traffic import Traffic
-from magnetar.wire.pulsar.hot import AckCommand
 
 SWITCH_DELAY_S: Final = 1.0
 
@@ -61,6 +61,7 @@ class Subscription:
         limits: Limits,
         scope: TaskScope,
         traffic: Traffic,
+        entry_format: EntryFormat,
     ) -> None:
         self.name = name
         self.cursor = cursor
@@ -77,7 +78,7 @@ class Subscription:
         self._single: SingleActive[Consumer] = SingleActive(partition)
         self._order = 0
         self._switch: asyncio.TimerHandle | None = None
-        self.dispatcher = Dispatcher(source, cursor, scope, traffic, self._single)
+        self.dispatcher = Dispatcher(source, cursor, scope, traffic, entry_format, self._single)
         self._acknowledging = Acknowledging(name, source, cursor, scope)
 
     @property
@@ -139,7 +140,7 @@ class Subscription:
             return
         self._elect()
         if self.kind is Kind.FAILOVER and self.active is not consumer and not consumer.closed:
-            consumer.client.tell_active(consumer, False)
+            consumer.client.tell_active(False)
 
     def remove(self, consumer: Consumer) -> bool:
         """``consumer`` left; what it had not acknowledged goes to others. True if nobody is
@@ -166,7 +167,7 @@ class Subscription:
         self._cancel_switch()
         for consumer in consumers:
             consumer.closed = True
-            consumer.client.forget_consumer(consumer)
+            consumer.client.forget()
         self._single = SingleActive(self.partition)
         self.dispatcher.use(self._single, tracked=False)
         return consumers
@@ -182,7 +183,7 @@ class Subscription:
             self._activate()
             return
         machine.active = None
-        active.owner.client.tell_active(active.owner, False)
+        active.owner.client.tell_active(False)
         self._switch = self._loop.call_later(SWITCH_DELAY_S, self._activate)
 
     def _activate(self) -> None:
@@ -193,7 +194,7 @@ class Subscription:
         self.dispatcher.feed.rewind()
         self._single.active = seat
         if self.kind is Kind.FAILOVER:
-            seat.owner.client.tell_active(seat.owner, True)
+            seat.owner.client.tell_active(True)
         self.wake()
 
     def _cancel_switch(self) -> None:
@@ -207,17 +208,26 @@ class Subscription:
         consumer.seat.permits += permits
         self.dispatcher.wake()
 
-    def acknowledge(self, consumer: Consumer, ack: AckCommand) -> None:
-        """Raises ``NotAllowedError`` for what this subscription cannot do."""
-        shared = self.kind is Kind.SHARED
-        settled = self._acknowledging.take(ack, shared)
-        if shared:
+    def acknowledge(self, consumer: Consumer, ids: Sequence[Acked]) -> None:
+        """Acknowledge ``ids`` one by one."""
+        settled = self._acknowledging.each(ids)
+        if self.kind is Kind.SHARED:
             self.dispatcher.settle(consumer, settled)
-        consumer.acknowledged += len(ack.ids)
+        consumer.acknowledged += len(ids)
+
+    def acknowledge_until(self, consumer: Consumer, last: Acked) -> None:
+        """Acknowledge everything up to ``last``. Raises ``NotAllowedError`` if the subscription is
+        shared."""
+        if self.kind is Kind.SHARED:
+            raise NotAllowedError(
+                f"subscription {self.name} is shared: acknowledge messages one by one"
+            )
+        self._acknowledging.until(last)
+        consumer.acknowledged += 1
 
     def answer_stored(self, consumer: Consumer, request_id: int) -> None:
         """Answer an acknowledgement once it, and everything before it, is stored."""
-        self._acknowledging.answer_stored(consumer.client, consumer.consumer_id, request_id)
+        self._acknowledging.answer_stored(consumer.client, request_id)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position]) -> None:
         """Send again what ``consumer`` has not acknowledged: those, or all if none are named."""

@@ -24,19 +24,24 @@ import structlog
 from magnetar.cluster.topic_name import TopicName
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import AppendDone, Cursor, Log
+from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LogClosedError,
     MagnetarError,
     NotAllowedError,
     ProducerBusyError,
     ProducerFencedError,
+    ProtocolError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
     TooManyConnectionsError,
 )
+from magnetar.model.ids import Position
 from magnetar.topics import access
 from magnetar.topics.access import AccessMode, Verdict
 from magnetar.topics.consumer import Consumer
+from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.positions import PublishTime
 from magnetar.topics.producer import Producer
 from magnetar.topics.resend import ResendWindow, stored_frames
 from magnetar.topics.subscription import Limits, Subscription
@@ -64,6 +69,7 @@ class Topic:
         producers_max: int,
         scope: TaskScope,
         traffic: Traffic,
+        entry_format: EntryFormat,
         on_closed: Callable[[Topic], None],
     ) -> None:
         self.name = name
@@ -81,6 +87,7 @@ class Topic:
         self._producers_max = producers_max
         self._scope = scope
         self._traffic = traffic
+        self._format = entry_format
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._cool_until = 0.0
@@ -101,6 +108,7 @@ class Topic:
             self._limits,
             self._scope,
             self._traffic,
+            self._format,
         )
 
     # -- publishing ---------------------------------------------------------------------------
@@ -134,6 +142,20 @@ class Topic:
             self._cool_until = self._loop.time() + self._cool_down_s
             self._cool_down_s = min(self._cool_down_s * 2, COOL_DOWN_S_MAX)
         self.disconnect_producers()
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def position_at(self, time: PublishTime) -> Position:
+        """The position of the entry that ``time`` names; the place after the last one if there is
+        none."""
+
+        def is_late(entry: Entry) -> bool:
+            try:
+                return self._format.publish_time_ms(entry.payload) >= time.time_ms
+            except ProtocolError:
+                return False  # unreadable entries are skipped by dispatch as well
+
+        return await self.log.find_first(is_late)
 
     # -- producers ----------------------------------------------------------------------------
 
@@ -212,13 +234,13 @@ class Topic:
         before = self._leaving.get(name)
         if before is not None:
             await before.wait_drained()
-        window = await stored_frames(self.log, name)
+        window = await stored_frames(self.log, name, self._format)
         return window if len(window) else None
 
     def disconnect_producer(self, producer: Producer, tell: bool = True) -> None:
         """End a producer from this side; ``tell``: its client is told to look up again."""
         self.remove_producer(producer)
-        producer.client.drop_producer(producer, tell)
+        producer.client.drop(tell)
 
     def disconnect_producers(self) -> None:
         for producer in list(self.producers.values()):
@@ -288,7 +310,7 @@ class Topic:
                 )
             subscription.hold()
             for consumer in subscription.detach_all():
-                consumer.client.tell_consumer_closed(consumer)
+                consumer.client.tell_closed()
             try:
                 if subscription.durable:
                     await self.log.delete_cursor(name)
@@ -335,7 +357,7 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.close()
             for consumer in subscription.detach_all():
-                consumer.client.tell_consumer_closed(consumer)
+                consumer.client.tell_closed()
 
 
 class Subscribed(NamedTuple):

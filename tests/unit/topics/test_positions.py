@@ -1,21 +1,14 @@
+"""Places as positions to read next."""
+
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from magnetar.model.ids import EARLIEST, LATEST, Position
-from magnetar.topics.positions import position_of, reader_start, seek_target
-from magnetar.wire.pulsar.pulsar_pb2 import MessageIdData
+from magnetar.topics.positions import seek_target
 from tests.doubles.memory_log import MemoryLog
-
-
-def message_id(ledger_id: int, entry_id: int, batch_index: int = -1) -> MessageIdData:
-    mask = 2**64 - 1
-    return MessageIdData(
-        ledgerId=ledger_id & mask, entryId=entry_id & mask, batch_index=batch_index
-    )
 
 
 @pytest.fixture
@@ -31,12 +24,6 @@ def log() -> MemoryLog:
         return made
 
     return asyncio.run(fill())
-
-
-def test_special_ids() -> None:
-    assert position_of(message_id(-1, -1)) == EARLIEST
-    assert position_of(message_id(2**63 - 1, 2**63 - 1)) == LATEST
-    assert position_of(message_id(7, -1)) == Position(7, -1)
 
 
 @pytest.mark.parametrize(
@@ -59,34 +46,10 @@ def test_seeks_are_inclusive_and_stay_inside(
     assert seek_target(log, position) == expected
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ((-1, -1, -1), EARLIEST),
-        ((2**63 - 1, 2**63 - 1, -1), LATEST),
-        ((1, 2, -1), (1, 2)),
-        ((1, 4, -1), (1, 4)),
-        ((1, 2, 0), (1, 2)),
-        ((3, 1, -1), (3, 1)),
-        ((3, 1, 3), (3, 1)),
-        ((3, 50, -1), (3, 2)),
-        ((0, 7, -1), (1, 0)),
-        ((2, -1, -1), (2, 0)),
-    ],
-)
-def test_readers_start_at_the_entry_of_their_id(
-    log: MemoryLog, data: tuple[int, int, int], expected: tuple[int, int]
-) -> None:
-    assert reader_start(log, message_id(*data)) == expected
-
-
 def test_an_empty_log_starts_at_its_beginning() -> None:
-    make: Callable[[], MemoryLog] = lambda: MemoryLog("l", 5)  # noqa: E731
-
     async def check() -> None:
-        empty = make()
+        empty = MemoryLog("l", 5)
         assert seek_target(empty, EARLIEST) == (1, 0)
         assert seek_target(empty, LATEST) == (1, 0)
-        assert reader_start(empty, message_id(1, 0)) == (1, 0)
 
     asyncio.run(check())

@@ -15,47 +15,38 @@ from magnetar.model.errors import (
     MessageTooLargeError,
 )
 from magnetar.topics.access import AccessMode
-from magnetar.topics.producer import Producer
-from magnetar.wire.pulsar.commands import decode_command
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.topics.producer import Producer, Sequences
 
 
 class Client:
-    """A connection: what is written to it, and the bytes whose outcome it knows."""
+    """A connection: what it is told, and the bytes whose outcome it knows."""
 
     def __init__(self) -> None:
         self.peer = "client"
-        self.closed = False
         self.ended: list[int] = []
-        self._data = b""
+        self._answers: list[tuple[str, int]] = []
 
-    def write(self, part: bytes) -> None:
-        self._data += part
+    def stored(self, sends: Sequence[Sequences], ledger_id: int, first_entry_id: int) -> None:
+        self._answers += [("receipt", sequence_id) for sequence_id, _ in sends]
+
+    def refused(self, sequence_id: int, error: MagnetarError) -> None:
+        self._answers.append(("error", sequence_id))
 
     def publish_ended(self, byte_count: int) -> None:
         self.ended.append(byte_count)
 
-    def drop_producer(self, producer: Producer, tell: bool) -> None:
+    def drop(self, tell: bool) -> None:
         raise AssertionError("a producer does not end itself")
 
     async def is_alive(self) -> bool:
         return True
 
     def abort(self) -> None:
-        self.closed = True
+        raise AssertionError("nobody is dead")
 
     def answers(self) -> list[tuple[str, int]]:
         """What came since the last look: kind and sequence id."""
-        found = []
-        data, self._data = memoryview(self._data), b""
-        while data:
-            size = int.from_bytes(data[:4], "big")
-            command = decode_command(data, 4, 4 + size)
-            if command.type == BaseCommand.SEND_RECEIPT:
-                found.append(("receipt", command.send_receipt.sequence_id))
-            else:
-                found.append(("error", command.send_error.sequence_id))
-            data = data[4 + size :]
+        found, self._answers = self._answers, []
         return found
 
 

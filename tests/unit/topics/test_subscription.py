@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from magnetar.env.tasks import TaskScope
+from magnetar.model.entry import Entry
+from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST
+from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.topics.consumer import Consumer
+from magnetar.topics.redelivery import Key
 from magnetar.topics.subscription import Kind, Limits, Subscription
 from magnetar.topics.traffic import Traffic
-from magnetar.wire.pulsar.commands import decode_command
-from magnetar.wire.pulsar.hot import AckCommand, AckId
+from magnetar.wire.pulsar.hot import AckId
 from tests.doubles.memory_log import MemoryLog
 from tests.interop.pulsar.wire import message
 
@@ -27,27 +30,29 @@ class Client:
         self.writable = True
         self.unsent_bytes = 0
         self.active: list[bool] = []
-        self.forgotten: list[int] = []
+        self.forgotten = False
         self._entries: list[int] = []
 
-    def write(self, part: bytes) -> None:
+    def deliver(
+        self,
+        entries: Sequence[Entry],
+        counts: Mapping[Key, int],
+        ack_sets: Mapping[Key, Sequence[int]],
+    ) -> int:
+        self._entries += [entry.entry_id for entry in entries]
+        return sum(len(entry.payload) for entry in entries)
+
+    def answer_ack(self, request_id: int, error: MagnetarError | None) -> None:
         raise AssertionError("no receipts were asked for")
 
-    def write_parts(self, parts: Sequence[bytes | memoryview], byte_count: int) -> None:
-        assert byte_count == sum(map(len, parts))
-        for header in parts[::2]:
-            size = 8 + int.from_bytes(header[4:8], "big")
-            command = decode_command(memoryview(header), 4, size)
-            self._entries.append(command.message.message_id.entryId)
-
-    def tell_active(self, consumer: Consumer, active: bool) -> None:
+    def tell_active(self, active: bool) -> None:
         self.active.append(active)
 
-    def tell_consumer_closed(self, consumer: Consumer) -> None:
+    def tell_closed(self) -> None:
         raise AssertionError("whoever detaches tells")
 
-    def forget_consumer(self, consumer: Consumer) -> None:
-        self.forgotten.append(consumer.consumer_id)
+    def forget(self) -> None:
+        self.forgotten = True
 
     async def is_alive(self) -> bool:
         return True
@@ -72,11 +77,13 @@ class Site:
         self.log.release()
         self.traffic = Traffic()
         cursor = self.log.reader_cursor("s", EARLIEST)
-        self.subscription = Subscription("s", self.log, cursor, -1, LIMITS, scope, self.traffic)
+        self.subscription = Subscription(
+            "s", self.log, cursor, -1, LIMITS, scope, self.traffic, PulsarEntryFormat()
+        )
 
     def join(self, kind: Kind, permits: int, name: str = "c") -> tuple[Consumer, Client]:
         client = Client()
-        consumer = Consumer(client, -1, len(self.subscription.consumers), name, 0, 0)
+        consumer = Consumer(client, len(self.subscription.consumers), name, 0, 0)
         self.subscription.check_room(kind)
         self.subscription.add(consumer, kind)
         self.subscription.announce(consumer)
@@ -84,9 +91,8 @@ class Site:
         return consumer, client
 
     def acknowledge(self, consumer: Consumer, *entry_ids: int) -> None:
-        ids = tuple(AckId(1, entry_id, (), -1, 0) for entry_id in entry_ids)
-        ack = AckCommand(consumer.consumer_id, False, ids, None, None)
-        self.subscription.acknowledge(consumer, ack)
+        ids = [AckId(1, entry_id, (), -1, 0) for entry_id in entry_ids]
+        self.subscription.acknowledge(consumer, ids)
 
 
 Scenario: TypeAlias = Callable[[Site], Awaitable[None]]
@@ -167,7 +173,7 @@ def test_while_it_is_held_nothing_is_sent() -> None:
         consumer, client = site.join(Kind.EXCLUSIVE, permits=10)
         assert await client.entries() == []
         assert site.subscription.detach_all() == [consumer]
-        assert client.forgotten == [consumer.consumer_id]
+        assert client.forgotten
         _, following = site.join(Kind.EXCLUSIVE, permits=3)
         site.subscription.release()
         assert await following.entries() == [0, 1, 2]

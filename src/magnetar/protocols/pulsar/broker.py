@@ -23,6 +23,7 @@ from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import LogStats, LogStore
 from magnetar.metrics import Metrics
 from magnetar.model.errors import TopicNotFoundError
+from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.liveness import Sweeper
 from magnetar.protocols.pulsar.lookup import find_partitions, find_service_url
@@ -59,7 +60,9 @@ class Broker:
         self._scope = TaskScope("broker")
         self._namespaces = Namespaces(topic_metadata)
         self._traffic = Traffic()
-        self._topics = Topics(config, log_store, self._namespaces, self._scope, self._traffic)
+        self._topics = Topics(
+            config, log_store, self._namespaces, self._scope, self._traffic, PulsarEntryFormat()
+        )
         self._services = Services(
             config, self._namespaces, self._topics, metrics or Metrics(), self._scope, clock
         )

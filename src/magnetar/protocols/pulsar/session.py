@@ -37,7 +37,6 @@ from magnetar.model.errors import (
 from magnetar.protocols.pulsar.liveness import is_alive
 from magnetar.protocols.pulsar.requests import Lane, Requests
 from magnetar.protocols.pulsar.services import Services
-from magnetar.topics.consumer import Consumer
 from magnetar.topics.producer import METADATA_BYTES_MAX, Producer
 from magnetar.topics.topic import Subscribed
 from magnetar.wire.pulsar.commands import (
@@ -276,37 +275,6 @@ class Session(FramedConnection):
     async def is_alive(self) -> bool:
         """Whether the peer says anything when it is asked to."""
         return await is_alive(self)
-
-    def forget_consumer(self, consumer: Consumer) -> None:
-        found = self.consumers.get(consumer.consumer_id)
-        if found is not None and found.consumer is consumer:
-            del self.consumers[consumer.consumer_id]
-
-    def tell_consumer_closed(self, consumer: Consumer) -> None:
-        """The broker closed the consumer; its client looks up again and subscribes anew."""
-        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
-        command.close_consumer.consumer_id = consumer.consumer_id
-        command.close_consumer.request_id = 0
-        self.send_command(command)
-
-    def drop_producer(self, producer: Producer, tell: bool) -> None:
-        """The broker closed the producer; ``tell``: its client looks up again and comes back."""
-        if self.producers.get(producer.producer_id) is producer:
-            del self.producers[producer.producer_id]
-        if tell:
-            command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
-            command.close_producer.producer_id = producer.producer_id
-            command.close_producer.request_id = 0
-            self.send_command(command)
-
-    def tell_active(self, consumer: Consumer, active: bool) -> None:
-        """Say whether a failover consumer is the active one (to clients that know the command)."""
-        if self.protocol_version < 12:
-            return
-        command = BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE)
-        command.active_consumer_change.consumer_id = consumer.consumer_id
-        command.active_consumer_change.is_active = active
-        self.send_command(command)
 
     def requests_crowded(self, crowded: bool) -> None:
         """There are too many requests under way, or no longer."""

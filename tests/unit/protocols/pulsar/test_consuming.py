@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.model.entry import Entry
-from magnetar.model.errors import BookieUnavailableError, LogClosedError
+from magnetar.model.errors import BookieUnavailableError, LogClosedError, NotAllowedError
 from magnetar.model.ids import Position
 from magnetar.topics import feed as feed_module
 from magnetar.topics import subscription as subscription_module
@@ -580,11 +580,29 @@ def test_a_seek_that_fails_still_sends_consumers_back() -> None:
         [peer] = await consumers(world, 1)
         seek = BaseCommand(type=BaseCommand.SEEK)
         seek.seek.consumer_id, seek.seek.request_id = 1, 7
+        seek.seek.message_publish_time = 1
+        world.log().failing = NotAllowedError("the disk is away")
         peer.tell(seek)
         closed, refused = await peer.heard()
         assert closed.type == BaseCommand.CLOSE_CONSUMER
         assert refused.error.error == ServerError.NOT_ALLOWED
+        world.log().failing = None
         assert (await peer.subscribe()).type == BaseCommand.SUCCESS
+
+    run(scenario)
+
+
+def test_a_seek_to_nowhere_is_refused_and_nobody_is_sent_away() -> None:
+    async def scenario(world: World) -> None:
+        [peer] = await consumers(world, 1)
+        await producer(world, 1)
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 1, 7
+        peer.tell(seek)
+        [refused] = await peer.heard()
+        assert refused.error.error == ServerError.NOT_ALLOWED
+        peer.flow(10)
+        assert await peer.entries() == [0]
 
     run(scenario)
 

@@ -21,25 +21,22 @@ from magnetar.model.errors import (
     ProtocolError,
     ServiceNotReadyError,
 )
-from magnetar.model.ids import Position
+from magnetar.model.ids import EARLIEST, LATEST
+from magnetar.protocols.pulsar.consumer_stats import consumer_stats_reply
+from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.handlers.schemas import say_unchecked
+from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.opening import open_subscription
-from magnetar.topics.positions import position_of
-from magnetar.topics.seek import position_at_time, seek
-from magnetar.topics.stats import consumer_stats_reply
+from magnetar.topics.positions import Place, PublishTime
+from magnetar.topics.seek import seek
 from magnetar.topics.subscription import Kind, Subscription
 from magnetar.topics.topic import Subscribed, Topic
 from magnetar.wire.pulsar.commands import decode_command
-from magnetar.wire.pulsar.hot import decode_ack, decode_flow, unsigned64
+from magnetar.wire.pulsar.hot import decode_ack, decode_flow
 from magnetar.wire.pulsar.metadata import entry_metadata
-from magnetar.wire.pulsar.pulsar_pb2 import (
-    BaseCommand,
-    CommandSubscribe,
-    LogExtent,
-    MessageIdData,
-)
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, LogExtent
 from magnetar.wire.pulsar.replies import ack_response, success
 
 KINDS: Final = {
@@ -77,7 +74,14 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
 
 async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind: Kind) -> None:
     services = session.services
-    subscription = await open_subscription(topic, request, services.now_ms())
+    properties = {item.key: item.value for item in request.subscription_properties}
+    subscription = await open_subscription(
+        topic,
+        request.subscription,
+        request.durable,
+        _start(topic, request, services.now_ms()),
+        properties,
+    )
     async with subscription.lock:
         _check_there(topic, subscription)
         if subscription.doubtful:
@@ -85,14 +89,13 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
             subscription.doubtful = False
         subscription.check_room(kind)
         if request.start_message_rollback_duration_sec and not subscription.consumers:
-            await _roll_back(topic, subscription, request, services.now_ms())
+            await _roll_back(topic, subscription, _back_from(services.now_ms(), request))
         _check_there(topic, subscription)  # the topic may have closed meanwhile
         if session.closed:
             topic.drop_reader(subscription)
             return
         consumer = Consumer(
-            session,
-            subscription.partition,
+            SessionConsumer(session, request.consumer_id, subscription.partition),
             request.consumer_id,
             request.consumer_name or f"{session.peer}-{request.consumer_id}",
             request.priority_level,
@@ -104,14 +107,24 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
         subscription.announce(consumer)
 
 
-async def _roll_back(
-    topic: Topic, subscription: Subscription, request: CommandSubscribe, now_ms: int
-) -> None:
-    """Move a subscription that nobody uses to the time that the request asks for."""
-    back_ms = request.start_message_rollback_duration_sec * 1000
+def _start(topic: Topic, request: CommandSubscribe, now_ms: int) -> Place:
+    """What a new subscription reads first."""
+    if request.start_message_rollback_duration_sec:
+        return _back_from(now_ms, request)
+    if not request.durable and request.HasField("start_message_id"):
+        return reader_start(topic.log, request.start_message_id)
+    earliest = request.initialPosition == CommandSubscribe.Earliest
+    return EARLIEST if earliest else LATEST
+
+
+def _back_from(now_ms: int, request: CommandSubscribe) -> PublishTime:
+    return PublishTime(max(0, now_ms - request.start_message_rollback_duration_sec * 1000))
+
+
+async def _roll_back(topic: Topic, subscription: Subscription, time: PublishTime) -> None:
+    """Move a subscription that nobody uses to the time that its request asks for."""
     try:
-        start = await position_at_time(topic.log, max(0, now_ms - back_ms))
-        await subscription.cursor.reset(start)
+        await subscription.cursor.reset(await topic.position_at(time))
     except MagnetarError:
         topic.drop_reader(subscription)
         raise
@@ -124,12 +137,13 @@ def _check_there(topic: Topic, subscription: Subscription) -> None:
 
 async def _drop_dead(session: Session, topic: Topic, subscription: Subscription) -> bool:
     """Remove consumers whose connections are dead; True if there were any."""
-    others = [c for c in subscription.consumers if c.client is not session]
+    own = [item.consumer for item in session.consumers.values()]
+    others = [consumer for consumer in subscription.consumers if consumer not in own]
     alive = await asyncio.gather(*(consumer.client.is_alive() for consumer in others))
     dead = [consumer for consumer, lives in zip(others, alive, strict=True) if not lives]
     for consumer in dead:
         consumer.client.abort()
-        consumer.client.forget_consumer(consumer)
+        consumer.client.forget()
         topic.remove_consumer(subscription, consumer)
     return bool(dead)
 
@@ -157,7 +171,15 @@ def acknowledge(session: Session, view: memoryview, start: int, end: int) -> Non
     ack = decode_ack(view, start, end)
     try:
         _, subscription, consumer = _find(session, ack.consumer_id)
-        subscription.acknowledge(consumer, ack)
+        if ack.txn is not None:
+            raise NotAllowedError(
+                f"subscription {subscription.name}: transactions are not served; acknowledge "
+                "without one"
+            )
+        if not ack.cumulative:
+            subscription.acknowledge(consumer, ack.ids)
+        elif ack.ids:
+            subscription.acknowledge_until(consumer, ack.ids[-1])
     except MagnetarError as error:
         if ack.request_id is not None:
             session.write(
@@ -197,14 +219,14 @@ async def unsubscribe(session: Session, command: BaseCommand) -> None:
             f"subscription {subscription.name} has {len(subscription.consumers)} consumers; the "
             "last one can unsubscribe"
         )
-    session.forget_consumer(consumer)
+    consumer.client.forget()
     found.leave()
     if subscription.durable:
         try:
             await topic.delete_subscription(subscription.name, request.force)
         except MagnetarError as error:
             session.refuse(command, error)
-            session.tell_consumer_closed(consumer)  # its client goes on with it after the refusal
+            consumer.client.tell_closed()  # its client goes on with it after the refusal
             return
     session.write(success(request.request_id))
 
@@ -212,7 +234,13 @@ async def unsubscribe(session: Session, command: BaseCommand) -> None:
 async def seek_consumer(session: Session, command: BaseCommand) -> None:
     request = command.seek
     topic, subscription, _ = _find(session, request.consumer_id)
-    await seek(topic, subscription, request)
+    if request.HasField("message_id"):
+        place: Place = position_of(request.message_id)
+    elif request.HasField("message_publish_time"):
+        place = PublishTime(request.message_publish_time)
+    else:
+        raise NotAllowedError("a seek needs a message id or a publish time")
+    await seek(topic, subscription, place)
     session.write(success(request.request_id))
 
 
@@ -224,21 +252,15 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = answer.getLastMessageIdResponse
     reply.request_id = request.request_id
-    _fill(reply.last_message_id, last, subscription.partition)
+    fill_message_id(reply.last_message_id, last, subscription.partition)
     if last.entry_id >= 0:
         entries = source.read_cached(last, 1, 1)
         for entry in await source.read(last, 1, 1) if entries is None else entries:
             reply.last_message_id.batch_index = _last_index(entry)
     mark_delete = subscription.cursor.mark_delete
-    _fill(reply.consumer_mark_delete_position, mark_delete, -1)
+    fill_message_id(reply.consumer_mark_delete_position, mark_delete, -1)
     _fill_extent(reply.log_extent, source)
     session.send_command(answer)
-
-
-def _fill(data: MessageIdData, position: Position, partition: int) -> None:
-    data.ledgerId = unsigned64(position.ledger_id)
-    data.entryId = unsigned64(position.entry_id)
-    data.partition = partition
 
 
 def _fill_extent(extent: LogExtent, source: Log) -> None:

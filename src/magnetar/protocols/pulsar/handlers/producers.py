@@ -14,6 +14,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST
 from magnetar.protocols.pulsar.handlers.schemas import NO_VERSION, say_unchecked
+from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.access import AccessMode, Verdict
 from magnetar.topics.opening import open_durable
@@ -47,14 +48,14 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
             _tell_success(session, old, request, old.topic.epoch)
             return
         old.topic.remove_producer(old)
-        session.drop_producer(old, tell=False)
+        old.client.drop(tell=False)
     topic = await services.topics.get(name, create=True)
     if request.HasField("schema"):
         say_unchecked(session, name, request.schema)
     if request.initial_subscription_name:
         await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
     producer = Producer(
-        session,
+        SessionProducer(session, request.producer_id),
         topic,
         request.producer_id,
         request.producer_name or services.producer_name(),
@@ -73,7 +74,9 @@ async def _admit(admission: Admission) -> None:
         await _admit_once(admission)
     except ProducerBusyError:
         old = topic.producers.get(producer.name)
-        if old is None or old.client is session or await old.client.is_alive():
+        if old is None or session.producers.get(old.producer_id) is old:
+            raise
+        if await old.client.is_alive():
             raise
         old.client.abort()
         topic.remove_producer(old)
@@ -142,7 +145,7 @@ async def _wait_turn(admission: Admission, turn: asyncio.Future[None]) -> None:
             _connect(admission)
     except MagnetarError as error:
         topic.remove_producer(producer)  # so that the next in line has its turn
-        session.drop_producer(producer, tell=False)
+        producer.client.drop(tell=False)
         session.refuse(BaseCommand(type=BaseCommand.PRODUCER, producer=request), error)
 
 
@@ -173,6 +176,6 @@ async def close_producer(session: Session, command: BaseCommand) -> None:
     producer = session.producers.get(request.producer_id)
     if producer is not None:
         await producer.wait_drained()
-        session.drop_producer(producer, tell=False)
+        producer.client.drop(tell=False)
         producer.topic.remove_producer(producer)
     session.write(success(request.request_id))

@@ -1,0 +1,103 @@
+"""What a consumer's client is told: MESSAGE, ACK_RESPONSE, ACTIVE_CONSUMER_CHANGE, CLOSE_CONSUMER.
+
+The stored payload of an entry goes out as it came in: a MESSAGE frame is a small header and a view
+of the entry. Headers are encoded per consumer, with all that they have in common prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from magnetar.model.entry import Entry
+from magnetar.model.errors import MagnetarError
+from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.redelivery import Key
+from magnetar.wire.pulsar.hot import MessageHeaderEncoder
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.replies import ack_response
+
+ACTIVE_CHANGE_VERSION: Final = 12
+"""The protocol version from which on clients know ACTIVE_CONSUMER_CHANGE."""
+
+
+class SessionConsumer:
+    """A session's client as one of its consumers knows it (``topics.consumer.ConsumerClient``).
+
+    ``partition``: of the consumer's topic, or -1."""
+
+    __slots__ = ("_encode", "_session", "consumer_id")
+
+    def __init__(self, session: Session, consumer_id: int, partition: int) -> None:
+        self.consumer_id = consumer_id
+        self._session = session
+        self._encode = MessageHeaderEncoder(consumer_id, partition).encode
+
+    @property
+    def peer(self) -> str:
+        return self._session.peer
+
+    @property
+    def writable(self) -> bool:
+        return self._session.writable
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._session.unsent_bytes
+
+    def deliver(
+        self,
+        entries: Sequence[Entry],
+        counts: Mapping[Key, int],
+        ack_sets: Mapping[Key, Sequence[int]],
+    ) -> int:
+        parts: list[bytes | memoryview] = []
+        total = 0
+        encode = self._encode
+        special = bool(counts or ack_sets)
+        for entry in entries:
+            ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
+            offset = entry.payload_offset
+            payload_bytes = len(data) - offset
+            if special:
+                key = (ledger_id, entry_id)
+                header = encode(
+                    ledger_id, entry_id, payload_bytes, counts.get(key, 0), ack_sets.get(key, ())
+                )
+            else:
+                header = encode(ledger_id, entry_id, payload_bytes)
+            parts.append(header)
+            parts.append(memoryview(data)[offset:])
+            total += len(header) + payload_bytes
+        self._session.write_parts(parts, total)
+        return total
+
+    def answer_ack(self, request_id: int, error: MagnetarError | None) -> None:
+        code, text = (None, "") if error is None else (error.pulsar_code, str(error))
+        self._session.write(ack_response(self.consumer_id, request_id, code, text))
+
+    def tell_active(self, active: bool) -> None:
+        if self._session.protocol_version < ACTIVE_CHANGE_VERSION:
+            return
+        command = BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE)
+        command.active_consumer_change.consumer_id = self.consumer_id
+        command.active_consumer_change.is_active = active
+        self._session.send_command(command)
+
+    def tell_closed(self) -> None:
+        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = self.consumer_id
+        command.close_consumer.request_id = 0
+        self._session.send_command(command)
+
+    def forget(self) -> None:
+        session = self._session
+        found = session.consumers.get(self.consumer_id)
+        if found is not None and found.consumer.client is self:
+            del session.consumers[self.consumer_id]
+
+    async def is_alive(self) -> bool:
+        return await self._session.is_alive()
+
+    def abort(self) -> None:
+        self._session.abort()

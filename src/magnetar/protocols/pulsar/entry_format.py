@@ -1,0 +1,45 @@
+"""Pulsar's entries, as topics ask about them (``topics.entry_format``).
+
+A stored entry is what its producer sent: metadata, then one message, a batch, or a chunk of a
+message that is larger than an entry.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.topics.entry_format import Chunk, Fingerprint
+from magnetar.wire.pulsar.metadata import (
+    MAGIC_CRC32C,
+    dispatch_size,
+    parse_metadata,
+    publish_time_ms,
+)
+
+_MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
+
+
+class PulsarEntryFormat:
+    """``topics.entry_format.EntryFormat`` of entries that Pulsar's clients sent."""
+
+    def messages(self, payload: memoryview) -> int:
+        return dispatch_size(payload)
+
+    def chunk(self, payload: memoryview) -> Chunk:
+        meta = parse_metadata(payload)[0]
+        return Chunk(hash(meta.uuid), meta.chunk_id >= meta.num_chunks_from_msg - 1)
+
+    def publish_time_ms(self, payload: memoryview) -> int:
+        return publish_time_ms(payload)
+
+    def fingerprint(self, sequence_id: int, payload: memoryview) -> Fingerprint | None:
+        """The checksum covers the metadata, publish time included. A send without one (of very
+        old clients) is never taken for a repeat."""
+        head = bytes(payload[:6])
+        return (sequence_id, len(payload), head) if head[:2] == _MAGIC else None
+
+    def sent_by(self, payload: memoryview, producer_name: str) -> Fingerprint | None:
+        meta = parse_metadata(payload)[0]
+        if meta.producer_name != producer_name:
+            return None
+        return self.fingerprint(meta.sequence_id, payload)

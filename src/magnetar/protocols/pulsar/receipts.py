@@ -1,0 +1,64 @@
+"""What a producer's client is told: SEND_RECEIPT, SEND_ERROR, CLOSE_PRODUCER.
+
+Receipts are encoded per producer, with all that they have in common prepared (``wire.pulsar``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from magnetar.model.errors import MagnetarError
+from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.producer import Sequences
+from magnetar.wire.pulsar.hot import ReceiptEncoder
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.replies import send_error
+
+
+class SessionProducer:
+    """A session's client as one of its producers knows it (``topics.producer.ProducerClient``)."""
+
+    __slots__ = ("_encode", "_session", "producer_id", "publish_ended")
+
+    def __init__(self, session: Session, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.publish_ended = session.publish_ended
+        self._session = session
+        self._encode = ReceiptEncoder(producer_id).encode
+
+    @property
+    def peer(self) -> str:
+        return self._session.peer
+
+    def stored(self, sends: Sequence[Sequences], ledger_id: int, first_entry_id: int) -> None:
+        encode = self._encode
+        if len(sends) == 1:
+            sequence_id, highest = sends[0]
+            self._session.write(encode(sequence_id, ledger_id, first_entry_id, highest))
+            return
+        receipts = [
+            encode(sequence_id, ledger_id, entry_id, highest)
+            for entry_id, (sequence_id, highest) in enumerate(sends, first_entry_id)
+        ]
+        self._session.write(b"".join(receipts))
+
+    def refused(self, sequence_id: int, error: MagnetarError) -> None:
+        frame = send_error(self.producer_id, sequence_id, error.pulsar_code, str(error))
+        self._session.write(frame)
+
+    def drop(self, tell: bool) -> None:
+        session = self._session
+        found = session.producers.get(self.producer_id)
+        if found is not None and found.client is self:
+            del session.producers[self.producer_id]
+        if tell:
+            command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+            command.close_producer.producer_id = self.producer_id
+            command.close_producer.request_id = 0
+            session.send_command(command)
+
+    async def is_alive(self) -> bool:
+        return await self._session.is_alive()
+
+    def abort(self) -> None:
+        self._session.abort()
