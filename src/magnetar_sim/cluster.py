@@ -30,7 +30,7 @@ from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.catalog.metadata import DEFAULT_ROOT, LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connections.lane import Address, ConnectionOptions
+from magnetar.ledger.connections.channel import Address, ConnectionOptions
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.metrics import Metrics

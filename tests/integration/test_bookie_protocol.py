@@ -11,8 +11,8 @@ import pytest
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.bookie.serving.session import SessionLimits
 from magnetar.ledger.bookies import AddFlag, ReadFlag
+from magnetar.ledger.connections.channel import ConnectionOptions
 from magnetar.ledger.connections.connection import BookieConnection, fixed_address
-from magnetar.ledger.connections.lane import ConnectionOptions
 from magnetar.model.errors import (
     BookieIOError,
     BookieUnavailableError,

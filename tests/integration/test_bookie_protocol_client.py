@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from magnetar.ledger.bookies import AddFlag, BookieClient
+from magnetar.ledger.connections.channel import Address, ConnectionOptions
 from magnetar.ledger.connections.connection import BookieConnection, fixed_address
-from magnetar.ledger.connections.lane import Address, ConnectionOptions
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.model.errors import BookieIOError, BookieUnavailableError, MagnetarError
 from magnetar.model.ids import BookieId

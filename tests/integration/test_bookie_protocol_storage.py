@@ -14,8 +14,8 @@ from magnetar.bookie.serving.local import LocalBookie
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.config import BookieConfig, JournalConfig
 from magnetar.ledger.bookies import AddFlag, BookieClient, ReadFlag
+from magnetar.ledger.connections.channel import ConnectionOptions
 from magnetar.ledger.connections.connection import BookieConnection, fixed_address
-from magnetar.ledger.connections.lane import ConnectionOptions
 from magnetar.metrics import Metrics
 from magnetar.model.errors import (
     BookieUnavailableError,

@@ -15,8 +15,8 @@ from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.connections.channel import Address, ConnectionOptions
 from magnetar.ledger.connections.connection import BookieConnection
-from magnetar.ledger.connections.lane import Address, ConnectionOptions
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.metrics import Metrics

@@ -22,7 +22,7 @@ from magnetar.config import LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connections.lane import Address
+from magnetar.ledger.connections.channel import Address
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.ids import BookieId

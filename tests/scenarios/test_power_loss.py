@@ -24,7 +24,7 @@ from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connections.lane import Address, ConnectionOptions
+from magnetar.ledger.connections.channel import Address, ConnectionOptions
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieUnavailableError

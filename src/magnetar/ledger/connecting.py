@@ -16,7 +16,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connections.lane import Address, ConnectionOptions
+from magnetar.ledger.connections.channel import Address, ConnectionOptions
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.ledger.placing.topology import Topology

@@ -12,8 +12,8 @@ from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import connect, connection_options
+from magnetar.ledger.connections.channel import ConnectionOptions
 from magnetar.ledger.connections.connection import BookieConnection, fixed_address
-from magnetar.ledger.connections.lane import ConnectionOptions
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.model.errors import BookieUnavailableError, LedgerError
 from magnetar.model.ids import BookieId

@@ -4,7 +4,7 @@ As BookKeeper's clients do, two connections, each made when it is first needed: 
 for adds, plain reads and batch reads; version 3 for what version 2 lacks (last add confirmed) and
 for what must not be mistaken for something else (fencing reads of one entry, adds of a recovery or
 with deferred sync).
-``v3_only`` leaves the first out. Why it is split so: ``docs/adr/0020-two-lanes-per-bookie.md``.
+``v3_only`` leaves the first out. Why it is split so: ``docs/adr/0020-two-channels-per-bookie.md``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
 from magnetar.ledger.connections.add_frames import AddFrames
-from magnetar.ledger.connections.lane import Address, ConnectionOptions, Lane, Resolve
-from magnetar.ledger.connections.lane_v2 import V2Lane
-from magnetar.ledger.connections.lane_v3 import V3Lane
+from magnetar.ledger.connections.channel import Address, Channel, ConnectionOptions, Resolve
+from magnetar.ledger.connections.channel_v2 import V2Channel
+from magnetar.ledger.connections.channel_v3 import V3Channel
 from magnetar.model.errors import MagnetarError, NoEntryError, NoLedgerError, ProtocolError
 from magnetar.model.ids import NO_ENTRY, BookieId
 from magnetar.wire.bookie import availability, v3
@@ -58,8 +58,8 @@ class BookieConnection:
         options = options or ConnectionOptions()
         self.bookie_id = bookie_id
         self._scope = TaskScope(f"bookie connection {bookie_id}")
-        self._v2 = V2Lane(bookie_id, resolve, options, self._scope, frames or AddFrames())
-        self._v3 = V3Lane(bookie_id, resolve, options, self._scope)
+        self._v2 = V2Channel(bookie_id, resolve, options, self._scope, frames or AddFrames())
+        self._v3 = V3Channel(bookie_id, resolve, options, self._scope)
         self._v3_only = options.v3_only
         self._read_timeout_s = options.read_timeout_s
 
@@ -72,8 +72,8 @@ class BookieConnection:
         flags: int,
         done: AddDone,
     ) -> None:
-        lane = self._v3 if self._v3_only or flags & _BY_TXN else self._v2
-        lane.add_entries(ledger_id, master_key, entry_ids, entries, flags, done)
+        channel = self._v3 if self._v3_only or flags & _BY_TXN else self._v2
+        channel.add_entries(ledger_id, master_key, entry_ids, entries, flags, done)
 
     async def read_entry(
         self,
@@ -222,7 +222,7 @@ class BookieConnection:
         return answer.total_bytes, answer.free_bytes
 
     async def close(self) -> None:
-        lanes: tuple[Lane, ...] = (self._v2, self._v3)
-        for lane in lanes:
-            lane.close()
+        channels: tuple[Channel, ...] = (self._v2, self._v3)
+        for channel in channels:
+            channel.close()
         await self._scope.close()

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.connections.add_frames import AddFrames
+from magnetar.ledger.connections.channel import ConnectionOptions, Resolve
 from magnetar.ledger.connections.connection import BookieConnection
-from magnetar.ledger.connections.lane import ConnectionOptions, Resolve
 from magnetar.model.ids import BookieId
 
 

@@ -1,4 +1,4 @@
-"""The version 3 lane: whatever must be matched by transaction id, and what only version 3 has."""
+"""The version 3 channel: what must be matched by transaction id, and what only version 3 has."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import count, repeat
 
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
-from magnetar.ledger.connections.lane import ConnectionOptions, Expired, Lane, Resolve
-from magnetar.ledger.connections.lane_v2 import Call
+from magnetar.ledger.connections.channel import Channel, ConnectionOptions, Expired, Resolve
+from magnetar.ledger.connections.channel_v2 import Call
 from magnetar.model.errors import BookieUnavailableError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie import v3
@@ -27,7 +27,7 @@ class AddBatch:
         self.deadline_s = deadline_s
 
 
-class V3Lane(Lane):
+class V3Channel(Channel):
     """See the module's text."""
 
     def __init__(

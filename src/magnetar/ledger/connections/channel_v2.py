@@ -1,4 +1,4 @@
-"""The version 2 lane: adds and plain reads, matched on ledger and entry.
+"""The version 2 channel: adds and plain reads, matched on ledger and entry.
 
 Only requests whose twins are interchangeable go here. An answer of version 2 names no request, so
 a fencing read could be taken for answered by the answer to a plain one, and a recovery's add by
@@ -18,7 +18,7 @@ from magnetar.env.framed import Buffer
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
 from magnetar.ledger.connections.add_frames import AddFrames
-from magnetar.ledger.connections.lane import ConnectionOptions, Expired, Lane, Resolve
+from magnetar.ledger.connections.channel import Channel, ConnectionOptions, Expired, Resolve
 from magnetar.ledger.connections.pending_adds import PendingAdds
 from magnetar.model.errors import BookieUnavailableError, MagnetarError
 from magnetar.model.ids import BookieId
@@ -48,7 +48,7 @@ class Call(Generic[T]):
             self.answer.set_exception(error)
 
 
-class V2Lane(Lane):
+class V2Channel(Channel):
     """See the module's text."""
 
     def __init__(

@@ -1,11 +1,11 @@
-"""A lane: one connection to a bookie, in one version of the protocol.
+"""A channel: one connection to a bookie, in one version of the protocol.
 
 It connects when it is first used and again when it is used after a break; after a failed
 attempt it fails at once until a bounded, doubling pause is over. What is sent before the
-connection is up waits in the lane, bounded. When the connection breaks, everything unanswered
-fails with ``BookieUnavailableError``. Time limits are swept coarsely, by one timer per lane that
-runs only while something is unanswered; a lane on which a request expired and nothing at all came
-in since is taken for dead and broken (``docs/adr/0023-silence-breaks-a-connection.md``).
+connection is up waits in the channel, bounded. When the connection breaks, everything unanswered
+fails with ``BookieUnavailableError``. Time limits are swept coarsely, by one timer per channel that
+runs only while something is unanswered; a channel on which a request expired and nothing at all
+came in since is taken for dead and broken (``docs/adr/0023-silence-breaks-a-connection.md``).
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ class ConnectionOptions:
 
 
 class _Wire(FramedConnection):
-    """The frames of a lane."""
+    """The frames of a channel."""
 
-    def __init__(self, lane: Lane) -> None:
-        super().__init__(lane.options.frame_bytes_max)
-        self._lane = lane
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(channel.options.frame_bytes_max)
+        self._channel = channel
         self._failure: Exception | None = None
 
     def run_received(self, view: memoryview, start: int, end: int) -> int:
-        self._lane.received_at_s = self._loop.time()
-        return self._lane.run_received(view, start, end)
+        self._channel.received_at_s = self._loop.time()
+        return self._channel.run_received(view, start, end)
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
-        self._lane.frames_received(view, bounds)
+        self._channel.frames_received(view, bounds)
 
     def protocol_failed(self, error: ProtocolError) -> None:
         self._failure = error
 
     def disconnected(self, error: Exception | None) -> None:
-        self._lane.broken(self, self._failure or error)
+        self._channel.broken(self, self._failure or error)
 
 
-class Lane:
+class Channel:
     """What the versions share: connecting, sending, breaking, the sweep."""
 
     def __init__(
@@ -199,7 +199,7 @@ class Lane:
     def broken(self, wire: _Wire, error: Exception | None) -> None:
         """The connection is gone."""
         if self._wire is not wire:
-            return  # it broke before it was taken into use, or the lane is closed
+            return  # it broke before it was taken into use, or the channel is closed
         self._wire = None
         self._drop(f"the connection broke ({error or 'closed by the bookie'})")
 
