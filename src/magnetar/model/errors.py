@@ -43,6 +43,13 @@ class ChecksumError(ProtocolError):
     pulsar_code = 9
 
 
+class ImplausibleMessageError(ProtocolError):
+    """A message's metadata says what cannot be true of its bytes; says what. Clients that read it
+    would break, so it is neither stored nor delivered."""
+
+    pulsar_code = 22
+
+
 # -- metadata store ---------------------------------------------------------------------------
 
 

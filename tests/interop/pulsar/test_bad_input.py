@@ -16,6 +16,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from magnetar.cluster.topic_name import parse_topic
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
@@ -324,6 +325,83 @@ def test_metadata_that_cannot_be_read_is_left_out(url: str, metadata: bytes) -> 
         received = wire.ask(flow)
         assert received.type == BaseCommand.MESSAGE
         assert received.message.message_id.entryId == 1
+
+
+HOSTILE_METADATA: dict[str, dict[str, int]] = {
+    "a batch of many in four bytes": {"num_messages_in_batch": 100_000},
+    "a batch of none": {"num_messages_in_batch": 0},
+    "a batch of less than none": {"num_messages_in_batch": -1},
+    "4 GB out of four bytes": {"compression": 1, "uncompressed_size": 2**32 - 1},
+    "a chunk of a million": {
+        "num_chunks_from_msg": 1_000_000,
+        "chunk_id": 0,
+        "total_chunk_msg_size": 2**31 - 1,
+    },
+}
+
+
+def hostile(fields: dict[str, int]) -> bytes:
+    metadata = MessageMetadata(producer_name="wire", sequence_id=0, publish_time=1)
+    for name, value in fields.items():
+        setattr(metadata, name, value)
+    head = metadata.SerializeToString()
+    return checked(len(head).to_bytes(4, "big") + head + b"data")
+
+
+@pytest.mark.parametrize("name", HOSTILE_METADATA)
+def test_numbers_that_cannot_be_true_are_refused_for_good(url: str, name: str) -> None:
+    """Stored, they would end each official client that gets them: a batch by a segmentation
+    fault, the others by the memory that they ask for."""
+    with Wire(url) as wire:
+        wire.produce(TOPIC)
+        wire.send(send_frame(1, 0, hostile(HOSTILE_METADATA[name])))
+        refusal = wire.receive().send_error
+        assert refusal.error == ServerError.NOT_ALLOWED
+        assert "it says" in refusal.message
+    with Wire(url) as wire:
+        assert wire.produce(TOPIC, epoch=1).error.error == ServerError.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("name", HOSTILE_METADATA)
+def test_stored_numbers_that_cannot_be_true_reach_no_client(strict: Served, name: str) -> None:
+    """As an earlier version may have stored them."""
+    service, check = strict
+    topic = f"hostile-{list(HOSTILE_METADATA).index(name)}"
+    client = pulsar.Client(service.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    consumer = client.subscribe(topic, "s")
+    service.run(store(service, topic, hostile(HOSTILE_METADATA[name])))
+    client.create_producer(topic).send(b"good")
+    assert consumer.receive(WAIT_MS).data() == b"good"
+    client.close()
+    check()
+
+
+async def store(service: MemoryService, topic: str, payload: bytes) -> None:
+    """Into the log, past everything that looks at it."""
+    log = service.store.logs[parse_topic(topic).log_name]
+    log.append([payload], lambda *_: None)
+
+
+def test_a_delayed_message_is_refused(url: str) -> None:
+    """Delivered at once, as it would be, it would be worse than refused."""
+    later = MessageMetadata(producer_name="wire", sequence_id=0, publish_time=1)
+    later.deliver_at_time = int(time.time() * 1000) + 60_000
+    head = later.SerializeToString()
+    with Wire(url) as wire:
+        wire.produce(TOPIC)
+        wire.send(send_frame(1, 0, checked(len(head).to_bytes(4, "big") + head)))
+        refusal = wire.receive().send_error
+        assert refusal.error == ServerError.NOT_ALLOWED
+        assert "delayed delivery is not served" in refusal.message
+
+
+def test_a_message_that_is_due_is_no_delayed_one(url: str) -> None:
+    due = MessageMetadata(producer_name="wire", sequence_id=0, publish_time=1, deliver_at_time=2)
+    head = due.SerializeToString()
+    with Wire(url) as wire:
+        wire.produce(TOPIC)
+        wire.send(send_frame(1, 0, checked(len(head).to_bytes(4, "big") + head)))
+        assert wire.receive().type == BaseCommand.SEND_RECEIPT
 
 
 def test_a_transaction_is_refused(url: str) -> None:

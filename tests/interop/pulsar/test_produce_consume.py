@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
 
 import pulsar
 import pytest
@@ -265,3 +268,20 @@ def test_chunks_of_a_message_go_to_one_of_several_consumers(
     eventually(lambda: len(got) == 8)
     assert {body[-10:] for body in got if len(body) < 10} == {b"small %d" % n for n in range(4)}
     assert [sum(body == item for item in got) for body in bodies] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["plain", "batched"])
+def test_delayed_messages_are_refused_at_once(
+    connect: Callable[[], pulsar.Client], topic: str, batching: bool
+) -> None:
+    """Until delayed delivery is served: neither delivered at once nor a matter of time-outs."""
+    client = connect()
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=batching)
+    begun = time.monotonic()
+    with pytest.raises(pulsar.PulsarException):
+        producer.send(b"later", deliver_after=timedelta(minutes=1))
+    assert time.monotonic() - begun < 15, "the send time-out is 30 s"
+    assert_quiet(consumer)
+    client.create_producer(topic).send(b"now")
+    assert consumer.receive(WAIT_MS).data() == b"now"

@@ -28,6 +28,7 @@ import structlog
 from magnetar.env.framed import FramedConnection
 from magnetar.model.errors import (
     ChecksumError,
+    ImplausibleMessageError,
     MagnetarError,
     MessageTooLargeError,
     NotAllowedError,
@@ -45,7 +46,8 @@ from magnetar.wire.pulsar.commands import (
     decode_command,
     encode_command,
 )
-from magnetar.wire.pulsar.hot import check_metadata_fits, decode_send, verify_checksum
+from magnetar.wire.pulsar.hot import decode_send, verify_checksum
+from magnetar.wire.pulsar.metadata import check_sent
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import error_reply
 
@@ -58,6 +60,14 @@ WRITE_BYTES_HIGH: Final = 1 << 20
 WRITE_BYTES_LOW: Final = 256 << 10
 """A connection with more unsent bytes than the first gets no more until it is at the second: low
 enough to bound memory, high enough that the socket never runs dry."""
+
+SEND_REFUSALS: Final = (
+    ChecksumError,
+    ImplausibleMessageError,
+    MessageTooLargeError,
+    NotAllowedError,
+)
+"""Faults of one message, which its producer is told; a ``ProtocolError`` is the connection's."""
 
 SEND: Final = int(BaseCommand.SEND)
 NO_VERSION: Final = 0
@@ -177,12 +187,15 @@ class Session(FramedConnection):
             if payload_end - payload_start > self._payload_bytes_max or txn is not None:
                 self._check_send(payload_end - payload_start, txn is not None)
             verify_checksum(view, payload_start, payload_end)
-            check_metadata_fits(view, payload_start, payload_end)
-        except (ChecksumError, NotAllowedError, MessageTooLargeError) as error:
+            payload = view[payload_start:payload_end]
+            deliver_at_ms = check_sent(payload)
+            if deliver_at_ms:
+                self._check_due(deliver_at_ms)
+        except SEND_REFUSALS as error:
             self._flush_sends()
             producer.refuse(sequence_id, error)
             return
-        if producer.queue(sequence_id, highest, view[payload_start:payload_end]):
+        if producer.queue(sequence_id, highest, payload):
             self._touched.append(producer)
 
     def _check_send(self, payload_bytes: int, in_transaction: bool) -> None:
@@ -193,6 +206,13 @@ class Session(FramedConnection):
             )
         if in_transaction:
             raise NotAllowedError("transactions are not served; send without one")
+
+    def _check_due(self, deliver_at_ms: int) -> None:
+        """Delivered at once, a message for later would be worse than refused."""
+        if deliver_at_ms > self.services.now_ms():
+            raise NotAllowedError(
+                "delayed delivery is not served; send without deliver_after and deliver_at"
+            )
 
     def _flush_sends(self) -> None:
         touched, self._touched = self._touched, []

@@ -228,20 +228,6 @@ def verify_checksum(view: memoryview, payload_start: int, payload_end: int) -> N
         )
 
 
-def check_metadata_fits(view: memoryview, payload_start: int, payload_end: int) -> None:
-    """Raise ``ProtocolError`` if a payload's metadata is longer than the payload: such an entry
-    would break whoever reads it. ``verify_checksum`` has passed."""
-    at = payload_start
-    if view[at] == 0x0E and view[at + 1] == 0x01:
-        at += 6
-    size = _U32(view, at)[0]
-    if at + 4 + size > payload_end:
-        raise ProtocolError(
-            f"message of {payload_end - payload_start} bytes says that its metadata has {size}: "
-            "not a message"
-        )
-
-
 _U32 = struct.Struct(">I").unpack_from
 
 

@@ -15,14 +15,16 @@ Errors: ``ProtocolError`` on any bytes that are no such payload.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from magnetar.model.errors import ProtocolError
+from magnetar.model.errors import ImplausibleMessageError, ProtocolError
 from magnetar.wire.pulsar.codes import Compression
+from magnetar.wire.pulsar.plausible import implausible
 from magnetar.wire.pulsar.pulsar_pb2 import KeyValue, MessageMetadata
 
 Buffer = bytes | bytearray | memoryview
@@ -129,16 +131,59 @@ def batch_size(payload: Buffer) -> int:
 def dispatch_size(payload: Buffer) -> int:
     """As ``batch_size``, and 0 for a chunk of a message that is larger than an entry.
 
-    Raises ``ProtocolError`` for metadata without a required field too: clients close their
-    connection on it, and would get it again on the next.
+    Raises ``ProtocolError`` for metadata that would end a client's connection, or the client, which
+    would get it again on the next: without a required field, or with numbers that cannot be true.
     """
-    meta = parse_metadata(payload)[0]
+    meta, data_start = parse_metadata(payload)
     if not (meta.sequence_id and meta.publish_time and meta.producer_name):
         _check_required(meta)  # which takes longer
     count = meta.num_messages_in_batch
+    chunks = meta.num_chunks_from_msg
+    if count != 1 or chunks > 1 or meta.compression or meta.HasField("num_messages_in_batch"):
+        _check_plausible(meta, len(payload) - data_start)
     if count > 1:
         return count
-    return 0 if meta.num_chunks_from_msg > 1 else 1
+    return 0 if chunks > 1 else 1
+
+
+def _check_plausible(meta: MessageMetadata, data_bytes: int) -> None:
+    wrong = implausible(meta, data_bytes)
+    if wrong is not None:
+        raise ImplausibleMessageError(f"not a message that can be read: it says {wrong}")
+
+
+_TELLING = re.compile(
+    rb"\x40[^\x00]"  # compression, if it is any
+    rb"|\x58"  # num_messages_in_batch
+    rb"|\x98\x01"  # deliver_at_time
+    rb"|[\xd8\xe0\xe8]\x01",  # num_chunks_from_msg, total_chunk_msg_size, chunk_id
+    re.DOTALL,
+).search
+"""Finds the tags, as every known client writes them, of the fields that are checked of a SEND (or
+bytes that look like one)."""
+
+
+def check_sent(payload: memoryview) -> int:
+    """Check what a producer sent, its checksum apart: before it is stored. Gives the time before
+    which it must not be delivered, milliseconds since 1970, 0 for none.
+
+    Requires that ``hot.verify_checksum`` has passed. Raises ``ProtocolError`` if the metadata is
+    longer than the payload: that is no message; ``ImplausibleMessageError`` if its numbers cannot
+    be true. Metadata that cannot be decoded passes; dispatch leaves it out. Most messages have none
+    of the fields and are not decoded, which takes a third of the time, for every entry.
+    """
+    if payload[0] == 0x0E and payload[1] == 0x02:
+        raise ProtocolError("a message that begins with metadata of a broker, not of a client")
+    first, stop = metadata_bounds(payload)
+    metadata = payload[first:stop]
+    if _TELLING(metadata) is None:
+        return 0
+    try:
+        meta = MessageMetadata.FromString(bytes(metadata))
+    except DecodeError:
+        return 0
+    _check_plausible(meta, len(payload) - stop)
+    return meta.deliver_at_time
 
 
 def publish_time_ms(payload: Buffer) -> int:

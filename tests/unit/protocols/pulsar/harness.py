@@ -19,6 +19,7 @@ from magnetar.wire.pulsar.commands import (
     decode_command,
     encode_command,
 )
+from magnetar.wire.pulsar.plausible import SINGLE_BYTES_MIN
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageMetadata
 from magnetar_sim.virtual_time import run_virtual
 from tests.doubles.memory_log import MemoryLog, MemoryLogStore
@@ -288,7 +289,8 @@ def batch(count: int, sequence_id: int = 0) -> bytes:
         num_messages_in_batch=count,
     )
     head = metadata.SerializeToString()
-    return checked(len(head).to_bytes(4, "big") + head + b"data")
+    data = bytes(SINGLE_BYTES_MIN * count)
+    return checked(len(head).to_bytes(4, "big") + head + data)
 
 
 def run(scenario: Callable[[World], Any], **settings: Any) -> None:

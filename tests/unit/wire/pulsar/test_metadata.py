@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from magnetar.model.errors import ProtocolError
+from magnetar.model.errors import ImplausibleMessageError, ProtocolError
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.metadata import (
     batch_size,
@@ -14,8 +14,11 @@ from magnetar.wire.pulsar.metadata import (
     metadata_bounds,
     publish_time_ms,
 )
+from magnetar.wire.pulsar.plausible import SINGLE_BYTES_MIN, implausible
 from magnetar.wire.pulsar.pulsar_pb2 import BrokerEntryMetadata, MessageMetadata
 from tests.unit.wire.pulsar.strategies import filled
+
+BATCH_OF_3 = bytes(3 * SINGLE_BYTES_MIN)
 
 
 def stored(meta: MessageMetadata, data: bytes = b"", magic: bool = True) -> bytes:
@@ -39,8 +42,12 @@ def test_whatever_a_producer_sets(meta: MessageMetadata) -> None:
     assert found.properties == {item.key: item.value for item in meta.properties}
     assert found.batched == meta.HasField("num_messages_in_batch")
     assert found.num_messages == batch_size(payload) == max(1, meta.num_messages_in_batch)
-    chunk = found.num_chunks > 1 and found.num_messages == 1
-    assert dispatch_size(payload) == (0 if chunk else found.num_messages)
+    if implausible(meta, len(b"data")) is None:
+        chunk = found.num_chunks > 1 and found.num_messages == 1
+        assert dispatch_size(payload) == (0 if chunk else found.num_messages)
+    else:
+        with pytest.raises(ImplausibleMessageError):
+            dispatch_size(payload)
     assert found.compression == meta.compression
     assert payload[found.data_start :] == b"data"
 
@@ -105,9 +112,9 @@ def test_what_clients_cannot_read_is_not_dispatched(missing: str) -> None:
     meta = plain(num_messages_in_batch=3)
     meta.ClearField(missing)  # type: ignore[arg-type]
     with pytest.raises(ProtocolError):
-        dispatch_size(stored(meta))
+        dispatch_size(stored(meta, BATCH_OF_3))
     setattr(meta, missing, "" if missing == "producer_name" else 0)
-    assert dispatch_size(stored(meta)) == 3
+    assert dispatch_size(stored(meta, BATCH_OF_3)) == 3
 
 
 @pytest.mark.parametrize("left_out", range(1, 14))

@@ -1,0 +1,173 @@
+"""Numbers in metadata are held against the bytes that are there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.model.errors import ImplausibleMessageError, ProtocolError
+from magnetar.wire.pulsar.codes import Compression
+from magnetar.wire.pulsar.hot import decode_send
+from magnetar.wire.pulsar.metadata import check_sent, dispatch_size
+from magnetar.wire.pulsar.plausible import CHUNKS_MAX, RATIO_SLACK_BYTES, implausible
+from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from tests.golden.pulsar import frame, names
+from tests.unit.wire.pulsar.test_metadata import plain, stored
+
+LARGE = 2**31 - 1
+SENDS = [name for name in names() if "/send_" in name]
+
+
+def test_no_message_of_a_batch_is_smaller_than_the_least() -> None:
+    single = SingleMessageMetadata(payload_size=0).SerializeToString()
+    count = 100
+    data = (len(single).to_bytes(4, "big") + single) * count
+    assert implausible(plain(num_messages_in_batch=count), len(data)) is None
+    assert implausible(plain(num_messages_in_batch=count + 1), len(data)) is not None
+
+
+IMPLAUSIBLE = {
+    "a batch of many in two bytes": ({"num_messages_in_batch": 100_000}, 2),
+    "a batch of one in nothing": ({"num_messages_in_batch": 1}, 0),
+    "a batch of none": ({"num_messages_in_batch": 0}, 100),
+    "a batch of less than none": ({"num_messages_in_batch": -1}, 100),
+    "a compressed batch of too many": (
+        {"num_messages_in_batch": 1000, "compression": Compression.ZSTD, "uncompressed_size": 5999},
+        50,
+    ),
+    "two bytes of LZ4 that are 4 GB": (
+        {"compression": Compression.LZ4, "uncompressed_size": 2**32 - 1},
+        2,
+    ),
+    "a megabyte of Snappy that is 4 GB": (
+        {"compression": Compression.SNAPPY, "uncompressed_size": 2**32 - 1},
+        1 << 20,
+    ),
+    "a first chunk of two bytes, of 2 GB": (
+        {"num_chunks_from_msg": 400, "chunk_id": 0, "total_chunk_msg_size": LARGE},
+        2,
+    ),
+    "more chunks than bytes": (
+        {"num_chunks_from_msg": CHUNKS_MAX, "chunk_id": 1, "total_chunk_msg_size": 100},
+        50,
+    ),
+    "more chunks than clients have room for": (
+        {"num_chunks_from_msg": LARGE, "chunk_id": 1, "total_chunk_msg_size": LARGE},
+        50,
+    ),
+    "a chunk behind the last": (
+        {"num_chunks_from_msg": 2, "chunk_id": 2, "total_chunk_msg_size": 100},
+        50,
+    ),
+    "a chunk before the first": (
+        {"num_chunks_from_msg": 2, "chunk_id": -1, "total_chunk_msg_size": 100},
+        50,
+    ),
+    "a chunked message of negative size": (
+        {"num_chunks_from_msg": 2, "chunk_id": 0, "total_chunk_msg_size": -5},
+        50,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMPLAUSIBLE)
+def test_what_cannot_be_true_is_neither_stored_nor_dispatched(name: str) -> None:
+    fields, data_bytes = IMPLAUSIBLE[name]
+    payload = stored(plain(**fields), bytes(data_bytes))
+    with pytest.raises(ImplausibleMessageError, match="it says"):
+        check_sent(memoryview(payload))
+    with pytest.raises(ImplausibleMessageError):
+        dispatch_size(payload)
+
+
+PLAUSIBLE = {
+    "plain": ({}, 0),
+    "not compressed, whatever the size": ({"uncompressed_size": 2**32 - 1}, 3),
+    "an empty batch's message": ({"num_messages_in_batch": 1}, 6),
+    "zeros in ZLIB": ({"compression": Compression.ZLIB, "uncompressed_size": 1 << 20}, 1040),
+    "zeros in ZSTD": (
+        {"compression": Compression.ZSTD, "uncompressed_size": 100 << 20},
+        3300,
+    ),
+    "short data that grew": ({"compression": Compression.LZ4, "uncompressed_size": 1}, 12),
+    "less than a block": (
+        {"compression": Compression.SNAPPY, "uncompressed_size": RATIO_SLACK_BYTES},
+        20,
+    ),
+    "a chunk of two, encrypted": (
+        {"num_chunks_from_msg": 2, "chunk_id": 0, "total_chunk_msg_size": 100},
+        66,
+    ),
+    "a short last chunk": (
+        {"num_chunks_from_msg": 200, "chunk_id": 199, "total_chunk_msg_size": 200_000},
+        1,
+    ),
+    "a chunk of a compressed message": (
+        {
+            "num_chunks_from_msg": 2,
+            "chunk_id": 1,
+            "total_chunk_msg_size": 2000,
+            "compression": Compression.LZ4,
+            "uncompressed_size": 400_000,
+        },
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLAUSIBLE)
+def test_what_can_be_true_passes(name: str) -> None:
+    fields, data_bytes = PLAUSIBLE[name]
+    payload = stored(plain(**fields), bytes(data_bytes))
+    assert check_sent(memoryview(payload)) == 0
+    assert dispatch_size(payload) >= 0
+
+
+@pytest.mark.parametrize("name", SENDS)
+def test_what_clients_send_passes(name: str) -> None:
+    data = frame(name)
+    found = decode_send(memoryview(data), 4, len(data))
+    payload = memoryview(data)[found.payload_start : found.payload_end]
+    assert check_sent(payload) == 0
+    assert dispatch_size(payload) >= 0
+
+
+def test_the_time_to_deliver_is_found() -> None:
+    payload = stored(plain(deliver_at_time=1_700_000_000_000), b"later")
+    assert check_sent(memoryview(payload)) == 1_700_000_000_000
+
+
+def test_what_is_no_message_is_no_implausible_one() -> None:
+    for payload in (stored(plain())[:-1], b"\x0e\x02" + stored(plain(), b"data")):
+        with pytest.raises(ProtocolError) as told:
+            check_sent(memoryview(payload))
+        assert not isinstance(told.value, ImplausibleMessageError)
+
+
+def test_metadata_that_cannot_be_decoded_is_left_to_dispatch() -> None:
+    meta = b"\x58\xff\xff\xff"  # a count that has no end
+    payload = b"\x0e\x01...." + len(meta).to_bytes(4, "big") + meta
+    assert check_sent(memoryview(payload)) == 0
+    with pytest.raises(ProtocolError):
+        dispatch_size(payload)
+
+
+@given(st.integers(-5, LARGE), st.integers(0, 2**32 - 1), st.integers(0, 4), st.integers(0, 10_000))
+def test_whatever_is_stored_is_dispatched(
+    count: int, size: int, compression: int, data_bytes: int
+) -> None:
+    """The quick look at a SEND misses nothing that dispatch finds."""
+    meta = MessageMetadata(
+        producer_name="X", sequence_id=1, publish_time=5, compression=compression
+    )  # type: ignore[arg-type]
+    meta.num_messages_in_batch = count
+    meta.uncompressed_size = size
+    payload = stored(meta, bytes(data_bytes))
+    try:
+        check_sent(memoryview(payload))
+    except ImplausibleMessageError:
+        with pytest.raises(ImplausibleMessageError):
+            dispatch_size(payload)
+    else:
+        assert dispatch_size(payload) == max(1, count)
