@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
+from magnetar.env.watches import Listeners, PathWatches
 from magnetar.model.errors import (
     BadVersionError,
     NodeExistsError,
@@ -15,13 +16,20 @@ from magnetar.model.errors import (
 
 
 class MemoryMetadata:
-    """Persistent nodes only."""
+    """Persistent nodes only. ``reads`` counts what was asked of it."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Versioned] = {}
+        self.reads = 0
+        self._watches = PathWatches()
+        self._sessions: Listeners[SessionState] = Listeners()
 
     async def get(self, path: str) -> Versioned:
+        self.reads += 1
         await asyncio.sleep(0)
+        return self._find(path)
+
+    def _find(self, path: str) -> Versioned:
         if path not in self.nodes:
             raise NoNodeError(f"no node {path}")
         return self.nodes[path]
@@ -38,22 +46,34 @@ class MemoryMetadata:
             self.nodes.setdefault(parent, Versioned(b"", 0))
             parent = parent.rpartition("/")[0]
         self.nodes[path] = Versioned(value, 0)
+        self.tell(path, path.rpartition("/")[0])
         return path
 
+    def tell(self, *paths: str) -> None:
+        """Tell those who watch: for tests that change ``nodes`` themselves, too."""
+        self._watches.notify(asyncio.get_running_loop(), paths)
+
+    def end_session(self, state: SessionState) -> None:
+        self._sessions.notify(asyncio.get_running_loop(), state)
+
     async def put(self, path: str, value: bytes, version: int) -> int:
-        node = await self.get(path)
+        await asyncio.sleep(0)
+        node = self._find(path)
         if version not in (-1, node.version):
             raise BadVersionError(f"{path} has version {node.version}, not {version}")
         self.nodes[path] = Versioned(value, node.version + 1)
+        self.tell(path)
         return node.version + 1
 
     async def delete(self, path: str, version: int = -1) -> None:
-        node = await self.get(path)
+        await asyncio.sleep(0)
+        node = self._find(path)
         if version not in (-1, node.version):
             raise BadVersionError(f"{path} has version {node.version}, not {version}")
         if any(other.startswith(path + "/") for other in self.nodes):
             raise NotEmptyError(f"{path} has children")
         del self.nodes[path]
+        self.tell(path, path.rpartition("/")[0])
 
     async def sync(self) -> None:
         """There is one copy."""
@@ -67,10 +87,10 @@ class MemoryMetadata:
         return sorted(found)
 
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        raise NotImplementedError("the broker watches nothing")
+        return self._watches.add(path, changed)
 
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
-        raise NotImplementedError("the broker watches nothing")
+        return self._sessions.add(changed)
 
     async def close(self) -> None:
         self.nodes.clear()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from magnetar.cluster.watched_nodes import WatchedNodes
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
 from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.env.zookeeper_server import ZooKeeperServer, free_port
@@ -165,6 +166,34 @@ def test_an_expired_session_is_told_and_its_nodes_are_gone(zookeeper_url: str) -
             states.clear()
             await store.create("/e2", b"", CreateMode.EPHEMERAL)
         assert states == []
+
+    asyncio.run(main())
+
+
+def test_nodes_in_memory_follow_other_sessions_and_survive_an_expiry(zookeeper_url: str) -> None:
+    def count(_path: str, value: bytes | None) -> int:
+        return -1 if value is None else int(value)
+
+    async def main() -> None:
+        async with opened(zookeeper_url) as store, opened(zookeeper_url) as other:
+            nodes = WatchedNodes(store, count)
+
+            async def shows(value: int) -> None:
+                async with asyncio.timeout(30):
+                    while await nodes.get("/n") != value:  # noqa: ASYNC110 - the store tells the nodes, not us
+                        await asyncio.sleep(0.01)
+
+            assert await nodes.get("/n") == -1
+            await other.create("/n", b"1")
+            await shows(1)
+            await other.put("/n", b"2", -1)
+            await shows(2)
+            await expire_once(store)
+            await other.put("/n", b"3", -1)
+            await shows(3)
+            await other.delete("/n")
+            await shows(-1)
+            nodes.close()
 
     asyncio.run(main())
 

@@ -90,7 +90,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "magnetar.protocols.pulsar": (
         ("liveness", "requests"),
-        ("entry_format", "lookup", "message_ids", "services"),
+        ("entry_format", "message_ids", "services"),
         ("session",),
         ("consumer_stats", "deliveries", "receipts"),
         ("handlers",),

@@ -1,1 +1,1 @@
-"""Who serves what, and what is known of names: namespaces, partitioned topics, topic names."""
+"""Who serves what, and what is known of names: tenants, namespaces, partitioned topics, owners."""

@@ -23,7 +23,9 @@ PARTITIONS_MAX: Final = 100_000
 
 _PART = re.compile(r"[-=:.\w]+")
 _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,5})$")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_DOTS = (".", "..")
+"""Places in a path (of a file, a URL, a metadata store), so never a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,12 @@ def parse_topic(text: str) -> TopicName:
             f"topic {text}: expected persistent://tenant/namespace/topic, the topic without '/'"
         )
     tenant, namespace, local = parts
-    _check(text, tenant, namespace, local)
+    _check_parts(text, tenant, namespace)
+    if not local or local in _DOTS or _CONTROL.search(local):
+        raise InvalidTopicNameError(
+            f"topic {text!r}: the topic's own name is empty, '.', '..', or has control characters; "
+            "choose another"
+        )
     return TopicName(tenant, namespace, local, partition_of(local))
 
 
@@ -102,14 +109,13 @@ def _split(text: str) -> tuple[str, list[str]]:
     return "persistent", parts
 
 
-def _check(text: str, tenant: str, namespace: str, local: str) -> None:
+def _check_parts(text: str, tenant: str, namespace: str) -> None:
     for what, part in (("tenant", tenant), ("namespace", namespace)):
-        if not _PART.fullmatch(part):
+        if not _PART.fullmatch(part) or part in _DOTS:
             raise InvalidTopicNameError(
-                f"topic {text!r}: {what} {part!r} may have letters, digits and - = : . _ only"
+                f"{text!r}: {what} {part!r} may have letters, digits and - = : . _ only, and not "
+                "be '.' or '..'"
             )
-    if not local or _CONTROL.search(local):
-        raise InvalidTopicNameError(f"topic {text!r}: the local name is empty or not printable")
 
 
 def partition_of(local: str) -> int:
@@ -121,8 +127,17 @@ def partition_of(local: str) -> int:
 def parse_namespace(text: str) -> str:
     """``tenant/namespace``, checked. Raises ``InvalidTopicNameError``."""
     parts = text.split("/")
-    if len(parts) != 2 or not all(_PART.fullmatch(part) for part in parts):
-        raise InvalidTopicNameError(f"namespace {text!r}: expected tenant/namespace")
+    if len(parts) != 2 or len(text.encode("utf-8", "replace")) > NAME_BYTES_MAX:
+        raise InvalidTopicNameError(
+            f"namespace {text[:100]!r}: expected tenant/namespace, {NAME_BYTES_MAX} bytes at most"
+        )
+    _check_parts(text, *parts)
+    return text
+
+
+def parse_tenant(text: str) -> str:
+    """A tenant's name, checked. Raises ``InvalidTopicNameError``."""
+    parse_namespace(f"{text}/x")
     return text
 
 

@@ -9,7 +9,9 @@ from magnetar.model.errors import MetadataError
 VALUE_BYTES_MAX = (1 << 20) - 1024
 """Largest value of a node: ZooKeeper's packet limit (1 MiB) less room for the path and header."""
 
-PATH_CHARACTERS_MAX = 1024
+PATH_CHARACTERS_MAX = 12 << 10
+"""Holds the longest name: a topic of 1024 bytes with a subscription of 512 characters (2048 bytes),
+percent-encoded three characters a byte, and what stands above them."""
 
 _FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 """What ZooKeeper refuses in a path: control characters, surrogates, private use, specials."""

@@ -12,7 +12,8 @@ from typing import Final
 
 import structlog
 
-from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.ownership import check_owned
 from magnetar.cluster.topic_name import TopicName, topic_of_log
 from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope
@@ -48,14 +49,14 @@ class Topics:
         self,
         config: BrokerConfig,
         store: LogStore,
-        namespaces: Namespaces,
+        control: ControlPlane,
         scope: TaskScope,
         traffic: Traffic,
         entry_format: EntryFormat,
     ) -> None:
         self._config = config
         self._store = store
-        self._namespaces = namespaces
+        self._control = control
         self._scope = scope
         self._traffic = traffic
         self._format = entry_format
@@ -87,12 +88,32 @@ class Topics:
     async def exists(self, name: TopicName) -> bool:
         return name in self._open or await self._store.exists(name.log_name)
 
+    async def partitions(self, name: TopicName, create: bool) -> int:
+        """The number of partitions, 0 for a topic without; with ``create`` a topic that does not
+        exist may be made as a partitioned one, if brokers are set to. Raises
+        ``TopicNotFoundError`` for an unknown namespace, and, without ``create``, for an unknown
+        topic."""
+        partitioned, config = self._control.partitioned, self._config
+        await self._control.namespaces.check(name)
+        count = await partitioned.partitions(name)
+        if count or name in self._open:
+            return count
+        automatic = config.auto_create_topics and config.auto_create_partitions > 0
+        if create and not (automatic and name.partition < 0):
+            return 0
+        if await self.exists(name):
+            return 0
+        if not create:
+            raise TopicNotFoundError(f"topic {name} does not exist")
+        await partitioned.create(name, config.auto_create_partitions)
+        return await partitioned.partitions(name)
+
     async def create(self, name: TopicName) -> bool:
         """Make a topic because an operator says so; False when it exists."""
-        await self._namespaces.check(name)
+        await self._control.namespaces.check(name)
         if await self.exists(name):
             return False
-        if name.partition < 0 and await self._namespaces.partitions(name):
+        if name.partition < 0 and await self._control.partitioned.partitions(name):
             return False
         self._check_load(name)
         await self._load(name)
@@ -108,14 +129,14 @@ class Topics:
             )
 
     async def _check_exists(self, name: TopicName, create: bool) -> None:
-        await self._namespaces.check(name)
+        await self._control.namespaces.check(name)
         if name.partition >= 0:
-            count = await self._namespaces.partitions(name.partitioned)
+            count = await self._control.partitioned.partitions(name.partitioned)
             if count > name.partition:
                 return  # a partition of a partitioned topic exists before it is first used
             if count:
                 raise TopicNotFoundError(f"{name.partitioned} has {count} partitions; no {name}")
-        elif await self._namespaces.partitions(name):
+        elif await self._control.partitioned.partitions(name):
             raise NotAllowedError(f"{name} is partitioned: connect to its partitions")
         if create and self._config.auto_create_topics:
             return
@@ -140,9 +161,11 @@ class Topics:
         closing = self._closing.get(name)
         if closing is not None:
             await asyncio.shield(closing)
+        # Before the log is opened, which takes it from whoever has it.
+        await check_owned(self._control.ownership, name)
         source = await self._store.open(name.log_name)
         try:
-            epoch = await self._namespaces.topic_epoch(name)
+            epoch = await self._control.counters.topic_epoch(name)
         except MagnetarError:
             await _close_log(name, source)  # one that stays open cannot be opened again
             raise
@@ -192,7 +215,7 @@ class Topics:
                     await asyncio.wait([under_way])
             await self._unload(name)
             await self._store.delete(name.log_name)
-            await self._namespaces.forget_topic(name)
+            await self._control.counters.forget_topic(name)
         finally:
             del self._deleting[name]
         if not existed and topic is None:
@@ -208,9 +231,7 @@ class Topics:
         """All topics of ``tenant/namespace``, each partition by itself, sorted by name."""
         logs = await self._store.names(f"{namespace}/persistent/")
         found = dict.fromkeys(topic_of_log(log_name) for log_name in logs)
-        for partitioned in await self._namespaces.partitioned_topics(namespace):
-            for index in range(await self._namespaces.partitions(partitioned)):
-                found[partitioned.of_partition(index)] = None
+        found.update(dict.fromkeys(await self._control.partitioned.partition_names(namespace)))
         return sorted(found, key=str)
 
     async def copy_subscriptions(self, name: TopicName, before: int, after: int) -> None:

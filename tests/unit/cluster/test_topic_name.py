@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.cluster.topic_name import parse_namespace, parse_topic, partition_of, topic_of_log
+from magnetar.env.metadata_paths import check_path
+from magnetar.log.managed.records import cursor_path
 from magnetar.model.errors import InvalidTopicNameError, MagnetarError, NotAllowedError
 
 
@@ -46,6 +48,7 @@ def test_what_is_a_partition(local: str, index: int) -> None:
     [
         "", "a/b", "persistent://a/b", "persistent://a/b/", "persistent://a//c", "a/b/c/d",
         "persistent://a/b/c/d", "x://a/b/c", "persistent://a b/c/d", "a/b/c\x00", "t" * 2000,
+        ".", "..", "a/b/..", "./b/c", "a/../c", "t\x85", "a/b/line\nbreak", "é" * 513,
     ],
 )  # fmt: skip
 def test_bad_names(text: str) -> None:
@@ -69,8 +72,13 @@ def test_any_text_is_a_name_or_refused(text: str) -> None:
     assert name.log_name.count("/") == 3
 
 
+def test_the_longest_names_make_paths_that_the_metadata_store_takes() -> None:
+    longest = parse_topic("é" * 512)
+    check_path(cursor_path(longest.log_name, "\U0001f6eb" * 512))
+
+
 def test_namespaces() -> None:
     assert parse_namespace("a/b") == "a/b"
-    for bad in ("a", "a/b/c", "/b", "a/", "a/b c"):
+    for bad in ("a", "a/b/c", "/b", "a/", "a/b c", "a/..", "./b", "a/" + "b" * 2000):
         with pytest.raises(InvalidTopicNameError):
             parse_namespace(bad)

@@ -348,7 +348,7 @@ def test_starts_are_numbered() -> None:
         first = await world.peer().produce()
         names = [first.producer_success.producer_name]
         world.broker.port = 0
-        assert await world.services.namespaces.count_start() == 2
+        assert await world.services.control.counters.count_start() == 2
         assert names == ["standalone-1-1"]
 
     run(scenario)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import structlog
 
-from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.config import BrokerConfig
 from magnetar.env.listening import advertised_host
@@ -26,7 +26,6 @@ from magnetar.model.errors import TopicNotFoundError
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.liveness import Sweeper
-from magnetar.protocols.pulsar.lookup import find_partitions, find_service_url
 from magnetar.protocols.pulsar.services import Services
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.registry import Topics
@@ -58,13 +57,13 @@ class Broker:
         self.cluster = cluster
         self._config = config
         self._scope = TaskScope("broker")
-        self._namespaces = Namespaces(topic_metadata)
+        self._control = ControlPlane.over(topic_metadata, cluster)
         self._traffic = Traffic()
         self._topics = Topics(
-            config, log_store, self._namespaces, self._scope, self._traffic, PulsarEntryFormat()
+            config, log_store, self._control, self._scope, self._traffic, PulsarEntryFormat()
         )
         self._services = Services(
-            config, self._namespaces, self._topics, metrics or Metrics(), self._scope, clock
+            config, self._control, self._topics, metrics or Metrics(), self._scope, clock
         )
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -72,8 +71,8 @@ class Broker:
     async def start(self) -> None:
         """Listen. Raises ``OSError`` when the port is taken, ``MetadataError``."""
         services, config = self._services, self._config
-        await self._namespaces.prepare()
-        services.name_prefix = f"{self.cluster}-{await self._namespaces.count_start()}"
+        await self._control.namespaces.prepare()
+        services.name_prefix = f"{self.cluster}-{await self._control.counters.count_start()}"
         table = make_table()
         self._server = await asyncio.get_running_loop().create_server(
             lambda: Session(services, table),
@@ -111,6 +110,7 @@ class Broker:
         await self._scope.close()
         for session in list(self._services.sessions):
             session.close()
+        self._control.close()
         self._server = None
 
     def fold_metrics(self) -> None:
@@ -120,60 +120,62 @@ class Broker:
     # -- tenants and namespaces ---------------------------------------------------------------
 
     async def tenants(self) -> list[str]:
-        return await self._namespaces.tenants()
+        return await self._control.namespaces.tenants()
 
     async def namespaces(self, tenant: str) -> list[str]:
         """``tenant/namespace`` names. Raises ``TopicNotFoundError`` for an unknown tenant."""
-        return await self._namespaces.namespaces(tenant)
+        return await self._control.namespaces.namespaces(tenant)
 
     async def create_tenant(self, tenant: str) -> None:
         """No error when it exists."""
         parse_namespace(f"{tenant}/x")
-        await self._namespaces.create_tenant(tenant)
+        await self._control.namespaces.create_tenant(tenant)
 
     async def create_namespace(self, namespace: str) -> None:
         """``tenant/namespace``; no error when it exists."""
-        await self._namespaces.create_namespace(parse_namespace(namespace))
+        await self._control.namespaces.create_tenant(parse_namespace(namespace).split("/")[0])
+        await self._control.namespaces.create_namespace(namespace)
 
     # -- topics -------------------------------------------------------------------------------
 
     async def topics(self, namespace: str) -> list[str]:
         """All topics of ``tenant/namespace``, each partition by itself, sorted."""
-        await self._namespaces.check_namespace(parse_namespace(namespace))
+        await self._control.namespaces.check_namespace(parse_namespace(namespace))
         return [str(name) for name in await self._topics.names(namespace)]
 
     async def partitioned_topics(self, namespace: str) -> list[str]:
-        await self._namespaces.check_namespace(parse_namespace(namespace))
-        return [str(name) for name in await self._namespaces.partitioned_topics(namespace)]
+        await self._control.namespaces.check_namespace(parse_namespace(namespace))
+        return [str(name) for name in await self._control.partitioned.names(namespace)]
 
     async def lookup(self, topic: str) -> str:
         """The ``pulsar://`` URL of the broker that serves the topic."""
-        return await find_service_url(self._services, parse_topic(topic))
+        await self._control.namespaces.check(parse_topic(topic))
+        return self._services.service_url
 
     async def partitions(self, topic: str, create: bool = False) -> int:
         """0 when the topic is not partitioned; ``create`` as PARTITIONED_METADATA says it.
         Raises ``TopicNotFoundError`` for an unknown namespace."""
         name = parse_topic(topic)
         if create:
-            return await find_partitions(self._services, name, True)
-        await self._namespaces.check(name)
-        return await self._namespaces.partitions(name)
+            return await self._topics.partitions(name, True)
+        await self._control.namespaces.check(name)
+        return await self._control.partitioned.partitions(name)
 
     async def create_partitioned(self, topic: str, partitions: int) -> bool:
         """False when the topic exists already, partitioned or not."""
         name = parse_topic(topic)
-        await self._namespaces.check(name)
+        await self._control.namespaces.check(name)
         if await self._topics.exists(name):
             return False
-        return await self._namespaces.create_partitioned(name, partitions)
+        return await self._control.partitioned.create(name, partitions)
 
     async def grow_partitions(self, topic: str, partitions: int) -> None:
         """Raises ``NotAllowedError`` when that would be fewer than now. Partitions are opened on
         first use; the subscriptions of the others are made on the new ones at once, so that they
         miss nothing."""
         name = parse_topic(topic)
-        before = await self._namespaces.partitions(name)
-        await self._namespaces.grow(name, partitions)
+        before = await self._control.partitioned.partitions(name)
+        await self._control.partitioned.grow(name, partitions)
         await self._topics.copy_subscriptions(name, before, partitions)
 
     async def create(self, topic: str) -> bool:
@@ -184,7 +186,7 @@ class Broker:
         """Delete a topic, or a partitioned topic with its partitions. With ``force`` connected
         clients are sent away; without, they are an error. Raises ``TopicNotFoundError``."""
         name = parse_topic(topic)
-        count = await self._namespaces.partitions(name)
+        count = await self._control.partitioned.partitions(name)
         if not count:
             await self._topics.delete(name, force)
             return
@@ -194,7 +196,7 @@ class Broker:
         for part in parts:
             with contextlib.suppress(TopicNotFoundError):  # never used, or deleted already
                 await self._topics.delete(part, force)
-        await self._namespaces.delete_partitioned(name)
+        await self._control.partitioned.delete(name)
 
     def _check_unused(self, parts: list[TopicName]) -> None:
         for part in parts:
@@ -218,7 +220,7 @@ class Broker:
     async def subscriptions(self, topic: str) -> list[str]:
         """Names, sorted; of a partitioned topic, those its partitions together."""
         name = parse_topic(topic)
-        count = await self._namespaces.partitions(name)
+        count = await self._control.partitioned.partitions(name)
         if not count:
             return sorted((await self._topic(topic)).subscriptions)
         names: dict[str, None] = {}
@@ -230,7 +232,7 @@ class Broker:
     async def delete_subscription(self, topic: str, subscription: str, force: bool = False) -> None:
         """Raises ``TopicNotFoundError``, ``SubscriptionNotFoundError``, ``NotAllowedError``."""
         name = parse_topic(topic)
-        count = await self._namespaces.partitions(name)
+        count = await self._control.partitioned.partitions(name)
         if not count:
             await (await self._topic(topic)).delete_subscription(subscription, force)
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.control_plane import ControlPlane
 from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
@@ -44,7 +44,7 @@ class Services:
     """
 
     config: BrokerConfig
-    namespaces: Namespaces
+    control: ControlPlane
     topics: Topics
     metrics: Metrics
     scope: TaskScope

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from magnetar.cluster.ownership import At
 from magnetar.cluster.topic_name import parse_namespace, parse_topic
-from magnetar.protocols.pulsar.lookup import find_partitions, find_service_url
+from magnetar.model.errors import ServiceNotReadyError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
@@ -14,24 +15,31 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
 
 
 async def lookup(session: Session, command: BaseCommand) -> None:
-    request = command.lookupTopic
-    url = await find_service_url(
-        session.services, parse_topic(request.topic), request.advertised_listener_name
-    )
+    """Where a topic is served. It need not exist; its namespace must."""
+    request, services = command.lookupTopic, session.services
+    name, listener = parse_topic(request.topic), request.advertised_listener_name
+    if listener:
+        # Clients tell this case from others, which they retry, by these very words.
+        raise ServiceNotReadyError(f"the broker do not have {listener} listener")
+    await services.control.namespaces.check(name)
+    owner = await services.control.ownership.owner_of(name)
     answer = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
     reply = answer.lookupTopicResponse
     reply.request_id = request.request_id
-    reply.response = CommandLookupTopicResponse.Connect
-    reply.brokerServiceUrl = url
+    if isinstance(owner, At):
+        reply.response = CommandLookupTopicResponse.Redirect
+        reply.brokerServiceUrl = owner.service_url
+    else:
+        reply.response = CommandLookupTopicResponse.Connect
+        reply.brokerServiceUrl = services.service_url
     reply.authoritative = True
     session.send_command(answer)
 
 
 async def partitioned_metadata(session: Session, command: BaseCommand) -> None:
     request = command.partitionMetadata
-    count = await find_partitions(
-        session.services, parse_topic(request.topic), request.metadata_auto_creation_enabled
-    )
+    name, create = parse_topic(request.topic), request.metadata_auto_creation_enabled
+    count = await session.services.topics.partitions(name, create)
     answer = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
     reply = answer.partitionMetadataResponse
     reply.request_id = request.request_id
@@ -45,7 +53,7 @@ async def topics_of_namespace(session: Session, command: BaseCommand) -> None:
     request = command.getTopicsOfNamespace
     services = session.services
     namespace = parse_namespace(request.namespace)
-    await services.namespaces.check_namespace(namespace)
+    await services.control.namespaces.check_namespace(namespace)
     answer = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
     reply = answer.getTopicsOfNamespaceResponse
     reply.request_id = request.request_id

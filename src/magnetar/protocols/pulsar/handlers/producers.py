@@ -101,7 +101,7 @@ async def _admit_once(admission: Admission) -> None:
         if verdict is Verdict.FENCE_OTHERS:
             topic.fence_producers()
         if verdict is not Verdict.CONNECT:
-            topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
+            topic.epoch = await session.services.control.counters.raise_topic_epoch(topic.name)
         _connect(admission)
 
 
@@ -137,7 +137,7 @@ async def _wait_turn(admission: Admission, turn: asyncio.Future[None]) -> None:
         async with topic.lock:
             if producer.gone:
                 return
-            topic.epoch = await session.services.namespaces.raise_topic_epoch(topic.name)
+            topic.epoch = await session.services.control.counters.raise_topic_epoch(topic.name)
             if producer.gone:
                 return  # closed meanwhile
             # first in line until it is connected, so that nobody else has a turn meanwhile

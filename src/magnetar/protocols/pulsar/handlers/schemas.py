@@ -23,7 +23,7 @@ NO_VERSION = b""
 
 async def get_schema(session: Session, command: BaseCommand) -> None:
     request = command.getSchema
-    await session.services.namespaces.check(parse_topic(request.topic))
+    await session.services.control.namespaces.check(parse_topic(request.topic))
     raise TopicNotFoundError(f"topic {request.topic} has no schema: schemas are not kept here")
 
 
@@ -31,7 +31,7 @@ async def get_or_create_schema(session: Session, command: BaseCommand) -> None:
     """Accept the schema. A refusal makes Java's producers ask again without a pause."""
     request = command.getOrCreateSchema
     name = parse_topic(request.topic)
-    await session.services.namespaces.check(name)
+    await session.services.control.namespaces.check(name)
     say_unchecked(session, name, request.schema)
     answer = BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
     reply = answer.getOrCreateSchemaResponse

@@ -1,0 +1,90 @@
+"""Numbers that only grow, kept in the metadata store: each increment is durable, and no two
+processes get the same.
+
+| path | counts |
+|---|---|
+| ``/admin/topic-epochs/<tenant>/<namespace>/persistent/<local>`` | exclusive producers of a topic |
+| ``/admin/broker-starts`` | starts of brokers |
+
+Values are decimal. Nothing is kept in memory: each is asked for once per load of a topic, or start.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.cluster.topic_name import TopicName
+from magnetar.env.metadata import MetadataStore
+from magnetar.model.errors import (
+    BadVersionError,
+    BrokerMetadataError,
+    NodeExistsError,
+    NoNodeError,
+)
+
+EPOCHS: Final = "/admin/topic-epochs"
+STARTS: Final = "/admin/broker-starts"
+RACES_MAX: Final = 100
+"""Compare-and-sets that may lose in a row before an operation gives up."""
+
+
+class Counters:
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    async def count_start(self) -> int:
+        """A number that no other start of a broker of this store gets."""
+        return await self._increment(STARTS)
+
+    async def topic_epoch(self, name: TopicName) -> int:
+        """How many exclusive producers the topic has had."""
+        path = _epoch_path(name)
+        try:
+            node = await self._metadata.get(path)
+        except NoNodeError:
+            return 0
+        return _number(path, node.value)
+
+    async def raise_topic_epoch(self, name: TopicName) -> int:
+        """Count one more exclusive producer; durable when it returns."""
+        return await self._increment(_epoch_path(name))
+
+    async def forget_topic(self, name: TopicName) -> None:
+        """The topic was deleted."""
+        try:
+            await self._metadata.delete(_epoch_path(name))
+        except NoNodeError:
+            return
+
+    async def _increment(self, path: str) -> int:
+        for _ in range(RACES_MAX):
+            try:
+                node = await self._metadata.get(path)
+                value = _number(path, node.value) + 1
+                await self._metadata.put(path, str(value).encode(), node.version)
+            except NoNodeError:
+                if not await self._create(path, b"1"):
+                    continue
+                value = 1
+            except BadVersionError:
+                continue
+            return value
+        raise BrokerMetadataError(f"{path} is changed by many at once; try again")
+
+    async def _create(self, path: str, value: bytes) -> bool:
+        try:
+            await self._metadata.create(path, value)
+        except NodeExistsError:
+            return False
+        return True
+
+
+def _epoch_path(name: TopicName) -> str:
+    return f"{EPOCHS}/{name.namespace}/persistent/{name.encoded_local}"
+
+
+def _number(path: str, value: bytes) -> int:
+    try:
+        return int(value)
+    except ValueError as error:
+        raise BrokerMetadataError(f"{path} holds {value[:40]!r}, not a number") from error

@@ -1,0 +1,144 @@
+"""Partitioned topics: which there are, and how many partitions each has.
+
+Node ``/admin/partitioned-topics/<tenant>/<namespace>/persistent/<local>``: ``{"partitions": n}``;
+local names are percent-encoded. A count is asked for with every lookup, producer and subscription
+and answered from memory (``watched_nodes``); lists of a namespace go to the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Final
+from urllib.parse import unquote
+
+from magnetar.cluster.counters import RACES_MAX
+from magnetar.cluster.topic_name import PARTITIONS_MAX, TopicName
+from magnetar.cluster.watched_nodes import WatchedNodes
+from magnetar.env.metadata import MetadataStore
+from magnetar.model.errors import (
+    BadVersionError,
+    BrokerMetadataError,
+    NodeExistsError,
+    NoNodeError,
+    NotAllowedError,
+    TopicNotFoundError,
+)
+
+PARTITIONED: Final = "/admin/partitioned-topics"
+READS_AT_A_TIME: Final = 64
+
+
+class PartitionedTopics:
+    """The partitioned topics of a cluster."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._counts = WatchedNodes(metadata, _count_or_none)
+
+    async def partitions(self, name: TopicName) -> int:
+        """The number of partitions of a partitioned topic; 0 if ``name`` is none."""
+        return await self._counts.get(_path(name))
+
+    async def names(self, namespace: str) -> list[TopicName]:
+        """The partitioned topics of ``tenant/namespace``, sorted."""
+        tenant, part = namespace.split("/")
+        try:
+            found = await self._metadata.children(f"{PARTITIONED}/{namespace}/persistent")
+        except NoNodeError:
+            return []
+        return [TopicName(tenant, part, local, -1) for local in sorted(map(unquote, found))]
+
+    async def partition_names(self, namespace: str) -> list[TopicName]:
+        """Every partition of every partitioned topic of ``tenant/namespace``."""
+        topics = await self.names(namespace)
+        found: list[TopicName] = []
+        for start in range(0, len(topics), READS_AT_A_TIME):
+            batch = topics[start : start + READS_AT_A_TIME]
+            counts = await asyncio.gather(*map(self.partitions, batch))
+            for topic, count in zip(batch, counts, strict=True):
+                found += map(topic.of_partition, range(count))
+        return found
+
+    async def create(self, name: TopicName, partitions: int) -> bool:
+        """False when it exists already. Raises ``NotAllowedError`` for a bad number or name."""
+        _check_count(name, partitions)
+        if name.partition >= 0:
+            raise NotAllowedError(f"{name} is named like a partition; it cannot have partitions")
+        try:
+            await self._metadata.create(_path(name), _value(partitions))
+        except NodeExistsError:
+            return False
+        finally:
+            self._counts.forget(_path(name))  # one that failed may have happened
+        return True
+
+    async def grow(self, name: TopicName, partitions: int) -> None:
+        """Raises ``TopicNotFoundError``, and ``NotAllowedError`` for fewer than now."""
+        _check_count(name, partitions)
+        try:
+            await self._grow(name, partitions)
+        finally:
+            self._counts.forget(_path(name))
+
+    async def _grow(self, name: TopicName, partitions: int) -> None:
+        for _ in range(RACES_MAX):
+            try:
+                # From the store, not from memory: the version to compare with is read here.
+                node = await self._metadata.get(_path(name))
+                now = _count(_path(name), node.value)
+                if partitions < now:
+                    raise NotAllowedError(
+                        f"{name} has {now} partitions; their number can grow, not shrink"
+                    )
+                await self._metadata.put(_path(name), _value(partitions), node.version)
+            except BadVersionError:
+                continue
+            except NoNodeError:
+                raise TopicNotFoundError(f"{name} is not a partitioned topic") from None
+            return
+        raise BrokerMetadataError(f"{name}: its partitions are changed by many at once; try again")
+
+    async def delete(self, name: TopicName) -> None:
+        """No error when it is not there. Its partitions are topics of their own, and stay."""
+        try:
+            await self._metadata.delete(_path(name))
+        except NoNodeError:
+            return
+        finally:
+            self._counts.forget(_path(name))
+
+    def close(self) -> None:
+        self._counts.close()
+
+
+def _path(name: TopicName) -> str:
+    return f"{PARTITIONED}/{name.namespace}/persistent/{name.encoded_local}"
+
+
+def _value(partitions: int) -> bytes:
+    return json.dumps({"partitions": partitions}).encode()
+
+
+def _check_count(name: TopicName, partitions: int) -> None:
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise NotAllowedError(
+            f"{name}: {partitions} partitions; between 1 and {PARTITIONS_MAX} are possible"
+        )
+
+
+def _count_or_none(path: str, value: bytes | None) -> int:
+    return 0 if value is None else _count(path, value)
+
+
+def _count(path: str, value: bytes) -> int:
+    try:
+        count = json.loads(value)["partitions"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokerMetadataError(
+            f"{path} holds {value[:40]!r}, which is no partition metadata; it should be like "
+            '{"partitions": 4}'
+        ) from error
+    if not isinstance(count, int) or count < 0:
+        raise BrokerMetadataError(f"{path} says {count!r} partitions; a whole number is expected")
+    return count

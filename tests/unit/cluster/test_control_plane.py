@@ -1,0 +1,133 @@
+"""What the control plane costs a broker that is warm, and what another process changes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.ownership import At, Here, Owner, check_owned
+from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.model.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
+from tests.doubles.memory_metadata import MemoryMetadata
+from tests.unit.protocols.pulsar.harness import TOPIC, Peer, World, run
+
+ELSEWHERE = At("pulsar://other:6650", "http://other:8080")
+
+
+def lookup(topic: str) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.LOOKUP)
+    command.lookupTopic.topic = topic
+    command.lookupTopic.request_id = 7
+    return command
+
+
+def partitions(topic: str) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
+    command.partitionMetadata.topic = topic
+    command.partitionMetadata.request_id = 8
+    command.partitionMetadata.metadata_auto_creation_enabled = True
+    return command
+
+
+async def use(peer: Peer, topic: str, number: int) -> None:
+    """All that a client asks about names before it sends or receives."""
+    await peer.heard()
+    assert (await peer.ask(lookup(topic))).lookupTopicResponse.brokerServiceUrl
+    assert (await peer.ask(partitions(topic))).type == BaseCommand.PARTITIONED_METADATA_RESPONSE
+    produced = await peer.produce(topic, producer_id=number)
+    assert produced.type == BaseCommand.PRODUCER_SUCCESS
+    subscribed = await peer.subscribe(f"s{number}", consumer_id=number, topic=topic)
+    assert subscribed.type == BaseCommand.SUCCESS
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "persistent://public/default/p-partition-1"])
+def test_clients_cost_no_metadata_read_once_the_names_are_known(topic: str) -> None:
+    async def scenario(world: World) -> None:
+        await world.services.control.partitioned.create(parse_topic("p"), 2)
+        peer = world.peer()
+        await peer.heard()
+        await use(peer, topic, 1)
+        reads = world.metadata.reads
+        for number in range(2, 10):
+            await use(peer, topic, number)
+        assert world.metadata.reads == reads
+
+    run(scenario)
+
+
+def test_what_another_process_changes_is_seen() -> None:
+    async def main() -> None:
+        store = MemoryMetadata()
+        ours, theirs = ControlPlane.over(store, "c"), ControlPlane.over(store, "c")
+        await ours.namespaces.prepare()
+        name = parse_topic("t")
+        await ours.namespaces.check(name)
+        assert await ours.partitioned.partitions(name) == 0
+        assert await theirs.partitioned.create(name, 4)
+        await asyncio.sleep(0)
+        assert await ours.partitioned.partitions(name) == 4
+        await theirs.partitioned.grow(name, 6)
+        await asyncio.sleep(0)
+        assert await ours.partitioned.partitions(name) == 6
+        with pytest.raises(TopicNotFoundError, match="namespace public/n does not exist"):
+            await ours.namespaces.check_namespace("public/n")
+        assert await theirs.namespaces.create_namespace("public/n")
+        await asyncio.sleep(0)
+        await ours.namespaces.check_namespace("public/n")
+        ours.close()
+        theirs.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_done_here_is_seen_here_without_waiting() -> None:
+    async def main() -> None:
+        control = ControlPlane.over(MemoryMetadata(), "c")
+        name = parse_topic("acme/n/t")
+        with pytest.raises(TopicNotFoundError, match="tenant acme does not exist"):
+            await control.namespaces.create_namespace("acme/n")
+        assert await control.namespaces.create_tenant("acme")
+        assert not await control.namespaces.create_tenant("acme")
+        assert await control.namespaces.create_namespace("acme/n")
+        assert not await control.namespaces.create_namespace("acme/n")
+        await control.namespaces.check(name)
+        assert await control.partitioned.create(name, 2)
+        assert not await control.partitioned.create(name, 2)
+        await control.partitioned.grow(name, 3)
+        assert await control.partitioned.partition_names("acme/n") == [
+            name.of_partition(index) for index in range(3)
+        ]
+        await control.partitioned.delete(name)
+        await control.partitioned.delete(name)
+        assert await control.partitioned.partitions(name) == 0
+
+    asyncio.run(main())
+
+
+class Divided:
+    """Topics whose names begin with x are served elsewhere."""
+
+    async def owner_of(self, name: TopicName) -> Owner:
+        return ELSEWHERE if name.local.startswith("x") else Here()
+
+
+def test_a_topic_of_another_broker_is_neither_loaded_nor_looked_up_here() -> None:
+    async def scenario(world: World) -> None:
+        object.__setattr__(world.services.control, "ownership", Divided())
+        peer = world.peer()
+        await peer.heard()
+        reply = (await peer.ask(lookup("x1"))).lookupTopicResponse
+        assert reply.response == CommandLookupTopicResponse.Redirect
+        assert reply.brokerServiceUrl == ELSEWHERE.service_url
+        reply = (await peer.ask(lookup("t"))).lookupTopicResponse
+        assert reply.response == CommandLookupTopicResponse.Connect
+        refused = await peer.produce("persistent://public/default/x1")
+        assert "served by pulsar://other:6650" in refused.error.message
+        assert "public/default/persistent/x1" not in world.store.logs
+        with pytest.raises(ServiceNotReadyError):
+            await check_owned(Divided(), parse_topic("x2"))
+
+    run(scenario)
