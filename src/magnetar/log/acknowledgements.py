@@ -294,6 +294,7 @@ class AckState:
 
     def _mark(self, position: Position) -> None:
         """Move mark-delete forward to ``position`` and forget what lies before it."""
+        assert position >= self.mark_delete, "only a reset moves mark-delete back"
         self.mark_delete = position
         for bitmaps in (self._holes, self._changed):
             _drop_through(bitmaps, position)
@@ -327,6 +328,7 @@ class AckState:
 
     def snapshot(self) -> AckImage:
         """The whole state, as a value of its own."""
+        assert self._sound(), f"the state after {self.mark_delete} breaks its invariants"
         holes = {ledger: bitmap.copy() for ledger, bitmap in self._holes.items()}
         return AckImage(self.mark_delete, holes, dict(self._ack_sets))
 
@@ -355,6 +357,19 @@ class AckState:
             p: bits for p, bits in self._ack_sets.items() if not self.is_acknowledged(*p)
         }
         self._advance()
+        assert self._sound(), f"what was stored at {self.mark_delete} breaks the state's invariants"
+
+    def _sound(self) -> bool:
+        """The invariants in the module's text, checked where a state is stored and where it is
+        read back, once per flush and not per acknowledgement."""
+        mark, chain = self.mark_delete, self._chain
+        own = self._holes.get(mark.ledger_id)
+        return (
+            all(ledger_id >= mark.ledger_id for ledger_id in self._holes)
+            and (own is None or not own or own.min() > mark.entry_id + 1)
+            and all(not b or b.max() <= chain.last_entry(i) for i, b in self._holes.items())
+            and all(bits and not self.is_acknowledged(*p) for p, bits in self._ack_sets.items())
+        )
 
 
 def _drop_through(bitmaps: dict[int, BitMap], position: Position) -> None:
