@@ -1,8 +1,8 @@
-"""A cluster of whole roles on the simulated world: bookies and clients, composed as ``app`` does.
+"""A cluster of whole roles on the simulated world: bookies, and clients of the ledger library.
 
-Everything of the product runs unmodified: the bookie's core, its server and registration, the
-ledger client with its connections. Only what is outside of it is simulated: time, connections,
-disks, the metadata store.
+Everything of the product runs unmodified, as ``magnetar.app`` and ``magnetar.ledger`` build it:
+nothing is composed here. Only what is outside of it is simulated: time, connections, disks, the
+metadata store (``outside``).
 
 A bookie's process ends when it cannot start or has lost its id, and a supervisor starts it again
 a little later, but for one that refuses its disks (``CookieError``): that needs an operator.
@@ -14,43 +14,36 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from magnetar.app.fate import Fate
+from magnetar.app.process import Process
+from magnetar.app.roles import open_bookie
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.cookie import check_cookie
-from magnetar.bookie.registration import BookieRegistration
-from magnetar.bookie.serving.server import BookieServer
-from magnetar.bookie.serving.session import SessionLimits
-from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
-from magnetar.env.tasks import TaskScope
+from magnetar.bookie.replay import StartReport
+from magnetar.config import BookieConfig, Config, JournalConfig, LedgerConfig, MetadataConfig
 from magnetar.ledger.catalog.metadata import DEFAULT_ROOT, LedgerManager
-from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connections.channel import Address, ConnectionOptions
-from magnetar.ledger.connections.pool import ConnectionPool
-from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.ledger.connecting import connection_options, open_access
 from magnetar.metrics import Metrics
-from magnetar.model.errors import BookieUnavailableError, CookieError, MagnetarError
-from magnetar.model.ids import BookieId
+from magnetar.model.errors import CookieError, MagnetarError
 from magnetar.wire.bookie.metadata_layout import LedgerLayout, ledger_path
-from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 from magnetar_sim.devices import Device
 from magnetar_sim.disk import SimDisk
 from magnetar_sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar_sim.metadata import MetadataServer, SimMetadataStore
 from magnetar_sim.network import SimNetwork
+from magnetar_sim.outside import simulated
 from magnetar_sim.shapes import Shape
 from magnetar_sim.trace import Trace
 from magnetar_sim.witness import Promises, WitnessedBookie
 
 BOOKIE_PORT = 3181
 RESTART_S = 1.0
-METADATA_END_S = 5.0
-"""How long a bookie that is closed in order tries to withdraw its registration."""
 CALM_S = 3.0
 """Without any hindrance: what a bookie has suffered before does not count any more."""
 INSTANCE_ID = "00000000-0000-0000-0000-000000000001"
@@ -200,25 +193,12 @@ class Client:
             new_token=lambda: rng.randrange(1, 2**63),
             new_instance_id=lambda: INSTANCE_ID,
         )
-        self.registry = BookieRegistry(self.store)
-        options = ConnectionOptions(
-            v3_only=cluster.plan.v3_only,
-            add_timeout_s=config.add_timeout_ms / 1000,
-            read_timeout_s=config.read_timeout_ms / 1000,
-            frame_bytes_max=FRAME_BYTES_MAX,
+        options = connection_options(config, FRAME_BYTES_MAX, cluster.plan.v3_only)
+        clock_s = cluster.loop.time
+        access = open_access(
+            AsyncExitStack(), self.store, self.manager, config, options, {}, clock_s, rng
         )
-        self.pool = ConnectionPool(self._resolve, self._available, {}, options)
-        loop = cluster.loop
-        self.ledgers = LedgerClient(self.manager, self.pool, config, clock=loop.time, random=rng)
-
-    async def _resolve(self, bookie_id: BookieId) -> Address:
-        address = (await self.registry.all()).get(bookie_id)
-        if address is None:
-            raise BookieUnavailableError(f"bookie {bookie_id} is not registered")
-        return address
-
-    async def _available(self) -> list[BookieId]:
-        return list(await self.registry.available())
+        self.ledgers, self.pool = access.client, access.pool
 
     def kill(self) -> None:
         if self.process.alive:
@@ -227,13 +207,13 @@ class Client:
             self.cluster.network.process_ended(self.process, silently=False)
 
 
-class _Parts(NamedTuple):
-    """Of a bookie that serves."""
+class _Closing(NamedTuple):
+    """An orderly close: when it began, how long nothing had been wrong then, and for how long the
+    bookie stays away."""
 
-    registration: BookieRegistration
-    scope: TaskScope
-    server: BookieServer
-    bookie: Bookie
+    began_s: float
+    calm_s: float
+    down_s: float
 
 
 class BookieMachine:
@@ -261,6 +241,9 @@ class BookieMachine:
         self.spoiled = False
         """It is lost for sectors that cannot be read, and for nothing else."""
         self.closing = False
+        """Somebody has asked for an orderly close."""
+        self.ending = False
+        """Its role ends, because it was asked to or has failed: the parts are being closed."""
         self.closed_in_peace = False
         """It was closed in order the last time, and nothing had been wrong."""
         self.promises = Promises(self._broken, cluster.count)
@@ -268,7 +251,9 @@ class BookieMachine:
         if cluster.plan.shape is not None:
             self.promises.undisturbed_s = self.undisturbed_s
         self._started_s = 0.0
-        self._parts: _Parts | None = None
+        self._stopped: asyncio.Event | None = None
+        self._closing = _Closing(0.0, 0.0, 0.0)
+        self._random = rng
 
     def _broken(self, what: str) -> None:
         if self.lost is None:
@@ -313,73 +298,63 @@ class BookieMachine:
         if self.up:
             return
         self.starts += 1
-        self.closing = False
-        self._parts = None
+        self.closing = self.ending = False
+        self._stopped = None
         self._started_s = self.cluster.loop.time()
         self.process = self.cluster.loop.new_process(self.name)
         self.cluster.network.host_back(self.name)
         self.process.spawn(self._run(), f"bookie, start {self.starts}")
 
     async def _run(self) -> None:
-        """Composed as ``app.storage`` does."""
-        cluster, plan = self.cluster, self.cluster.plan
-        config = replace(plan.bookie, host=self.name, bookie_id=self.name)
-        store = SimMetadataStore(cluster.metadata, self.process_now)
-        bookie_id = BookieId(self.name)
-        manager = LedgerManager(store)
+        """The bookie's role, until it is told to end, fails, or is killed."""
+        stopped = asyncio.Event()
         try:
-            instance_id = await manager.initialize(create=False)
-            await check_cookie(
-                store,
-                manager.root,
-                bookie_id,
-                config.ledger_directories,
-                instance_id,
-                journal_directories=config.journal.directories,
-                disk=self.disk,
-            )
-            await self._serve(config, store)
+            async with AsyncExitStack() as stack:
+                await self._serve(stack, Fate(stopped), stopped)
         except CookieError as error:
             self.cluster.trace.note(self.name, f"refuses to start: {error}")
             self._exit()
         except (MagnetarError, OSError) as error:
+            if self.closing:
+                self.promises.broken(f"does not close in order: {error}")
             self.cluster.trace.note(self.name, f"ends: {error}")
             self._exit()
             self.restart_later(RESTART_S)
+        else:
+            self._has_closed()
 
-    async def _serve(self, config: BookieConfig, store: SimMetadataStore) -> None:
-        cluster = self.cluster
-        bookie = self.bookie = WitnessedBookie(self.promises, config, cluster.metrics, self.disk)
-        report = await bookie.start()
+    async def _serve(self, stack: AsyncExitStack, fate: Fate, stopped: asyncio.Event) -> None:
+        cluster, plan = self.cluster, self.cluster.plan
+        config = Config(
+            data_dir=DATA,
+            bookie=replace(plan.bookie, host=self.name, bookie_id=self.name),
+            ledger=plan.ledger,
+            metadata=MetadataConfig(session_timeout_ms=int(plan.session_timeout_s * 1000)),
+        )
+        outside = simulated(
+            self.process_now, cluster.metadata, self.disk, self._random, self._make_bookie
+        )
+        try:
+            await open_bookie(Process(config, outside, stack, fate, cluster.metrics), False)
+            self.serving = True
+            self._stopped = stopped
+            await fate.wait()
+        finally:
+            self.serving, self.ending = False, True
+
+    def _make_bookie(self, config: BookieConfig, metrics: Metrics) -> Bookie:
+        self.bookie = WitnessedBookie(self.promises, config, metrics, self.disk, self._has_started)
+        return self.bookie
+
+    def _has_started(self, bookie: Bookie, report: StartReport) -> None:
+        """It has replayed its journals, and does not serve yet."""
         in_peace, self.closed_in_peace = self.closed_in_peace, False
         if in_peace and report.entries and self.lost is None:
-            cluster.broken(f"{self.name} was closed in order, and replays {report.entries} entries")
-        cluster.trace.note(self.name, f"has started: {report.entries} entries replayed")
-        cluster.beside(self, bookie)
-        limits = SessionLimits(frame_bytes_max=config.entry_bytes_max)
-        server = BookieServer(bookie, config.host, config.port, limits)
-        await server.start()
-        gone = asyncio.Event()
-        registration = BookieRegistration(
-            store,
-            bookie.bookie_id,
-            BookieServiceInfo.of_address(self.name, server.port),
-            session_timeout_ms=int(cluster.plan.session_timeout_s * 1000),
-            on_lost=lambda _error: gone.set(),
-            token=f"{self.name}-{self.starts}",
-        )
-        scope = TaskScope(f"bookie {self.name}")
-
-        def tell(read_only: bool) -> None:
-            scope.spawn(registration.set_read_only(read_only), "registration")
-
-        await registration.register(read_only=bookie.read_only)
-        bookie.read_only_changed = tell
-        tell(bookie.read_only)  # it may have changed while it registered
-        self.serving = True
-        self._parts = _Parts(registration, scope, server, bookie)
-        await gone.wait()
-        raise BookieUnavailableError(f"bookie {self.name}: its id was taken")
+            self.cluster.broken(
+                f"{self.name} was closed in order, and replays {report.entries} entries"
+            )
+        self.cluster.trace.note(self.name, f"has started: {report.entries} entries replayed")
+        self.cluster.beside(self, bookie)
 
     @property
     def process_now(self) -> SimProcess:
@@ -397,26 +372,15 @@ class BookieMachine:
 
     def close_in_order(self, down_s: float) -> None:
         """As an operator does; it comes back ``down_s`` after its end."""
-        if self._parts is None or not self.serving or self.closing:
+        if self._stopped is None or not self.serving or self.closing:
             return
         self.closing, self.serving = True, False
         self.cluster.trace.note(self.name, "is closed in order")
-        self.process_now.spawn(self._close(self._parts, down_s), "close")
+        self._closing = _Closing(self.cluster.loop.time(), self.undisturbed_s(), down_s)
+        self.process_now.call(self._stopped.set)
 
-    async def _close(self, parts: _Parts, down_s: float) -> None:
-        """As ``app.storage`` does."""
-        calm_s = self.undisturbed_s()
-        began_s = self.cluster.loop.time()
-        parts.bookie.read_only_changed = lambda read_only: None
-        await parts.scope.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(METADATA_END_S):
-                await parts.registration.close()
-        await parts.server.close()
-        try:
-            await parts.bookie.close()
-        except (MagnetarError, OSError) as error:
-            self.promises.broken(f"does not close in order: {error}")
+    def _has_closed(self) -> None:
+        began_s, calm_s, down_s = self._closing
         took_s = self.cluster.loop.time() - began_s
         self.cluster.trace.note(self.name, f"has closed in {took_s:.3f} s")
         self.cluster.count("orderly closes")

@@ -150,7 +150,7 @@ class UpkeepChecker:
             await bookie.read_entry(*key)
         except (NoEntryError, NoLedgerError, BookieIOError) as error:
             bad_disk = failing or machine.reads_fail
-            excused = bad_disk or machine.closing
+            excused = bad_disk or machine.closing or machine.ending
             if (isinstance(error, BookieIOError) and excused) or machine.lost is not None:
                 return
             if not owes and not isinstance(error, BookieIOError):
@@ -281,20 +281,3 @@ def _sizes(data: bytes, end: int, seed: int) -> tuple[dict[int, int], int]:
             sizes[key[0]] = sizes.get(key[0], 0) + size
         pos += size
     return sizes, pos
-
-
-class WatchedHolder:
-    """``bookie.space.collector.LedgerHolder``: the bookie, under the eyes of the checker."""
-
-    def __init__(self, machine: BookieMachine, bookie: Bookie, checker: UpkeepChecker) -> None:
-        self._machine = machine
-        self._bookie = bookie
-        self._checker = checker
-
-    async def ledgers(self) -> list[int]:
-        return await self._bookie.ledgers()
-
-    async def delete_ledger(self, ledger_id: int) -> None:
-        self._checker.forgets(self._machine, ledger_id)
-        await self._bookie.delete_ledger(ledger_id)
-        self._checker.has_forgotten(self._machine, ledger_id)

@@ -19,12 +19,11 @@ from functools import partial
 from pathlib import Path
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.space.collector import Collector
 from magnetar.bookie.storage.entry_log_format import LOG_SUFFIX
-from magnetar.ledger.catalog.metadata import DEFAULT_ROOT, LedgerManager
+from magnetar.ledger.catalog.metadata import DEFAULT_ROOT
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
-from magnetar_sim.cluster import INSTANCE_ID, BookieMachine, Cluster, ClusterPlan
+from magnetar_sim.cluster import BookieMachine, Cluster, ClusterPlan
 from magnetar_sim.cluster_checkers import (
     LedgerHistory,
     MetadataChecker,
@@ -35,9 +34,8 @@ from magnetar_sim.cluster_checkers import (
 from magnetar_sim.disk import CAPACITY_BYTES
 from magnetar_sim.ledger_workload import delete, read_all, recover
 from magnetar_sim.loop import run_in, until
-from magnetar_sim.metadata import SimMetadataStore
 from magnetar_sim.scheduler import SimulationError
-from magnetar_sim.upkeep_checkers import UpkeepChecker, WatchedHolder
+from magnetar_sim.upkeep_checkers import UpkeepChecker
 
 SHARE = 0.3
 LEDGERS_MAX = 14
@@ -104,23 +102,11 @@ class UpkeepJob:
         self._beside(machine, bookie)
 
     def _beside(self, machine: BookieMachine, bookie: Bookie) -> None:
-        """In the bookie's process; the collector is composed as ``app.storage`` does."""
-        config, process = self._cluster.plan.bookie, machine.process_now
-        store = SimMetadataStore(self._cluster.metadata, process)
-        manager = LedgerManager(store)
-        collector = Collector(
-            WatchedHolder(machine, bookie, self.checker),
-            partial(manager.living, INSTANCE_ID),
-            config.collect_grace_ms / 1000,
-            self._cluster.loop.time,
-        )
-
-        async def collect() -> None:
-            await self.checker.look_for_forgotten(machine, bookie)
-            await manager.initialize(create=False)
-            await collector.run(config.collect_interval_ms / 1000)
-
-        process.spawn(_again(collect), "collector")
+        """In the bookie's process."""
+        process, promises = machine.process_now, machine.promises
+        promises.forgets = partial(self.checker.forgets, machine)
+        promises.has_forgotten = partial(self.checker.has_forgotten, machine)
+        process.spawn(self.checker.look_for_forgotten(machine, bookie), "forgotten")
         if self._random.random() < 0.4:  # a log that was read before stays open, and readable
             process.spawn(self._probe(machine, bookie), "probe")
 
@@ -315,12 +301,3 @@ class UpkeepJob:
                 await check_copies(self._cluster, history, metadata)
             else:
                 self.check_deleted(history)
-
-
-async def _again(work: Callable[[], object]) -> None:
-    """Until it does not meet a store out of reach."""
-    while True:
-        try:
-            await work()  # type: ignore[misc]
-        except MagnetarError:
-            await asyncio.sleep(RETRY_S)

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 
 from magnetar.bookie.bookie import DEFERRED_SYNC, FENCE, RECOVERY, Bookie
 from magnetar.bookie.core import AddDone
+from magnetar.bookie.replay import StartReport
 from magnetar.config import BookieConfig
 from magnetar.metrics import Metrics
 from magnetar.model.entry import LacReply
@@ -47,6 +48,9 @@ class Promises:
         """Called before an add, with its ledger, entries, and whether it is with deferred sync."""
         self.forced: Callable[[int], None] = lambda ledger_id: None
         """Called when entries that were answered before they were durable have been forced."""
+        self.forgets: Callable[[int], None] = lambda ledger_id: None
+        """Called before a ledger that was deleted is forgotten, and ``has_forgotten`` after it."""
+        self.has_forgotten: Callable[[int], None] = lambda ledger_id: None
         self.now_s: Callable[[], float] = lambda: 0.0
 
 
@@ -54,12 +58,29 @@ class WitnessedBookie(Bookie):
     """A bookie on a simulated disk, whose answers are noted."""
 
     def __init__(
-        self, promises: Promises, config: BookieConfig, metrics: Metrics, disk: SimDisk
+        self,
+        promises: Promises,
+        config: BookieConfig,
+        metrics: Metrics,
+        disk: SimDisk,
+        started: Callable[[Bookie, StartReport], None] = lambda *_: None,
     ) -> None:
+        """``started`` is called when it has started, before it serves."""
         super().__init__(config, metrics, disk, disk.open_index, lambda _seconds: None)
         self.promises = promises
+        self._started = started
         self._deferred: defaultdict[int, dict[int, None]] = defaultdict(dict)
         """Ledger -> entries that were answered before they were durable, in this life."""
+
+    async def start(self) -> StartReport:
+        report = await super().start()
+        self._started(self, report)
+        return report
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        self.promises.forgets(ledger_id)
+        await super().delete_ledger(ledger_id)
+        self.promises.has_forgotten(ledger_id)
 
     def add_entries(
         self,

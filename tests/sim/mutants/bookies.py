@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from magnetar.app import storage
 from magnetar.bookie import replay
 from magnetar.bookie.journal import journal_scan
 from magnetar.bookie.journal.journal import Journal
@@ -15,7 +16,6 @@ from magnetar.bookie.ledgers.admission import Admission
 from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.ledger_state import LedgerState
 from magnetar.bookie.storage.storage import LedgerStorage
-from magnetar_sim import cluster
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 1500
@@ -27,7 +27,7 @@ def _starts_on_any_disk() -> AbstractContextManager[None]:
     async def no_check(*_: Any, **__: Any) -> None:
         return
 
-    return replaced((cluster, "check_cookie", no_check))
+    return replaced((storage, "check_cookie", no_check))
 
 
 def _mark_passes_fences() -> AbstractContextManager[None]:
