@@ -1,23 +1,16 @@
 """The one error tree.
 
-Every error says what happened, to which object, and what to do. Errors that cross a wire carry
-their codes: ``bookie_v2`` and ``bookie_v3`` for BookKeeper's protocol, ``pulsar_code`` for the
-``ServerError`` of Pulsar's. An error that a peer caused is a ``*Error`` here; a programmer's
-mistake is an ``assert``.
+Every error says what happened, to which object, and what to do. None knows of a wire: each
+protocol has a table from these classes to its codes (``wire.pulsar.errors``,
+``wire.bookie.status``). An error that a peer caused is a ``*Error`` here; a programmer's mistake is
+an ``assert``.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class MagnetarError(Exception):
-    """Root of every error that the platform raises on purpose.
-
-    ``pulsar_code`` is the number of Pulsar's ``ServerError`` a client is told.
-    """
-
-    pulsar_code: ClassVar[int] = 0  # UnknownError
+    """Root of every error that the platform raises on purpose."""
 
 
 class ConfigError(MagnetarError):
@@ -40,14 +33,10 @@ class ProtocolError(MagnetarError):
 class ChecksumError(ProtocolError):
     """A checksum does not match its bytes."""
 
-    pulsar_code = 9
-
 
 class ImplausibleMessageError(ProtocolError):
     """A message's metadata says what cannot be true of its bytes; says what. Clients that read it
     would break, so it is neither stored nor delivered."""
-
-    pulsar_code = 22
 
 
 # -- metadata store ---------------------------------------------------------------------------
@@ -55,8 +44,6 @@ class ImplausibleMessageError(ProtocolError):
 
 class MetadataError(MagnetarError):
     """The metadata store refused or failed."""
-
-    pulsar_code = 1
 
 
 class NodeExistsError(MetadataError):
@@ -83,24 +70,16 @@ class MetadataUnavailableError(MetadataError):
     """The store cannot be reached, or the connection broke before it answered: a write may or may
     not have happened, so read before writing again."""
 
-    pulsar_code = 6
-
 
 class MetadataFormatError(ProtocolError):
     """A node or file holds bytes that are not of its format; says which and where."""
-
-    pulsar_code = 1
 
 
 # -- bookie -----------------------------------------------------------------------------------
 
 
 class BookieError(MagnetarError):
-    """A bookie's refusal or failure; codes are BookKeeper's."""
-
-    bookie_v2: ClassVar[int] = 101
-    bookie_v3: ClassVar[int] = 501
-    pulsar_code = 2
+    """A bookie's refusal or failure."""
 
 
 class BookieIOError(BookieError):
@@ -110,65 +89,37 @@ class BookieIOError(BookieError):
 class NoLedgerError(BookieError):
     """The bookie is certain that it holds nothing of the ledger."""
 
-    bookie_v2 = 1
-    bookie_v3 = 402
-
 
 class NoEntryError(BookieError):
     """The bookie is certain that it does not hold the entry."""
-
-    bookie_v2 = 2
-    bookie_v3 = 403
 
 
 class BadRequestError(BookieError):
     """The bookie could not make sense of the request."""
 
-    bookie_v2 = 100
-    bookie_v3 = 404
-
 
 class UnauthorizedError(BookieError):
     """The master key is not the ledger's."""
-
-    bookie_v2 = 102
-    bookie_v3 = 502
 
 
 class BookieVersionError(BookieError):
     """The protocol version is not one the bookie speaks."""
 
-    bookie_v2 = 103
-    bookie_v3 = 503
-
 
 class FencedError(BookieError):
     """The ledger is fenced: a recovery has begun and this writer must stop."""
-
-    bookie_v2 = 104
-    bookie_v3 = 504
-    pulsar_code = 2
 
 
 class ReadOnlyBookieError(BookieError):
     """The bookie takes no new entries (its disks are nearly full, or an operator said so)."""
 
-    bookie_v2 = 105
-    bookie_v3 = 505
-
 
 class TooManyRequestsError(BookieError):
     """The bookie's bound on requests under way is reached; try again later."""
 
-    bookie_v2 = 106
-    bookie_v3 = 506
-
 
 class UnknownLedgerStateError(BookieError):
     """The bookie may have lost entries and cannot say whether it held this one (limbo)."""
-
-    bookie_v2 = 101  # 107 makes the Java v2 client throw; an I/O error means the same to it
-    bookie_v3 = 507
 
 
 class CookieError(BookieError):
@@ -189,8 +140,6 @@ class BookieUnavailableError(BookieError):
 
 class LedgerError(MagnetarError):
     """A ledger operation failed; says which ledger."""
-
-    pulsar_code = 2
 
 
 class NotEnoughBookiesError(LedgerError):
@@ -232,13 +181,9 @@ class DigestError(LedgerError):
 class LogError(MagnetarError):
     """A log (topic partition) operation failed; says which log."""
 
-    pulsar_code = 2
-
 
 class LogClosedError(LogError):
     """The log is closed here: it was unloaded, deleted, or its ownership moved."""
-
-    pulsar_code = 6
 
 
 class LogFencedError(LogClosedError):
@@ -248,71 +193,57 @@ class LogFencedError(LogClosedError):
 class CursorNotFoundError(LogError):
     """The log has no cursor of that name."""
 
-    pulsar_code = 12
-
 
 # -- broker -----------------------------------------------------------------------------------
 
 
 class BrokerError(MagnetarError):
-    """A client's request cannot be served; ``pulsar_code`` tells the client why."""
+    """A client's request cannot be served; the class says why."""
 
 
 class BrokerMetadataError(BrokerError):
-    pulsar_code = 1
+    """What the request needs to know, or to change, of a topic cannot be known or changed now."""
 
 
 class ConsumerBusyError(BrokerError):
     """The subscription is taken by another consumer."""
 
-    pulsar_code = 5
-
 
 class ServiceNotReadyError(BrokerError):
-    pulsar_code = 6
+    """The topic (or what else is asked for) is not served here now; look it up again."""
 
 
 class ProducerBusyError(BrokerError):
     """A producer of that name is connected to the topic."""
 
-    pulsar_code = 16
-
 
 class InvalidTopicNameError(BrokerError):
-    pulsar_code = 17
+    """The name is none that a topic can have; says why."""
 
 
 class TopicNotFoundError(BrokerError):
-    pulsar_code = 11
+    """There is no topic, namespace or tenant of that name."""
 
 
 class SubscriptionNotFoundError(BrokerError):
-    pulsar_code = 12
+    """The topic has no subscription of that name."""
 
 
 class ConsumerNotFoundError(BrokerError):
     """The connection has no consumer of that id."""
 
-    pulsar_code = 13
-
 
 class ProducerFencedError(BrokerError):
     """Another producer has, or has had, the topic to itself; this one must not come back."""
 
-    pulsar_code = 25
-
 
 class NotAllowedError(BrokerError):
-    pulsar_code = 22
+    """The request can never be served as it is; says why."""
 
 
 class MessageTooLargeError(BrokerError):
     """The message passes the largest size; says both sizes."""
 
-    pulsar_code = 22
-
 
 class TooManyConnectionsError(BrokerError):
     """A bound on connections, producers or consumers is reached; says which."""
-
-    pulsar_code = 14

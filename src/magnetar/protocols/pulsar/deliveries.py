@@ -13,6 +13,7 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.redelivery import Key
+from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import MessageHeaderEncoder
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import ack_response
@@ -73,7 +74,7 @@ class SessionConsumer:
         return total
 
     def answer_ack(self, request_id: int, error: MagnetarError | None) -> None:
-        code, text = (None, "") if error is None else (error.pulsar_code, str(error))
+        code, text = (None, "") if error is None else (server_error(error), str(error))
         self._session.write(ack_response(self.consumer_id, request_id, code, text))
 
     def tell_active(self, active: bool) -> None:

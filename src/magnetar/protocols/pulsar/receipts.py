@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.producer import Sequences
+from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import ReceiptEncoder
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import send_error
@@ -43,7 +44,7 @@ class SessionProducer:
         self._session.write(b"".join(receipts))
 
     def refused(self, sequence_id: int, error: MagnetarError) -> None:
-        frame = send_error(self.producer_id, sequence_id, error.pulsar_code, str(error))
+        frame = send_error(self.producer_id, sequence_id, server_error(error), str(error))
         self._session.write(frame)
 
     def drop(self, tell: bool) -> None:

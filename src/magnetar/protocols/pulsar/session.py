@@ -40,12 +40,14 @@ from magnetar.protocols.pulsar.requests import Lane, Requests
 from magnetar.protocols.pulsar.services import Services
 from magnetar.topics.producer import METADATA_BYTES_MAX, Producer
 from magnetar.topics.topic import Subscribed
+from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import (
     COMMAND_NAMES,
     command_type,
     decode_command,
     encode_command,
 )
+from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import decode_send, verify_checksum
 from magnetar.wire.pulsar.metadata import check_sent
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -267,7 +269,7 @@ class Session(FramedConnection):
     def _refuse(self, command: BaseCommand) -> None:
         """A command that is not served: say so, or hang up if it cannot be answered."""
         name = COMMAND_NAMES[int(command.type)]
-        frame = error_reply(command, NotAllowedError.pulsar_code, f"{name} is not served here")
+        frame = error_reply(command, ServerError.NOT_ALLOWED, f"{name} is not served here")
         if frame is None:
             raise ProtocolError(f"{name} is no command for a broker")
         self.write(frame)
@@ -283,7 +285,7 @@ class Session(FramedConnection):
         """Tell the client why its request fails."""
         name = COMMAND_NAMES[int(command.type)]
         log.info("request refused", peer=self.peer, command=name, error=str(error))
-        frame = error_reply(command, error.pulsar_code, str(error))
+        frame = error_reply(command, server_error(error), str(error))
         if frame is not None:
             self.write(frame)
 

@@ -34,6 +34,7 @@ from magnetar.topics.seek import seek
 from magnetar.topics.subscription import Kind, Subscription
 from magnetar.topics.topic import Subscribed, Topic
 from magnetar.wire.pulsar.commands import decode_command
+from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import decode_ack, decode_flow
 from magnetar.wire.pulsar.metadata import entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, LogExtent
@@ -183,7 +184,7 @@ def acknowledge(session: Session, view: memoryview, start: int, end: int) -> Non
     except MagnetarError as error:
         if ack.request_id is not None:
             session.write(
-                ack_response(ack.consumer_id, ack.request_id, error.pulsar_code, str(error))
+                ack_response(ack.consumer_id, ack.request_id, server_error(error), str(error))
             )
         return
     if ack.request_id is not None:

@@ -1,0 +1,49 @@
+"""Which ``ServerError`` of Pulsar's protocol a client is told for which error of the tree.
+
+The most specific class that has a code wins, so an error without one is told as what it is a kind
+of. What clients do about a code (retry, look up again, stop) is in ``codes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from magnetar.model import errors
+from magnetar.wire.pulsar.codes import ServerError
+
+CODES: Final[Mapping[type[errors.MagnetarError], ServerError]] = MappingProxyType(
+    {
+        errors.MagnetarError: ServerError.UNKNOWN,
+        errors.ProtocolError: ServerError.UNKNOWN,
+        errors.ChecksumError: ServerError.CHECKSUM,
+        errors.ImplausibleMessageError: ServerError.NOT_ALLOWED,
+        errors.MetadataError: ServerError.METADATA,
+        errors.MetadataFormatError: ServerError.METADATA,
+        errors.MetadataUnavailableError: ServerError.SERVICE_NOT_READY,
+        errors.BookieError: ServerError.PERSISTENCE,
+        errors.LedgerError: ServerError.PERSISTENCE,
+        errors.LogError: ServerError.PERSISTENCE,
+        errors.LogClosedError: ServerError.SERVICE_NOT_READY,
+        errors.CursorNotFoundError: ServerError.SUBSCRIPTION_NOT_FOUND,
+        errors.BrokerError: ServerError.UNKNOWN,
+        errors.BrokerMetadataError: ServerError.METADATA,
+        errors.ConsumerBusyError: ServerError.CONSUMER_BUSY,
+        errors.ServiceNotReadyError: ServerError.SERVICE_NOT_READY,
+        errors.ProducerBusyError: ServerError.PRODUCER_BUSY,
+        errors.InvalidTopicNameError: ServerError.INVALID_TOPIC_NAME,
+        errors.TopicNotFoundError: ServerError.TOPIC_NOT_FOUND,
+        errors.SubscriptionNotFoundError: ServerError.SUBSCRIPTION_NOT_FOUND,
+        errors.ConsumerNotFoundError: ServerError.CONSUMER_NOT_FOUND,
+        errors.ProducerFencedError: ServerError.PRODUCER_FENCED,
+        errors.NotAllowedError: ServerError.NOT_ALLOWED,
+        errors.MessageTooLargeError: ServerError.NOT_ALLOWED,
+        errors.TooManyConnectionsError: ServerError.TOO_MANY_REQUESTS,
+    }
+)
+
+
+def server_error(error: errors.MagnetarError) -> ServerError:
+    """The code that a client is told for ``error``."""
+    return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
