@@ -133,7 +133,7 @@ class Journal:
         self._offset = 0
         self._sequence = 0
         self._attempts = 0  # at this offset: what the disk had no room for lies there
-        self._owed: list[Request] = []  # to be written with the next commit
+        self._not_written: list[Request] = []  # to be written with the next commit
         self._not_prepared_after = 0
         self._files: list[int] = []  # the loop's: files that are not spent yet
 
@@ -301,7 +301,7 @@ class Journal:
             self._sleep(self._config.group_wait_us / 1e6)
         while requests := self._take():
             started = time.perf_counter()
-            requests, self._owed = [*self._owed, *requests], []
+            requests, self._not_written = [*self._not_written, *requests], []
             try:
                 position = self._write(requests)
             except Exception as error:  # noqa: BLE001 - this commit is uncertain now
@@ -338,7 +338,7 @@ class Journal:
             if not is_no_space(again):
                 self._break(control, again)
                 return False
-            self._owed = [r for r in control if r.kind == LEDGER]
+            self._not_written = [r for r in control if r.kind == LEDGER]
             self._lane.post(self._refused, [r for r in control if r.kind != LEDGER], reason)
             return True
         self._lane.post(self._committed, control, position, time.perf_counter() - started)
@@ -363,6 +363,8 @@ class Journal:
         records = sum([len(request.payloads) for request in requests])
         payload_bytes = sum([request.byte_count for request in requests])
         entries = any(request.kind == ENTRY for request in requests)
+        # Roll before encoding: a commit carries its block's number and the file's seed. Room for
+        # control records is kept behind entries, so that a fence fits when no entry does.
         self._roll_if_full(commit_bytes(records, payload_bytes) + CONTROL_BYTES * entries)
         assert self._file is not None
         groups = [(request.kind, request.payloads) for request in requests]
@@ -371,6 +373,8 @@ class Journal:
         header = self._header
         parts: list[Buffer] = [header, commit] if header else [commit]
         file, start = self._file.file, self._offset - len(header)
+        # Counted before the write: what a failed one left on disk must not be taken for a commit
+        # of the next, which has another number of attempts in it.
         self._attempts += 1
         if self._config.sync:
             file.write_through(parts, start)
@@ -378,6 +382,7 @@ class Journal:
             file.pwritev(parts, start)
             if any(request.sync for request in requests):
                 file.datasync()
+        # Only a write that returned moves the place: the next commit overwrites a failed one.
         self._attempts = 0
         self._header = b""
         self._sequence += 1
@@ -399,6 +404,8 @@ class Journal:
             following, self._prepared = self._prepared, None
             if following is None:
                 file_id, self._next_id = self._next_id, self._next_id + 1
+        # The old file before the new one is begun: replay takes a file that has a successor for
+        # whole, and would call a tail that was never synced damage.
         if not self._config.sync:
             file.file.datasync()
         if following is None:

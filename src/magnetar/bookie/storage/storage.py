@@ -270,17 +270,25 @@ class LedgerStorage:
     ) -> None:
         """In the flush lane (or, before the lanes run, in the replay's thread)."""
         try:
+            # The order is the guarantee; each step may be the last before a power cut.
+            # 1. Entries, synced: the index must never name bytes that are not there.
             self._write_entries(work.half, paced)
+            # 2. Records of ledgers (fences, keys) before the mark: behind it the journal is not
+            #    replayed, and a fence that only it knew would be forgotten.
             for start in range(0, len(work.records), BATCH_MAX):
                 self.location_index.put_ledgers(work.records[start : start + BATCH_MAX])
+            # 3. Deletions after records: a ledger that is in both was deleted last.
             for ledger_id in work.deleted:
                 self.location_index.delete_locations(ledger_id)
             if work.half.entry_count or work.records or work.deleted:
                 self.location_index.sync()
+            # 4. The mark, after all that it lets the journal forget is durable. It carries the
+            #    index's sequence, so that an index that lost something is noticed at start.
             marks = self._moved_marks(positions)
             if marks != self.marks:
                 self._mark_file.store(marks)
                 self.marks = marks
+            # 5. Only now: what compaction or removal takes away must be named by no replay.
             self._settle_logs()
             if work.deleted:
                 self.reclaimer.forget_ledgers(work.deleted)

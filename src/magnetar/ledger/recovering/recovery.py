@@ -86,6 +86,8 @@ async def _claim(manager: LedgerManager, ledger_id: int) -> tuple[LedgerMetadata
         metadata, version = await manager.read(ledger_id)
         if metadata.state is not LedgerState.OPEN:
             return metadata, version
+        # IN_RECOVERY before the fence: a writer that changes its ensemble meanwhile would go on
+        # with bookies that nobody fences; its compare-and-set loses now, and tells it so.
         claimed = replace(metadata, state=LedgerState.IN_RECOVERY)
         try:
             return claimed, await manager.write(claimed, version)
@@ -110,8 +112,12 @@ class _Recovery:
 
     async def run(self) -> LedgerMetadata:
         try:
+            # Fence before reading: an entry that is absent now could else be added, and
+            # acknowledged, after it was found absent.
             start_after = await self._fence()
             log.debug("ledger fenced", ledger=self._metadata.ledger_id, reads_after=start_after)
+            # Write again before closing: once the metadata says CLOSED nobody looks for copies,
+            # and what was found at one bookie must be at all that the metadata names.
             last = await self._scan(start_after)
             closed = await self._close(start_after, last)
         finally:
@@ -218,6 +224,8 @@ class _Rewrites:
     async def close(self) -> LedgerMetadata:
         """Wait for all of it and close the ledger at its end."""
         assert self._writer is not None
+        # At the ack quorum before CLOSED names it the last entry: a reader takes a closed ledger's
+        # end for readable.
         await self._writer.wait_confirmed()
         self._check()
         return await self._writer.close()

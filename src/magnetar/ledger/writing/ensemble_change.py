@@ -192,6 +192,8 @@ class EnsembleChange:
         if not self._pending():
             return
         for slot in self._machine.down_slots():
+            # Noted before it is tried again: from then on the machine takes what was confirmed
+            # without the bookie for held there.
             self._note_missing(self.bookies[slot], self._machine.lacking(slot))
             self._owner.send_again(self._machine.retry(slot))
 
@@ -226,8 +228,11 @@ class EnsembleChange:
             return bool(replacements)
 
     async def _change(self, replacements: dict[int, BookieId]) -> None:
+        # Confirming stops before the metadata is written: an entry confirmed meanwhile by the old
+        # ensemble would lie in the new fragment, whose bookies need not have it.
         first_entry_id = self._machine.begin_change(replacements)
         before = self.bookies
+        # Asked now: once the change has succeeded the machine counts the new bookies.
         lacking = {slot: self._machine.lacking(slot) for slot in replacements}
         self._changing = replacements
         try:
