@@ -124,7 +124,7 @@ async def log_costs() -> dict[str, float]:
         position = start
         while entries := log.read_cached(position, 100, 1 << 20):
             last = entries[-1]
-            position = log.next_position(Position(last.ledger_id, last.entry_id))
+            position = log.positions.next_position(Position(last.ledger_id, last.entry_id))
 
     found["read the tail, 100 at a time"] = cpu_us(read_tail, reads)
     return found

@@ -173,8 +173,8 @@ class LogJob:
         for attempt in range(3):
             await append_until_confirmed(log, b"%d/%d" % (OWNERS_MAX, attempt), history)
         entries: list[tuple[Position, bytes]] = []
-        place = log.first
-        while place <= log.readable:
+        place = log.positions.first
+        while place <= log.positions.readable:
             try:
                 found = await log.read(place, READ_ENTRIES, READ_BYTES)
             except MagnetarError as error:
@@ -186,7 +186,7 @@ class LogJob:
             for entry in found:
                 position = Position(entry.ledger_id, entry.entry_id)
                 entries.append((position, bytes(entry.payload)))
-            place = log.next_position(entries[-1][0])
+            place = log.positions.next_position(entries[-1][0])
         history.check_content(entries)
         history.check()
 
@@ -204,13 +204,13 @@ async def open_log(client: Client, store: ManagedLogStore) -> tuple[ManagedLog, 
     while True:
         try:
             log = await store.open(NAME)
-            cursor = await log.open_cursor(CURSOR, EARLIEST)
+            cursor = await log.cursors.open(CURSOR, EARLIEST)
         except MagnetarError as error:
             trace.note(client.name, f"cannot open the log yet: {error}")
             store = new_store(client)
             await asyncio.sleep(RETRY_S)
             continue
-        trace.note(client.name, f"owns the log, readable up to {log.readable}")
+        trace.note(client.name, f"owns the log, readable up to {log.positions.readable}")
         return log, cursor
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from magnetar.log.seam import AppendDone, Buffer, LogStats
+from magnetar.log.seam import AppendDone, Buffer, Cursors, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LogClosedError, LogFencedError, MagnetarError
+from magnetar.model.errors import CursorNotFoundError, LogClosedError, LogFencedError, MagnetarError
 from magnetar.model.ids import EARLIEST, LATEST, Position
 
 HEADER = bytes(36)
@@ -35,7 +35,7 @@ class MemoryCursor:
         self.properties = properties
         self.waits = 0
         self._log = source
-        self._mark = source.before(start)
+        self._mark = source._order.before(start)
         self._acked: set[Position] = set()
         self._words: dict[Position, list[int]] = {}
 
@@ -47,9 +47,9 @@ class MemoryCursor:
         for position in positions:
             assert isinstance(position, Position)
             self._words.pop(position, None)
-            if self._mark < position <= self._log.readable:
+            if self._mark < position <= self._log.positions.readable:
                 self._acked.add(position)
-        while (following := self._log.next_position(self._mark)) in self._acked:
+        while (following := self._log.positions.next_position(self._mark)) in self._acked:
             self._acked.remove(following)
             self._mark = following
 
@@ -67,7 +67,7 @@ class MemoryCursor:
         return True
 
     def acknowledge_cumulative(self, position: Position) -> None:
-        self._mark = max(self._mark, min(position, self._log.readable))
+        self._mark = max(self._mark, min(position, self._log.positions.readable))
         self._acked = {other for other in self._acked if other > self._mark}
         self._words = {at: words for at, words in self._words.items() if at > self._mark}
         self.acknowledge([])
@@ -83,20 +83,108 @@ class MemoryCursor:
         return self._words.get(position)
 
     def backlog_entries(self) -> int:
-        after = self._log.entries_between(self._mark, self._log.readable)
+        after = self._log.positions.entries_between(self._mark, self._log.positions.readable)
         return after - len(self._acked)
 
     async def reset(self, position: Position) -> None:
         await asyncio.sleep(0)
         if self._log.failing is not None:
             raise self._log.failing
-        self._mark = self._log.before(position)
+        self._mark = self._log._order.before(position)
         self._acked.clear()
         self._words.clear()
 
     async def wait_stored(self) -> None:
         await asyncio.sleep(0)
         self.waits += 1
+
+
+class MemoryPositions:
+    """``log.seam.Positions`` over a list of entries, in ledgers of ``size`` from 1 on."""
+
+    def __init__(self, entries: list[Entry], size: int) -> None:
+        self._entries = entries
+        self._size = size
+
+    def index(self, position: Position) -> int:
+        """The index of the first entry at or after ``position``."""
+        if position.ledger_id < 1:
+            return 0
+        return (position.ledger_id - 1) * self._size + min(max(position.entry_id, 0), self._size)
+
+    def at(self, index: int) -> Position:
+        return Position(1 + index // self._size, index % self._size)
+
+    def before(self, start: Position) -> Position:
+        """The mark-delete position with which ``start`` is the next to read."""
+        if start == LATEST or start > self.readable:
+            return self.readable
+        index = self.index(self.first if start == EARLIEST else start)
+        return self.at(index - 1) if index else Position(1, -1)
+
+    @property
+    def first(self) -> Position:
+        return Position(1, 0)
+
+    @property
+    def readable(self) -> Position:
+        count = len(self._entries)
+        return self.at(count - 1) if count else Position(1, -1)
+
+    def _rank(self, position: Position) -> int:
+        """How many entries are at or before ``position``."""
+        if position.ledger_id < 1:
+            return 0
+        inside = min(max(position.entry_id, -1) + 1, self._size)
+        return min((position.ledger_id - 1) * self._size + inside, len(self._entries))
+
+    def next_position(self, position: Position) -> Position:
+        return self.at(self._rank(position))
+
+    def previous_position(self, position: Position) -> Position:
+        rank = self._rank(Position(position.ledger_id, position.entry_id - 1))
+        return self.at(rank - 1) if rank else Position(1, -1)
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        return max(0, self._rank(last) - self._rank(after))
+
+
+class MemoryCursors:
+    """``log.seam.Cursors``; the cursors outlive the log that they were opened in."""
+
+    def __init__(self, source: MemoryLog) -> None:
+        self._log = source
+        self.opened: dict[str, MemoryCursor] = {}
+
+    async def open(
+        self, name: str, start: Position, properties: Mapping[str, str] | None = None
+    ) -> MemoryCursor:
+        await asyncio.sleep(0)
+        if name not in self.opened:
+            self.opened[name] = MemoryCursor(self._log, name, start, True, properties or {})
+        return self.opened[name]
+
+    def reader(self, name: str, start: Position) -> MemoryCursor:
+        return MemoryCursor(self._log, name, start, False, {})
+
+    async def delete(self, name: str) -> None:
+        await asyncio.sleep(0)
+        if self._log.failing is not None:
+            raise self._log.failing
+        if name not in self.opened:
+            raise CursorNotFoundError(f"log {self._log.name} has no cursor {name!r}")
+        del self.opened[name]
+
+    def durable(self) -> Mapping[str, MemoryCursor]:
+        return dict(self.opened)
+
+    def moved_to(self, source: MemoryLog) -> MemoryCursors:
+        """The same cursors over a log that was opened again."""
+        moved = MemoryCursors(source)
+        moved.opened = self.opened
+        for cursor in self.opened.values():
+            cursor._log = source
+        return moved
 
 
 class MemoryLog:
@@ -113,9 +201,12 @@ class MemoryLog:
         self._size = ledger_entries
         self._watch = ReadableWatch()
         self._entries: list[Entry] = []
+        self._order = MemoryPositions(self._entries, ledger_entries)
+        self.positions: Positions = self._order
         self._pending: list[tuple[list[bytes], AppendDone]] = []
         self._scheduled = False
-        self._cursors: dict[str, MemoryCursor] = {}
+        self._cursors = MemoryCursors(self)
+        self.cursors: Cursors = self._cursors
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -153,53 +244,13 @@ class MemoryLog:
     def pending_bytes(self) -> int:
         return sum(len(data) for datas, _ in self._pending for data in datas)
 
-    # -- positions ----------------------------------------------------------------------------
-
-    def _index(self, position: Position) -> int:
-        """The index of the first entry at or after ``position``."""
-        if position.ledger_id < 1:
-            return 0
-        return (position.ledger_id - 1) * self._size + min(max(position.entry_id, 0), self._size)
-
-    def _at(self, index: int) -> Position:
-        return Position(1 + index // self._size, index % self._size)
-
-    def before(self, start: Position) -> Position:
-        """The mark-delete position with which ``start`` is the next to read."""
-        if start == LATEST or start > self.readable:
-            return self.readable
-        index = self._index(self.first if start == EARLIEST else start)
-        return self._at(index - 1) if index else Position(1, -1)
-
-    @property
-    def readable(self) -> Position:
-        count = len(self._entries)
-        return self._at(count - 1) if count else Position(1, -1)
-
     def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
         return self._watch.watch(grown)
-
-    @property
-    def first(self) -> Position:
-        return Position(1, 0)
-
-    def next_position(self, position: Position) -> Position:
-        if position < self.first:
-            return self.first
-        return self._at(self._index(position) + 1)
-
-    def previous_position(self, position: Position) -> Position:
-        index = self._index(position)
-        return self._at(index - 1) if index else Position(1, -1)
-
-    def entries_between(self, after: Position, last: Position) -> int:
-        low = 0 if after < self.first else self._index(after) + 1
-        return max(0, self._index(last) + (last.entry_id >= 0) - low)
 
     # -- reading ------------------------------------------------------------------------------
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        if not self.cached and start <= self.readable:
+        if not self.cached and start <= self.positions.readable:
             return None
         return self._slice(start, max_entries, max_bytes)
 
@@ -213,7 +264,7 @@ class MemoryLog:
         return self._slice(start, max_entries, max_bytes)
 
     def _slice(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
-        index = self._index(start)
+        index = self._order.index(start)
         found = self._entries[index : index + max_entries]
         total = 0
         for count, entry in enumerate(found):
@@ -227,37 +278,21 @@ class MemoryLog:
         for entry in self._entries:
             if wanted(entry):
                 return Position(entry.ledger_id, entry.entry_id)
-        return self.next_position(self.readable)
-
-    # -- cursors ------------------------------------------------------------------------------
-
-    async def open_cursor(
-        self, name: str, start: Position, properties: Mapping[str, str] | None = None
-    ) -> MemoryCursor:
-        await asyncio.sleep(0)
-        if name not in self._cursors:
-            self._cursors[name] = MemoryCursor(self, name, start, True, properties or {})
-        return self._cursors[name]
-
-    def reader_cursor(self, name: str, start: Position) -> MemoryCursor:
-        return MemoryCursor(self, name, start, False, {})
-
-    async def delete_cursor(self, name: str) -> None:
-        await asyncio.sleep(0)
-        if self.failing is not None:
-            raise self.failing
-        del self._cursors[name]
-
-    def cursors(self) -> Mapping[str, MemoryCursor]:
-        return self._cursors
+        return self.positions.next_position(self.positions.readable)
 
     def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
         self.lost_watchers.append(lost)
 
     def stats(self) -> LogStats:
         total = sum(len(entry.data) for entry in self._entries)
-        marks = {name: cursor.mark_delete for name, cursor in self._cursors.items()}
-        return LogStats(self.name, len(self._entries), total, (), self.readable, marks)
+        marks = {name: cursor.mark_delete for name, cursor in self._cursors.opened.items()}
+        return LogStats(self.name, len(self._entries), total, (), self.positions.readable, marks)
+
+    def _keep(self, old: MemoryLog) -> None:
+        """Hold what ``old``, the same log opened before, has held."""
+        self._entries += old._entries
+        self._cursors = old._cursors.moved_to(self)
+        self.cursors = self._cursors
 
     async def close(self) -> None:
         self.closed = True
@@ -279,10 +314,7 @@ class MemoryLogStore:
         log = MemoryLog(name, self._size)
         if old is not None:
             old.closed = True
-            log._entries = old._entries
-            for cursor in old._cursors.values():
-                cursor._log = log
-            log._cursors = old._cursors
+            log._keep(old)
         self.logs[name] = log
         return log
 

@@ -106,6 +106,8 @@ IMPURE = {
 }  # fmt: skip
 
 FUNCTION_LINES_MAX = 70
+PROTOCOL_METHODS_MAX = 10
+WIDE_PROTOCOLS = {"TopicQueries"}  # a method per endpoint; its two sides are admin's own
 MUTABLE_CALLS = {
     "dict", "list", "set", "defaultdict", "deque", "OrderedDict", "Counter", "bytearray",
 }  # fmt: skip
@@ -301,6 +303,36 @@ def _docstring_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return 0
 
 
+def seams_are_narrow(modules: Sequence[Module]) -> list[str]:
+    """No protocol has more than ``PROTOCOL_METHODS_MAX`` methods, those included that it inherits
+    from protocols of its module."""
+    faults = []
+    for module in modules:
+        classes = {node.name: node for node in module.tree.body if isinstance(node, ast.ClassDef)}
+        for node in classes.values():
+            if "Protocol" not in _base_names(node) or node.name in WIDE_PROTOCOLS:
+                continue
+            methods = _methods(node, classes)
+            if len(methods) > PROTOCOL_METHODS_MAX:
+                faults.append(f"{module.path}:{node.lineno}: {node.name}: {len(methods)} methods")
+    return faults
+
+
+def _base_names(node: ast.ClassDef) -> list[str]:
+    """The names of a class's bases, without their parameters."""
+    bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    return [base.id for base in bases if isinstance(base, ast.Name)]
+
+
+def _methods(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = {item.name for item in node.body if isinstance(item, kinds)}
+    for name in _base_names(node):
+        if name in classes:
+            found |= _methods(classes[name], classes)
+    return found
+
+
 def no_module_level_mutable_state(modules: Sequence[Module]) -> list[str]:
     """No mutable object at module level unless its name says constant and nothing writes it,
     and no ``global`` statement at all."""
@@ -381,6 +413,7 @@ ALL: tuple[Rule, ...] = (
     layers,
     deciding_modules_are_pure,
     functions_are_short,
+    seams_are_narrow,
     no_module_level_mutable_state,
     no_swallowed_errors,
 )

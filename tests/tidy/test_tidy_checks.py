@@ -23,6 +23,13 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+WIDE = "class Wide(Protocol):\n" + "".join(f"    def m{i}(self): ...\n" for i in range(11))
+HEIR = (
+    "class Base(Protocol):\n"
+    + "".join(f"    def b{i}(self): ...\n" for i in range(6))
+    + "class Heir(Base, Protocol):\n"
+    + "".join(f"    async def h{i}(self): ...\n" for i in range(5))
+)
 LONG = "def f():\n" + "    x = 1\n" * 71
 
 PLANTED = [
@@ -59,6 +66,8 @@ PLANTED = [
     ),
     (rules.deciding_modules_are_pure, "magnetar.ledger.placing.placement", "async def f(): ...\n"),
     (rules.functions_are_short, "magnetar.model.a", LONG),
+    (rules.seams_are_narrow, "magnetar.log.seam", WIDE),
+    (rules.seams_are_narrow, "magnetar.log.seam", HEIR),
     (rules.no_module_level_mutable_state, "magnetar.model.a", "cache = {}\n"),
     (rules.no_module_level_mutable_state, "magnetar.model.a", "x = dict()\n"),
     (rules.no_module_level_mutable_state, "magnetar.model.a", "X = {}\ndef f():\n    X[1] = 2\n"),

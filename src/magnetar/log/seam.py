@@ -4,17 +4,30 @@ A *log* is one topic partition: an ordered series of entries with positions, and
 over it. Engines: ``log.managed`` (a chain of ledgers); later ``log.partition`` (Kafka's ISR).
 Brokers import this module and nothing below it.
 
+Parts, each with one test that every engine passes (``tests/unit/log/contract``), none with more
+than ten methods (``tests/tidy``):
+
+=================  ============================================================================
+``LogStore``       the logs of a process: open, exists, delete, names
+``ReadableLog``    what anybody may do with a log who can reach its entries
+``WritableLog``    ... and its one owner
+``Positions``      ``log.positions``: the order of positions, and the log's two ends
+``Cursors``        ``log.cursors``: open, delete, list
+``Cursor``         one of them
+=================  ============================================================================
+
 Rules:
 
 * An entry is readable when it is confirmed: it and all before it are durable at the ack quorum.
-  Only readable entries are ever read, and ``readable``, the last of them, never moves back.
+  Only readable entries are ever read, and ``positions.readable``, the last of them, never moves
+  back.
 * The log itself says that it grew (``watch_readable``), once per turn of the loop: whoever
   appends need not know who reads.
 * ``append`` takes buffers that are valid during the call only; the engine copies each payload
   once, into the entry that the journal and the tail cache share.
 * Outcomes of appends come in the order of the appends.
 * Positions are those of ``model.ids.Position``; the *next* position of a position may be in a
-  later ledger, so only the log can step.
+  later ledger, so only the log can step (``positions``).
 """
 
 from __future__ import annotations
@@ -107,10 +120,95 @@ class Cursor(Protocol):
     async def wait_stored(self) -> None: ...
 
 
-class Log(Protocol):
-    """One topic partition's log, open for appending by this process."""
+class Cursors(Protocol):
+    """The cursors of one log."""
+
+    async def open(
+        self, name: str, start: Position, properties: Mapping[str, str] | None = None
+    ) -> Cursor:
+        """The durable cursor of that name, created so that ``start`` is the next to read
+        (``EARLIEST`` and ``LATEST`` allowed) if there is none; durable when it returns."""
+        ...
+
+    def reader(self, name: str, start: Position) -> Cursor:
+        """A cursor in memory only, for readers."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """For good, when it returns. When it raises the cursor goes on; ``wait_stored`` then
+        waits until that is certain. Raises ``CursorNotFoundError``."""
+        ...
+
+    def durable(self) -> Mapping[str, Cursor]:
+        """The durable cursors by name."""
+        ...
+
+
+class Positions(Protocol):
+    """The order of one log's positions. Positions that the log does not hold (trimmed, not
+    appended yet) are allowed everywhere."""
+
+    @property
+    def first(self) -> Position:
+        """The first position that the log still holds (or will hold next, when empty)."""
+        ...
+
+    @property
+    def readable(self) -> Position:
+        """The last position that may be read; (ledger, -1) while the current ledger is empty and
+        the log holds nothing before it."""
+        ...
+
+    def next_position(self, position: Position) -> Position:
+        """The position after ``position``: its successor in the ledger, or the first of the next
+        ledger. Positions before the log's start give ``first``; from ``readable`` it is the
+        place of the next append as far as known."""
+        ...
+
+    def previous_position(self, position: Position) -> Position:
+        """The position before ``position``; the place before ``first`` from there on back."""
+        ...
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        """How many entries lie in (after, last]."""
+        ...
+
+
+class ReadableLog(Protocol):
+    """One topic partition's log, to be read; whoever writes it may be elsewhere."""
 
     name: str
+    positions: Positions
+
+    def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
+        """Call ``grown`` whenever ``positions.readable`` has moved, by whatever means: on the
+        loop, once per turn in which it did, after the outcomes of that turn's appends. Returns
+        what ends the watch."""
+        ...
+
+    def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        """Readable entries from ``start`` on, out of memory: at least one (if ``max_entries``
+        > 0) or an empty list when ``start`` is past the readable end; None when ``start`` is not
+        in memory and ``read`` is needed."""
+        ...
+
+    async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """As ``read_cached`` from wherever the entries lie. Steps over trimmed ledgers. Raises
+        ``LogClosedError``, ``LedgerError``, ``NoEntryError``."""
+        ...
+
+    async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
+        """The first position whose entry is ``wanted`` (which must be monotone: False then
+        True), by binary search; the place after the readable end if none is."""
+        ...
+
+    def stats(self) -> LogStats: ...
+
+
+class WritableLog(ReadableLog, Protocol):
+    """A log open for appending by this process, which owns it."""
+
+    cursors: Cursors
 
     def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
         """Append in order; see ``AppendDone``. Never blocks, never raises for the world's
@@ -121,72 +219,6 @@ class Log(Protocol):
     def pending_bytes(self) -> int:
         """Bytes appended and not yet confirmed."""
         ...
-
-    @property
-    def readable(self) -> Position:
-        """The last position that may be read; (ledger, -1) while the current ledger is empty and
-        the log holds nothing before it."""
-        ...
-
-    def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
-        """Call ``grown`` whenever ``readable`` has moved, by whatever means: on the loop, once
-        per turn in which it did, after the outcomes of that turn's appends. Returns what ends
-        the watch."""
-        ...
-
-    @property
-    def first(self) -> Position:
-        """The first position that the log still holds (or will hold next, when empty)."""
-        ...
-
-    def next_position(self, position: Position) -> Position:
-        """The position after ``position``: its successor in the ledger, or the first of the next
-        ledger. Positions before the log's start give ``first``; from ``readable`` it is the
-        place of the next append as far as known."""
-        ...
-
-    def previous_position(self, position: Position) -> Position: ...
-
-    def entries_between(self, after: Position, last: Position) -> int:
-        """How many entries lie in (after, last]."""
-        ...
-
-    def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        """Readable entries from ``start`` on, out of memory: at least one (if ``max_entries``
-        > 0) or an empty list when ``start`` is past ``readable``; None when ``start`` is not in
-        memory and ``read`` is needed."""
-        ...
-
-    async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
-        """As ``read_cached`` from wherever the entries lie. Steps over trimmed ledgers."""
-        ...
-
-    async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
-        """The first position whose entry is ``wanted`` (which must be monotone: False then
-        True), by binary search; the place after ``readable`` if none is."""
-        ...
-
-    async def open_cursor(
-        self, name: str, start: Position, properties: Mapping[str, str] | None = None
-    ) -> Cursor:
-        """The durable cursor of that name, created so that ``start`` is the next to read
-        (``EARLIEST`` and ``LATEST`` allowed) if there is none; durable when it returns."""
-        ...
-
-    def reader_cursor(self, name: str, start: Position) -> Cursor:
-        """A cursor in memory only, for readers."""
-        ...
-
-    async def delete_cursor(self, name: str) -> None:
-        """For good, when it returns. When it raises the cursor goes on; ``wait_stored`` then
-        waits until that is certain. Raises ``CursorNotFoundError``."""
-        ...
-
-    def cursors(self) -> Mapping[str, Cursor]:
-        """The durable cursors by name."""
-        ...
-
-    def stats(self) -> LogStats: ...
 
     def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
         """Call ``lost`` on the loop, once, when another broker turns out to own the log (soon, if
@@ -202,7 +234,7 @@ class Log(Protocol):
 class LogStore(Protocol):
     """All logs of an engine, by name (``tenant/namespace/persistent/topic``)."""
 
-    async def open(self, name: str) -> Log:
+    async def open(self, name: str) -> WritableLog:
         """Open for appending, creating it if need be: takes over from any other writer (fences
         and recovers its last ledger). One caller at a time per name."""
         ...

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import Cursor, Log
+from magnetar.log.seam import Cursor, ReadableLog
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import Position
 from magnetar.topics.consumer import ConsumerClient
@@ -37,9 +37,9 @@ class Acked(Protocol):
 class Acknowledging:
     """The cursor's side of one subscription."""
 
-    def __init__(self, name: str, source: Log, cursor: Cursor, scope: TaskScope) -> None:
+    def __init__(self, name: str, source: ReadableLog, cursor: Cursor, scope: TaskScope) -> None:
         self._name = name
-        self._log = source
+        self._positions = source.positions
         self._cursor = cursor
         self._scope = scope
         self._receipts: list[tuple[ConsumerClient, int]] = []
@@ -48,19 +48,19 @@ class Acknowledging:
     def until(self, last: Acked) -> None:
         """Acknowledge everything up to ``last``."""
         position = Position(last.ledger_id, last.entry_id)
-        if position > self._log.readable or last.ledger_id < 0:
+        if position > self._positions.readable or last.ledger_id < 0:
             return
         if not last.ack_set:
             self._cursor.acknowledge_cumulative(position)
             return
-        before = self._log.previous_position(position)
+        before = self._positions.previous_position(position)
         if before > self._cursor.mark_delete:
             self._cursor.acknowledge_cumulative(before)
         self._part(last)
 
     def each(self, ids: Sequence[Acked]) -> list[Position]:
         """Acknowledge ``ids``; returns the entries that are acknowledged whole by it."""
-        readable = self._log.readable
+        readable = self._positions.readable
         positions: list[Position] = []
         completed: list[Position] = []
         for item in ids:

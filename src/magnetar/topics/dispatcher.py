@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import Cursor, Log
+from magnetar.log.seam import Cursor, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
@@ -40,7 +40,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        source: Log,
+        source: ReadableLog,
         cursor: Cursor,
         scope: TaskScope,
         traffic: Traffic,

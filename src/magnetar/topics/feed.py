@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import Cursor, Log
+from magnetar.log.seam import Cursor, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogClosedError, LogError, MagnetarError
 from magnetar.model.ids import Position
@@ -35,9 +35,10 @@ class EntryFeed:
     """One subscription's supply of entries."""
 
     def __init__(
-        self, source: Log, cursor: Cursor, scope: TaskScope, ready: Callable[[], None]
+        self, source: ReadableLog, cursor: Cursor, scope: TaskScope, ready: Callable[[], None]
     ) -> None:
         self._log = source
+        self._positions = source.positions
         self._cursor = cursor
         self._scope = scope
         self._ready = ready
@@ -48,7 +49,7 @@ class EntryFeed:
         self._messages_per_entry = 1.0
         self.closed = False
         self.redelivery = Redelivery()
-        self.position = source.next_position(cursor.mark_delete)
+        self.position = self._positions.next_position(cursor.mark_delete)
 
     def rewind(self) -> None:
         """Start again after the mark-delete position; forgets replays and what was read ahead."""
@@ -56,7 +57,7 @@ class EntryFeed:
         self._ahead.clear()
         self._replayed.clear()
         self.redelivery.clear()
-        self.position = self._log.next_position(self._cursor.mark_delete)
+        self.position = self._positions.next_position(self._cursor.mark_delete)
 
     def take(self, room: int) -> tuple[list[Entry], bool]:
         """The next entries for about ``room`` messages, and whether they are replays. Empty when
@@ -103,13 +104,13 @@ class EntryFeed:
     def _step_past(self, entries: list[Entry]) -> None:
         if entries:
             last = entries[-1]
-            self.position = self._log.next_position(Position(last.ledger_id, last.entry_id))
+            self.position = self._positions.next_position(Position(last.ledger_id, last.entry_id))
 
     async def _read_new(self, generation: int, count: int) -> None:
         entries = await self._log.read(self.position, count, BYTES_MAX)
         if generation != self._generation:
             return
-        if not entries and self.position <= self._log.readable:
+        if not entries and self.position <= self._positions.readable:
             raise LogError(f"log {self._log.name} has entries at {self.position} and reads none")
         self._step_past(entries)
         self._ahead = entries

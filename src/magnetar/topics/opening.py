@@ -22,7 +22,7 @@ async def open_durable(
         found = topic.subscriptions.get(name)
         if found is not None:
             return found
-        cursor = await topic.log.open_cursor(name, start, properties)
+        cursor = await topic.log.cursors.open(name, start, properties)
         if topic.closed:
             raise ServiceNotReadyError(f"topic {topic.name} is closing here; look it up again")
         return topic.add_subscription(cursor)
@@ -46,7 +46,7 @@ async def open_subscription(
     if durable:
         return await open_durable(topic, name, start, properties)
     return topic.subscriptions.get(name) or topic.add_subscription(
-        topic.log.reader_cursor(name, start)
+        topic.log.cursors.reader(name, start)
     )
 
 

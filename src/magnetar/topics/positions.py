@@ -6,21 +6,10 @@ the *next position to read*.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from magnetar.log.seam import Positions
 from magnetar.model.ids import EARLIEST, Position
-
-
-class Steps(Protocol):
-    """The part of a log that positions need."""
-
-    @property
-    def first(self) -> Position: ...
-
-    @property
-    def readable(self) -> Position: ...
-
-    def next_position(self, position: Position) -> Position: ...
 
 
 class PublishTime(NamedTuple):
@@ -33,10 +22,10 @@ class PublishTime(NamedTuple):
 Place: TypeAlias = Position | PublishTime
 
 
-def seek_target(log: Steps, position: Position) -> Position:
+def seek_target(positions: Positions, position: Position) -> Position:
     """The next position to read after a seek to ``position``, kept inside of the log."""
-    if position == EARLIEST or position < log.first:
-        return log.first
-    if position > log.readable:
-        return log.next_position(log.readable)
+    if position == EARLIEST or position < positions.first:
+        return positions.first
+    if position > positions.readable:
+        return positions.next_position(positions.readable)
     return Position(position.ledger_id, max(position.entry_id, 0))

@@ -17,7 +17,7 @@ from magnetar.cluster.ownership import check_owned
 from magnetar.cluster.topic_name import TopicName, topic_of_log
 from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import Log, LogStore
+from magnetar.log.seam import LogStore, WritableLog
 from magnetar.model.errors import (
     MagnetarError,
     NotAllowedError,
@@ -260,7 +260,7 @@ class Topics:
             await asyncio.gather(*(self._unload(name) for name in names[start : start + 100]))
 
 
-async def _close_log(name: TopicName, source: Log) -> None:
+async def _close_log(name: TopicName, source: WritableLog) -> None:
     try:
         await source.close()
     except MagnetarError as error:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.log.seam import Log
+from magnetar.log.seam import ReadableLog
 from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.entry_format import EntryFormat, Fingerprint
@@ -57,36 +57,38 @@ class ResendWindow:
         return found
 
 
-async def stored_frames(log: Log, producer_name: str, entry_format: EntryFormat) -> ResendWindow:
+async def stored_frames(
+    log: ReadableLog, producer_name: str, entry_format: EntryFormat
+) -> ResendWindow:
     """The frames of ``producer_name`` at the end of ``log``, readable ones only.
 
     Requires that no append of an earlier incarnation is still pending.
     """
     stored: dict[Fingerprint, Position] = {}
-    last = log.readable
+    last = log.positions.readable
     entries = byte_count = 0
-    while entries < ENTRIES_MAX and byte_count < BYTES_MAX and last >= log.first:
+    while entries < ENTRIES_MAX and byte_count < BYTES_MAX and last >= log.positions.first:
         first = _back(log, last, STEP_ENTRIES)
         count, size = await _collect(log, first, last, producer_name, stored, entry_format)
         entries, byte_count = entries + count, byte_count + size
-        if count == 0 or first <= log.first:
+        if count == 0 or first <= log.positions.first:
             break
-        last = log.previous_position(first)
+        last = log.positions.previous_position(first)
     return ResendWindow(stored, entry_format)
 
 
-def _back(log: Log, last: Position, steps: int) -> Position:
+def _back(log: ReadableLog, last: Position, steps: int) -> Position:
     """The position ``steps`` entries before ``last``, or the log's first."""
     position = last
     for _ in range(steps):
-        if position <= log.first:
-            return log.first
-        position = log.previous_position(position)
+        if position <= log.positions.first:
+            return log.positions.first
+        position = log.positions.previous_position(position)
     return position
 
 
 async def _collect(
-    log: Log,
+    log: ReadableLog,
     first: Position,
     last: Position,
     producer_name: str,
@@ -109,7 +111,7 @@ async def _collect(
             key = _frame_of(entry.payload, producer_name, entry_format)
             if key is not None:
                 stored[key] = position
-        position = log.next_position(position)
+        position = log.positions.next_position(position)
     return count, byte_count
 
 

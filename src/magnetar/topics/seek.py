@@ -25,7 +25,7 @@ async def seek(topic: Topic, subscription: Subscription, place: Place) -> None:
             if isinstance(place, PublishTime):
                 target = await topic.position_at(place)
             else:
-                target = seek_target(topic.log, place)
+                target = seek_target(topic.log.positions, place)
             await subscription.cursor.reset(target)
         finally:
             for consumer in consumers:

@@ -23,7 +23,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import Cursor, Log
+from magnetar.log.seam import Cursor, ReadableLog
 from magnetar.model.errors import ConsumerBusyError, NotAllowedError
 from magnetar.model.ids import Position
 from magnetar.topics.acknowledging import Acked, Acknowledging
@@ -55,7 +55,7 @@ class Subscription:
     def __init__(
         self,
         name: str,
-        source: Log,
+        source: ReadableLog,
         cursor: Cursor,
         partition: int,
         limits: Limits,

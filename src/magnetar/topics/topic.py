@@ -23,7 +23,7 @@ import structlog
 
 from magnetar.cluster.topic_name import TopicName
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import AppendDone, Cursor, Log
+from magnetar.log.seam import AppendDone, Cursor, WritableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LogClosedError,
@@ -64,7 +64,7 @@ class Topic:
     def __init__(
         self,
         name: TopicName,
-        source: Log,
+        source: WritableLog,
         limits: Limits,
         producers_max: int,
         scope: TaskScope,
@@ -94,7 +94,7 @@ class Topic:
         self._cool_down_s = COOL_DOWN_S
         self._condemned: dict[str, str] = {}
         self._leaving: dict[str, Producer] = {}
-        for cursor in source.cursors().values():
+        for cursor in source.cursors.durable().values():
             self.subscriptions[cursor.name] = self._subscription(cursor)
         source.watch_readable(self._wake)
         source.watch_lost(self.fail)
@@ -313,7 +313,7 @@ class Topic:
                 consumer.client.tell_closed()
             try:
                 if subscription.durable:
-                    await self.log.delete_cursor(name)
+                    await self.log.cursors.delete(name)
             except MagnetarError:
                 subscription.doubtful = True
                 subscription.release()

@@ -32,7 +32,7 @@ class Life:
     async def run(self) -> None:
         try:
             log = await self.process.store(CONFIG).open(NAME)
-            cursor = await log.open_cursor("s", EARLIEST)
+            cursor = await log.cursors.open("s", EARLIEST)
             for _ in range(5):
                 await self._publish(log)
                 if self.process.crashed:
@@ -57,7 +57,7 @@ class Life:
 async def survivors(world: World, life: Life) -> None:
     store = Process(world).store(CONFIG)
     log = await store.open(NAME)
-    await log.open_cursor("s", EARLIEST)
+    await log.cursors.open("s", EARLIEST)
     found = values(await read_all(log))
     confirmed = len(life.outcomes.positions)
     assert found == sorted(set(found)), "in order, once"
@@ -118,7 +118,7 @@ def test_a_deletion_cut_off_anywhere_is_finished(effect: bool) -> None:
         log = await store.open(NAME)
         positions = await publish(log, 0, 10)
         for name in ("a", "b"):
-            cursor = await log.open_cursor(name, EARLIEST)
+            cursor = await log.cursors.open(name, EARLIEST)
             cursor.acknowledge(positions[3:5])
             await cursor.wait_stored()
         await store.close()
@@ -146,7 +146,7 @@ def test_a_deletion_cut_off_anywhere_is_finished(effect: bool) -> None:
             log = await store.open(NAME)
             if step > 1 or effect:
                 assert log.stats().entries == 0
-                assert not log.cursors()
+                assert not log.cursors.durable()
                 assert world.alive() == set()
 
     asyncio.run(scenario())
@@ -157,8 +157,8 @@ def test_trimming_follows_the_slowest_stored_cursor() -> None:
         world = World()
         config = replace(CONFIG, cursor_flush_interval_ms=60_000)  # stored when asked only
         log = await Process(world).store(config).open(NAME)
-        one = await log.open_cursor("one", EARLIEST)
-        two = await log.open_cursor("two", EARLIEST)
+        one = await log.cursors.open("one", EARLIEST)
+        two = await log.cursors.open("two", EARLIEST)
         positions = await publish(log, 0, 18)
         ledgers = list(dict.fromkeys(p.ledger_id for p in positions))
 
@@ -176,10 +176,10 @@ def test_trimming_follows_the_slowest_stored_cursor() -> None:
         await two.wait_stored()
         assert await held() == ledgers[1:]
         assert ledgers[0] not in world.alive()
-        assert log.first == positions[4]
+        assert log.positions.first == positions[4]
         assert values(await log.read(EARLIEST, 1, 100)) == [4]
-        assert log.next_position(Position(ledgers[0], 2)) == positions[4]
-        await log.delete_cursor("two")
+        assert log.positions.next_position(Position(ledgers[0], 2)) == positions[4]
+        await log.cursors.delete("two")
         assert await held() == ledgers[-1:], "the open ledger stays"
         assert values(await read_all(log)) == [16, 17]
         await publish(log, 18, 8)
@@ -192,9 +192,9 @@ def test_trimming_follows_the_slowest_stored_cursor() -> None:
 def test_everything_is_kept_by_default() -> None:
     async def scenario() -> None:
         log = await Process(World()).store(LedgerConfig(ledger_entries_max=4)).open(NAME)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         await publish(log, 0, 20)
-        cursor.acknowledge_cumulative(log.readable)
+        cursor.acknowledge_cumulative(log.positions.readable)
         await cursor.wait_stored()
         log.tick()
         assert values(await read_all(log)) == list(range(20))

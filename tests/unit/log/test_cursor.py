@@ -55,7 +55,7 @@ class Life:
     async def run(self) -> None:
         try:
             log = await self.process.store(CONFIG, TINY).open(NAME)
-            cursor = await log.open_cursor("s", EARLIEST)
+            cursor = await log.cursors.open("s", EARLIEST)
             await self._rounds(cursor)
             await log.close()
         except MagnetarError:
@@ -121,7 +121,7 @@ def test_a_crash_at_any_step_loses_nothing_that_was_stored(effect: bool) -> None
         for _ in range(2):  # the second opening finds what the first made of it
             store = Process(world).store(CONFIG, TINY)
             log = await store.open(NAME)
-            cursor = await log.open_cursor("s", EARLIEST)
+            cursor = await log.cursors.open("s", EARLIEST)
             found = state_of(cursor, positions)
             assert found in life.states[life.stored :], f"crash at step {step}"
             for _ in range(30):
@@ -146,7 +146,7 @@ def test_a_cursor_with_nothing_acknowledged_after_its_mark_has_no_ledger() -> No
         store = Process(world).store(CONFIG)
         log = await store.open(NAME)
         before = world.alive()
-        cursor = await log.open_cursor("s", positions[3], {"a": "b"})
+        cursor = await log.cursors.open("s", positions[3], {"a": "b"})
         assert cursor.mark_delete == positions[2]
         assert world.alive() == before
         cursor.acknowledge([positions[3], positions[4]])
@@ -154,7 +154,7 @@ def test_a_cursor_with_nothing_acknowledged_after_its_mark_has_no_ledger() -> No
         assert len(world.alive() - before) == 1
         await store.close()
         log = await Process(world).store(CONFIG).open(NAME)
-        cursor = log.cursors()["s"]
+        cursor = log.cursors.durable()["s"]
         assert cursor.mark_delete == positions[4]
         assert cursor.properties == {"a": "b"}
         for _ in range(20):
@@ -169,20 +169,20 @@ def test_positions_of_new_cursors() -> None:
         world = World()
         positions = await filled(world)
         log = await Process(world).store(CONFIG).open(NAME)
-        earliest = await log.open_cursor("earliest", EARLIEST)
-        latest = await log.open_cursor("latest", LATEST)
-        again = await log.open_cursor("earliest", LATEST)
+        earliest = await log.cursors.open("earliest", EARLIEST)
+        latest = await log.cursors.open("latest", LATEST)
+        again = await log.cursors.open("earliest", LATEST)
         assert again is earliest
         assert earliest.backlog_entries() == ENTRIES
         assert latest.backlog_entries() == 0
-        assert log.next_position(earliest.mark_delete) == positions[0]
-        reader = log.reader_cursor("r", positions[10])
+        assert log.positions.next_position(earliest.mark_delete) == positions[0]
+        reader = log.cursors.reader("r", positions[10])
         assert not reader.durable
         assert reader.backlog_entries() == ENTRIES - 10
         reader.acknowledge([positions[12]])
         await reader.wait_stored()
         assert reader.backlog_entries() == ENTRIES - 11
-        assert sorted(log.cursors()) == ["earliest", "latest"]
+        assert sorted(log.cursors.durable()) == ["earliest", "latest"]
 
     run_virtual(scenario())
 
@@ -192,11 +192,11 @@ def test_acknowledgements_are_stored_without_being_asked_within_the_interval() -
         world = World()
         positions = await filled(world)
         log = await Process(world).store(CONFIG).open(NAME)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         cursor.acknowledge([positions[7]])
         await asyncio.sleep(0.1)
         taken = await Process(world).store(CONFIG).open(NAME)  # without closing the other
-        assert acked(taken.cursors()["s"], positions) == {positions[7]}
+        assert acked(taken.cursors.durable()["s"], positions) == {positions[7]}
 
     run_virtual(scenario())
 
@@ -209,7 +209,7 @@ def test_closing_stores_what_is_not_stored_yet() -> None:
         store = Process(world).store(config)
         log = await store.open(NAME)
         for name in ("a", "b"):
-            cursor = await log.open_cursor(name, EARLIEST)
+            cursor = await log.cursors.open(name, EARLIEST)
             cursor.acknowledge([positions[6]])
             if name == "b":
                 await cursor.wait_stored()
@@ -217,7 +217,7 @@ def test_closing_stores_what_is_not_stored_yet() -> None:
         await store.close()
         assert all(ledger.closed for ledger in world.ledgers.values())
         log = await Process(world).store(config).open(NAME)
-        for cursor in log.cursors().values():
+        for cursor in log.cursors.durable().values():
             assert acked(cursor, positions) == {positions[6], positions[8]}
 
     run_virtual(scenario())
@@ -229,13 +229,13 @@ def test_recovery_reads_from_the_last_snapshot_only() -> None:
         positions = await filled(world)
         limits = CursorLimits(snapshot_deltas=8)
         log = await Process(world).store(CONFIG, limits).open(NAME)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         for position in positions[1:]:
             cursor.acknowledge([position])
             await cursor.wait_stored()
         process = Process(world)
         taken = await process.store(CONFIG, limits).open(NAME)
-        assert acked(taken.cursors()["s"], positions) == set(positions[1:])
+        assert acked(taken.cursors.durable()["s"], positions) == set(positions[1:])
         assert 1 < sum(read for _, _, read in process.ledgers.reads) <= 1 + 9
 
     run_virtual(scenario())
@@ -255,19 +255,19 @@ def test_many_holes_make_a_chunked_snapshot_that_is_read_back() -> None:
             for _ in range(10):
                 await asyncio.sleep(0)
         assert len(log.stats().ledgers) == ledgers
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         rng = random.Random(1)
         for ledger in log.stats().ledgers:
             chosen = rng.sample(range(1, entries), entries // 2)
             cursor.acknowledge([Position(ledger[0], e) for e in chosen])
         # ack sets make it larger than one record may be
-        batch = log.first
+        batch = log.positions.first
         words = [-1] * (CHUNK_BYTES_MAX // 8)
         cursor.acknowledge_batch(batch, 8 * CHUNK_BYTES_MAX, words)
         holes = cursor.backlog_entries()
         await cursor.wait_stored()
         taken = await Process(world).store(config).open(NAME)
-        again = taken.cursors()["s"]
+        again = taken.cursors.durable()["s"]
         assert again.backlog_entries() == holes
         assert again.ack_set(batch) == cursor.ack_set(batch)
         ledger_id = log.stats().ledgers[1][0]
@@ -285,7 +285,7 @@ def test_a_failed_store_is_told_and_tried_again_in_a_new_ledger() -> None:
         positions = await filled(world)
         process = Process(world)
         log = await process.store(CONFIG).open(NAME)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         cursor.acknowledge([positions[3]])
         await cursor.wait_stored()
         process.ledgers.break_after = 0
@@ -295,7 +295,7 @@ def test_a_failed_store_is_told_and_tried_again_in_a_new_ledger() -> None:
         async with asyncio.timeout(5):
             await cursor.wait_stored()
         taken = await Process(world).store(CONFIG).open(NAME)
-        assert acked(taken.cursors()["s"], positions) == {positions[3], positions[5]}
+        assert acked(taken.cursors.durable()["s"], positions) == {positions[3], positions[5]}
 
     run_virtual(scenario())
 
@@ -307,7 +307,7 @@ def test_former_cursor_ledgers_do_not_pile_up() -> None:
         process = Process(world)
         log = await process.store(CONFIG, TINY).open(NAME)
         before = len(world.ledgers)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         for i, position in enumerate(positions[1:]):
             if i == 20:  # closing a ledger that goes anyway may fail
                 process.ledgers.close_errors = [LedgerError("no answer")]
@@ -330,12 +330,12 @@ def test_a_ledger_that_is_pointed_at_is_never_deleted() -> None:
         process = Process(world)
         store = process.store(CONFIG, TINY)
         log = await store.open(NAME)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         process.metadata.lose_answers = 1  # the node points at the ledger; nobody was told
         cursor.acknowledge([positions[3]])
         with pytest.raises(MetadataError):
             await cursor.wait_stored()
-        managed = log.cursors()["s"]
+        managed = log.cursors.durable()["s"]
         assert isinstance(managed, ManagedCursor)
         assert managed.store is not None
         await managed.store.forget_leftovers()
@@ -343,7 +343,7 @@ def test_a_ledger_that_is_pointed_at_is_never_deleted() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         again = await Process(world).store(CONFIG, TINY).open(NAME)
-        assert acked(again.cursors()["s"], positions) == {positions[3]}
+        assert acked(again.cursors.durable()["s"], positions) == {positions[3]}
         await taken.close()
 
     run_virtual(scenario())
@@ -355,7 +355,7 @@ def test_a_seek_whose_store_failed_is_stored_later() -> None:
         positions = await filled(world)
         process = Process(world)
         log = await process.store(CONFIG).open(NAME)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         cursor.acknowledge_cumulative(positions[20])
         await cursor.wait_stored()
         await asyncio.sleep(0.01)
@@ -364,7 +364,7 @@ def test_a_seek_whose_store_failed_is_stored_later() -> None:
             await cursor.reset(positions[10])
         await asyncio.sleep(0.1)
         taken = await Process(world).store(CONFIG).open(NAME)
-        assert acked(taken.cursors()["s"], positions) == set(positions[:10])
+        assert acked(taken.cursors.durable()["s"], positions) == set(positions[:10])
 
     run_virtual(scenario())
 
@@ -374,20 +374,20 @@ def test_a_former_owner_stores_nothing_more() -> None:
         world = World()
         positions = await filled(world)
         old = await Process(world).store(CONFIG).open(NAME)
-        cursor = await old.open_cursor("s", EARLIEST)
+        cursor = await old.cursors.open("s", EARLIEST)
         cursor.acknowledge([positions[3]])
         await cursor.wait_stored()
-        idle = await old.open_cursor("idle", EARLIEST)
+        idle = await old.cursors.open("idle", EARLIEST)
         new = await Process(world).store(CONFIG).open(NAME)
         for late in (cursor, idle):
             late.acknowledge([positions[8]])
             with pytest.raises(LogFencedError):
                 await late.wait_stored()
-        assert acked(new.cursors()["s"], positions) == {positions[3]}
-        assert acked(new.cursors()["idle"], positions) == set()
+        assert acked(new.cursors.durable()["s"], positions) == {positions[3]}
+        assert acked(new.cursors.durable()["idle"], positions) == set()
         assert world.alive() == expected_ledgers(world, new)
         with pytest.raises(LogFencedError):
-            await old.open_cursor("other", EARLIEST)
+            await old.cursors.open("other", EARLIEST)
 
     run_virtual(scenario())
 
@@ -399,7 +399,7 @@ def test_a_log_that_only_acknowledges_hears_that_it_is_lost() -> None:
         told: list[LogFencedError] = []
         old = await Process(world).store(CONFIG).open(NAME)
         old.watch_lost(told.append)
-        cursor = await old.open_cursor("s", EARLIEST)
+        cursor = await old.cursors.open("s", EARLIEST)
         await Process(world).store(CONFIG).open(NAME)
         assert not told
         cursor.acknowledge([positions[3]])
@@ -420,16 +420,16 @@ def test_seek_back_and_forth() -> None:
         world = World()
         positions = await filled(world)
         log = await Process(world).store(CONFIG).open(NAME)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         cursor.acknowledge_cumulative(positions[20])
         cursor.acknowledge([positions[22]])
         await cursor.reset(positions[10])
-        assert log.next_position(cursor.mark_delete) == positions[10]
+        assert log.positions.next_position(cursor.mark_delete) == positions[10]
         assert cursor.backlog_entries() == ENTRIES - 10
         entries = await read_all(log)
         assert len(cursor.unacknowledged(entries)) == ENTRIES - 10
         taken = await Process(world).store(CONFIG).open(NAME)
-        again = taken.cursors()["s"]
+        again = taken.cursors.durable()["s"]
         assert acked(again, positions) == set(positions[:10])
         await again.reset(EARLIEST)
         assert again.backlog_entries() == ENTRIES
@@ -445,16 +445,16 @@ def test_a_deleted_cursor_leaves_nothing() -> None:
         positions = await filled(world)
         log = await Process(world).store(CONFIG).open(NAME)
         before = world.alive()
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         cursor.acknowledge([positions[3]])
         await cursor.wait_stored()
         cursor.acknowledge([positions[4]])
-        await log.delete_cursor("s")
+        await log.cursors.delete("s")
         assert world.alive() == before
         assert cursor_path(NAME, "s") not in world.nodes
         with pytest.raises(CursorNotFoundError):
-            await log.delete_cursor("s")
-        fresh = await log.open_cursor("s", EARLIEST)
+            await log.cursors.delete("s")
+        fresh = await log.cursors.open("s", EARLIEST)
         assert fresh.backlog_entries() == ENTRIES
 
     run_virtual(scenario())
@@ -467,7 +467,7 @@ def test_a_deletion_that_failed_leaves_a_cursor_that_stores(lost: str) -> None:
         positions = await filled(world)
         process = Process(world)
         log = await process.store(CONFIG).open(NAME)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         cursor.acknowledge([positions[3]])
         await cursor.wait_stored()
         put = process.metadata.put
@@ -480,14 +480,14 @@ def test_a_deletion_that_failed_leaves_a_cursor_that_stores(lost: str) -> None:
         else:
             process.metadata.put = away  # type: ignore[method-assign]
         with pytest.raises(MetadataError):
-            await log.delete_cursor("s")
+            await log.cursors.delete("s")
         process.metadata.put = put  # type: ignore[method-assign]
-        assert log.cursors()["s"] is cursor
+        assert log.cursors.durable()["s"] is cursor
         await cursor.wait_stored()
         cursor.acknowledge([positions[5]])
         await cursor.wait_stored()
         taken = await Process(world).store(CONFIG).open(NAME)
-        assert acked(taken.cursors()["s"], positions) == {positions[3], positions[5]}
+        assert acked(taken.cursors.durable()["s"], positions) == {positions[3], positions[5]}
         for _ in range(30):
             await asyncio.sleep(0)
         assert world.alive() == expected_ledgers(world, taken)
@@ -502,7 +502,7 @@ def test_a_deletion_that_stops_half_way_is_finished_before_the_name_is_used_agai
         process = Process(world)
         log = await process.store(CONFIG).open(NAME)
         before = world.alive()
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         cursor.acknowledge([positions[3]])
         await cursor.wait_stored()
         delete = process.ledgers.delete
@@ -511,16 +511,16 @@ def test_a_deletion_that_stops_half_way_is_finished_before_the_name_is_used_agai
             raise MetadataError("no answer")
 
         process.ledgers.delete = away  # type: ignore[method-assign]
-        await log.delete_cursor("s")
-        assert "s" not in log.cursors()
+        await log.cursors.delete("s")
+        assert "s" not in log.cursors.durable()
         with pytest.raises(LogError, match="not wholly deleted"):
-            await log.open_cursor("s", EARLIEST)
+            await log.cursors.open("s", EARLIEST)
         process.ledgers.delete = delete  # type: ignore[method-assign]
         log.tick()
         for _ in range(30):
             await asyncio.sleep(0)
         assert world.alive() == before
         assert cursor_path(NAME, "s") not in world.nodes
-        assert (await log.open_cursor("s", EARLIEST)).backlog_entries() == ENTRIES
+        assert (await log.cursors.open("s", EARLIEST)).backlog_entries() == ENTRIES
 
     run_virtual(scenario())

@@ -47,7 +47,7 @@ async def read_all(log: ManagedLog, start: Position = EARLIEST, chunk: int = 7) 
     found: list[Entry] = []
     while entries := await log.read(start, chunk, 1 << 20):
         found += entries
-        start = log.next_position(Position(entries[-1].ledger_id, entries[-1].entry_id))
+        start = log.positions.next_position(Position(entries[-1].ledger_id, entries[-1].entry_id))
     return found
 
 
@@ -64,18 +64,18 @@ def test_what_is_appended_is_read_back_in_order_after_reopening() -> None:
         world = World()
         store = Process(world).store(SMALL)
         log = await store.open(NAME)
-        assert log.readable == EARLIEST
+        assert log.positions.readable == EARLIEST
         assert log.read_cached(EARLIEST, 10, 1 << 20) == []
         positions = await publish(log, 0, 35, batch=3)
         assert positions == sorted(positions)
-        assert log.readable == positions[-1]
+        assert log.positions.readable == positions[-1]
         assert values(await read_all(log)) == list(range(35))
         await store.close()
 
         process = Process(world)
         log = await process.store(SMALL).open(NAME)
         assert values(await read_all(log)) == list(range(35))
-        assert log.entries_between(EARLIEST, LATEST) == 35
+        assert log.positions.entries_between(EARLIEST, LATEST) == 35
         assert len(log.stats().ledgers) == 3
         await publish(log, 35, 5)
         assert values(await read_all(log)) == list(range(40))
@@ -373,7 +373,7 @@ def test_closing_finishes_what_is_pending_and_refuses_the_rest_in_order() -> Non
         assert isinstance(outcomes.errors[0], LogClosedError)
         assert all(ledger.closed for ledger in process.world.ledgers.values())
         with pytest.raises(LogClosedError):
-            await log.open_cursor("late", LATEST)
+            await log.cursors.open("late", LATEST)
 
     asyncio.run(scenario())
 
@@ -389,7 +389,7 @@ def test_only_what_is_confirmed_is_read() -> None:
             await asyncio.sleep(0)
         assert log.read_cached(EARLIEST, 1, 1000) == []  # in memory, but not confirmed
         process.ledgers.writers[-1].confirm()
-        assert log.readable.entry_id == 0
+        assert log.positions.readable.entry_id == 0
         assert len(log.read_cached(EARLIEST, 1, 1000) or []) == 1
 
     asyncio.run(scenario())
@@ -457,12 +457,12 @@ def test_find_first_finds_the_boundary_wherever_it_is() -> None:
     async def scenario() -> None:
         log = await Process(World()).store(SMALL).open(NAME)
         beyond = await log.find_first(lambda entry: True)
-        assert beyond == log.next_position(log.readable)
+        assert beyond == log.positions.next_position(log.positions.readable)
         positions = await publish(log, 0, 33)
         for boundary in (0, 1, 9, 10, 11, 20, 32):
             assert await log.find_first(at_least(boundary)) == positions[boundary]
         beyond = await log.find_first(lambda entry: False)
-        assert beyond == log.next_position(log.readable)
+        assert beyond == log.positions.next_position(log.positions.readable)
 
     asyncio.run(scenario())
 
@@ -471,7 +471,7 @@ def test_find_first_while_the_log_grows_and_is_trimmed() -> None:
     async def scenario() -> None:
         config = replace(SMALL, retention_ms=0, retention_bytes=0)
         log = await Process(World()).store(config).open(NAME)
-        cursor = await log.open_cursor("s", EARLIEST)
+        cursor = await log.cursors.open("s", EARLIEST)
         positions = await publish(log, 0, 40)
         seen: list[int] = []
 
@@ -506,7 +506,7 @@ def test_a_log_says_what_was_trimmed_and_when_it_was_made() -> None:
             await asyncio.sleep(0)
         trimmed = log.stats().trimmed
         assert trimmed in positions
-        assert log.first > trimmed
+        assert log.positions.first > trimmed
         await log.close()
         process.world.now_ms = 6000
         log = await store.open(NAME)
@@ -552,8 +552,8 @@ def test_names_are_listed_and_deleted_logs_leave_nothing() -> None:
         for name in names:
             log = await store.open(name)
             await publish(log, 0, 15)
-            cursor = await log.open_cursor("sub/1", EARLIEST)
-            cursor.acknowledge([log.readable])
+            cursor = await log.cursors.open("sub/1", EARLIEST)
+            cursor.acknowledge([log.positions.readable])
             await cursor.wait_stored()
         assert await store.names("") == sorted(names)
         assert await store.names("public/default") == names[:2]

@@ -45,14 +45,14 @@ def test_a_new_process_takes_over_with_everything_confirmed(tmp_path: Path) -> N
     async def scenario() -> None:
         async with place(tmp_path) as here:
             old = await here.store().open(NAME)
-            cursor = await old.open_cursor("s", EARLIEST)
+            cursor = await old.cursors.open("s", EARLIEST)
             positions = await publish(old, 0, 50)
             cursor.acknowledge(positions[1:30:2])
             await cursor.wait_stored()
 
             new = await here.store().open(NAME)
             assert values(await read_all(new)) == list(range(50))
-            again = new.cursors()["s"]
+            again = new.cursors.durable()["s"]
             left = again.unacknowledged(await read_all(new))
             assert values(left) == [i for i in range(50) if i not in range(1, 30, 2)]
             outcomes = Outcomes()
@@ -72,7 +72,7 @@ def test_reading_without_a_cache_from_the_open_ledger(tmp_path: Path) -> None:
             for start in (0, 15, 30):
                 await publish(log, start, 15)
                 assert values(await read_all(log, chunk=4)) == list(range(start + 15))
-            last = await log.read(log.readable, 10, 1)
+            last = await log.read(log.positions.readable, 10, 1)
             assert values(last) == [44]
 
     asyncio.run(scenario())
@@ -121,6 +121,6 @@ def test_appends_fail_when_the_bookies_stay_away_and_work_when_they_return(tmp_p
             await publish(log, 5, 5)
             found = values(await read_all(log))
             assert found == list(range(10))
-            assert log.next_position(Position(0, 0)) == log.first
+            assert log.positions.next_position(Position(0, 0)) == log.positions.first
 
     asyncio.run(scenario())

@@ -71,7 +71,7 @@ def test_what_the_recovery_of_a_failed_append_finds_is_told() -> None:
         await outcomes.wait(2)
         assert len(outcomes.errors) == 1
         told: list[int] = []
-        log.watch_readable(lambda: told.append(log.readable.entry_id))
+        log.watch_readable(lambda: told.append(log.positions.readable.entry_id))
 
         ledgers.open = recover  # type: ignore[method-assign]
         ledgers.silent, ledgers.hold = False, True

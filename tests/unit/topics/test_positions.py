@@ -43,13 +43,13 @@ def log() -> MemoryLog:
 def test_seeks_are_inclusive_and_stay_inside(
     log: MemoryLog, position: Position, expected: tuple[int, int]
 ) -> None:
-    assert seek_target(log, position) == expected
+    assert seek_target(log.positions, position) == expected
 
 
 def test_an_empty_log_starts_at_its_beginning() -> None:
     async def check() -> None:
         empty = MemoryLog("l", 5)
-        assert seek_target(empty, EARLIEST) == (1, 0)
-        assert seek_target(empty, LATEST) == (1, 0)
+        assert seek_target(empty.positions, EARLIEST) == (1, 0)
+        assert seek_target(empty.positions, LATEST) == (1, 0)
 
     asyncio.run(check())

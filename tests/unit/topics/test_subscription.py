@@ -76,7 +76,7 @@ class Site:
         self.log.append([message(b"x", n) for n in range(count)], lambda *_: None)
         self.log.release()
         self.traffic = Traffic()
-        cursor = self.log.reader_cursor("s", EARLIEST)
+        cursor = self.log.cursors.reader("s", EARLIEST)
         self.subscription = Subscription(
             "s", self.log, cursor, -1, LIMITS, scope, self.traffic, PulsarEntryFormat()
         )

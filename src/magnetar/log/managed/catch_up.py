@@ -58,7 +58,7 @@ class CatchUp:
         """Read-aheads under way by the position that they bring; nobody reads those twice."""
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        """See ``log.seam.Log``."""
+        """See ``log.seam.ReadableLog``."""
         chain = self._chain
         position = chain.settle(start)
         if position > chain.confirmed or max_entries <= 0:
@@ -84,7 +84,7 @@ class CatchUp:
         return found
 
     async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
-        """See ``log.seam.Log``. Raises ``LedgerError``, ``NoEntryError``."""
+        """See ``log.seam.ReadableLog``. Raises ``LedgerError``, ``NoEntryError``."""
         while True:
             found = self.read_cached(start, max_entries, max_bytes)
             if found is not None:

@@ -1,7 +1,7 @@
-"""A log as a chain of ledgers: the parts put together behind ``log.seam.Log``.
+"""A log as a chain of ledgers: the parts put together behind ``log.seam.WritableLog``.
 
 Owns: the chain and its record (``chain_store``), the writing end (``appender``), reading
-(``catch_up``), the cursors, trimming, and the tasks of all of them.
+(``catch_up``), the cursors (``cursors``), trimming, and the tasks of all of them.
 
 Invariants beside those of the seam:
 
@@ -14,45 +14,31 @@ Invariants beside those of the seam:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
-from magnetar.log.acknowledgements import AckState
 from magnetar.log.managed.appender import Appender, AppenderEvents
 from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain_store import ChainStore
-from magnetar.log.managed.cursor import (
-    FlushTimer,
-    ManagedCursor,
-    recover_state,
-)
-from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
+from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCursors
 from magnetar.log.managed.ledgers import Ledgers
-from magnetar.log.managed.node import RecordNode
+from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
-from magnetar.log.managed.records import (
-    CursorRecord,
-    cursor_path,
-    decode_cursor,
-    encode_cursor,
-)
 from magnetar.log.managed.rules import Retention, RollRule, deletable
 from magnetar.log.managed.tail_cache import TailCache
-from magnetar.log.seam import AppendDone, Buffer, Cursor, LogStats
+from magnetar.log.seam import AppendDone, Buffer, Cursors, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
-    CursorNotFoundError,
     LogClosedError,
     LogError,
     LogFencedError,
     MagnetarError,
 )
-from magnetar.model.ids import EARLIEST, LATEST, Position
+from magnetar.model.ids import Position
 
 log = structlog.get_logger(__name__)
 
@@ -61,20 +47,18 @@ log = structlog.get_logger(__name__)
 class LogContext:
     """What all logs of a process share."""
 
-    metadata: MetadataStore
     ledgers: Ledgers
     tail_cache: TailCache
     read_ahead: ReadAheadCache
-    timer: FlushTimer
+    cursors: CursorContext
     roll_rule: RollRule
     retention: Retention
-    cursor_limits: CursorLimits
     roll_queue_bytes_max: int
     now_ms: Callable[[], int]
 
 
 class ManagedLog:
-    """Implements ``log.seam.Log``. Made by ``ManagedLogStore.open``."""
+    """Implements ``log.seam.WritableLog``. Made by ``ManagedLogStore.open``."""
 
     def __init__(self, name: str, context: LogContext, store: ChainStore) -> None:
         self.name = name
@@ -105,9 +89,12 @@ class ManagedLog:
             self._scope,
             lambda: self._appender.writer,
         )
-        self._cursors: dict[str, ManagedCursor] = {}
-        self._deleted: dict[str, ManagedCursor] = {}  # something of them is left
-        self._cursor_lock = asyncio.Lock()
+        self.positions: Positions = ChainPositions(self._chain)
+        cursor_events = CursorEvents(self._maybe_trim, self._on_lost, self._require_open)
+        self._cursors = ManagedCursors(
+            name, self._chain, context.cursors, self._scope, cursor_events
+        )
+        self.cursors: Cursors = self._cursors
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
@@ -137,27 +124,8 @@ class ManagedLog:
         for lost in watchers:
             asyncio.get_running_loop().call_soon(lost, error)
 
-    # -- positions ----------------------------------------------------------------------------
-
-    @property
-    def readable(self) -> Position:
-        return self._chain.confirmed
-
     def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
         return self._watch.watch(grown)
-
-    @property
-    def first(self) -> Position:
-        return self._chain.first
-
-    def next_position(self, position: Position) -> Position:
-        return self._chain.next_position(position)
-
-    def previous_position(self, position: Position) -> Position:
-        return self._chain.previous_position(position)
-
-    def entries_between(self, after: Position, last: Position) -> int:
-        return self._chain.entries_between(after, last)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -190,110 +158,6 @@ class ManagedLog:
             return chain.next_position(chain.confirmed)
         return chain.at_rank(max(1, rank))
 
-    # -- cursors ------------------------------------------------------------------------------
-
-    async def open_cursor(
-        self, name: str, start: Position, properties: Mapping[str, str] | None = None
-    ) -> Cursor:
-        self._require_open()
-        async with self._cursor_lock:
-            cursor = self._cursors.get(name)
-            if cursor is None:
-                if name in self._deleted and not await self._finish_deletion(name):
-                    raise LogError(
-                        f"log {self.name}: the former cursor {name!r} is not wholly deleted yet; "
-                        "try again"
-                    )
-                record = CursorRecord(self._mark_before(start), properties=dict(properties or {}))
-                cursor = await self._load_cursor(name, record)
-            return cursor
-
-    def _mark_before(self, start: Position) -> Position:
-        """The mark-delete position of a cursor that reads ``start`` next."""
-        if start == LATEST:
-            return self._chain.confirmed
-        if start == EARLIEST:
-            return self._chain.before_first()
-        return self._chain.previous_position(start)
-
-    async def recover_cursor(self, name: str) -> None:
-        """Load a cursor that the metadata store lists (while opening)."""
-        await self._load_cursor(name, None)
-
-    async def _load_cursor(self, name: str, initial: CursorRecord | None) -> ManagedCursor:
-        context = self._context
-        label = f"{self.name}/{name}"
-        node = await RecordNode.load_or_create(
-            context.metadata,
-            cursor_path(self.name, name),
-            encode_cursor,
-            lambda value: decode_cursor(label, value),
-            initial,
-        )
-        state = await recover_state(label, self._chain, node, context.ledgers)
-        store = CursorStore(
-            label,
-            state,
-            node,
-            context.ledgers,
-            self._scope,
-            limits=context.cursor_limits,
-            on_stored=self._maybe_trim,
-            on_lost=self._on_lost,
-        )
-        cursor = ManagedCursor(
-            name, self._chain, state, node.record.properties, store, context.timer
-        )
-        self._cursors[name] = cursor
-        if node.record.deleting:
-            self._scope.spawn(store.forget_leftovers(), f"cursor-leftovers/{name}")
-        return cursor
-
-    def reader_cursor(self, name: str, start: Position) -> Cursor:
-        state = AckState(self._chain, self._mark_before(start))
-        return ManagedCursor(name, self._chain, state, {})
-
-    async def delete_cursor(self, name: str) -> None:
-        self._require_open()
-        async with self._cursor_lock:
-            cursor = self._cursors.get(name)
-            if cursor is None:
-                raise CursorNotFoundError(f"log {self.name} has no cursor {name!r}")
-            try:
-                await cursor.mark_deleted()
-            except LogFencedError as error:
-                self._on_lost(error)
-                raise
-            del self._cursors[name]
-            self._deleted[name] = cursor
-            await self._finish_deletion(name)
-        self._maybe_trim()
-
-    async def _finish_deletion(self, name: str) -> bool:
-        """Take away what is left of a deleted cursor. What fails is tried again; False then."""
-        store = self._deleted[name].store
-        assert store is not None
-        try:
-            await store.finish_deletion()
-        except LogFencedError as error:
-            self._on_lost(error)
-            raise
-        except MagnetarError as error:
-            log.warning(
-                "cursor not wholly deleted yet", log=self.name, cursor=name, error=str(error)
-            )
-            return False
-        del self._deleted[name]
-        return True
-
-    async def _finish_deletions(self) -> None:
-        async with self._cursor_lock:
-            for name in list(self._deleted):
-                await self._finish_deletion(name)
-
-    def cursors(self) -> Mapping[str, Cursor]:
-        return dict(self._cursors)
-
     # -- trimming -----------------------------------------------------------------------------
 
     def _on_rolled(self) -> None:
@@ -305,12 +169,10 @@ class ManagedLog:
         if not self._closed and self.lost is None:
             self._appender.tick()
             self._maybe_trim(leftovers=True)
-            if self._deleted and not self._cursor_lock.locked():
-                self._scope.spawn(self._finish_deletions(), "cursor-deletions")
+            self._cursors.finish_deletions_nowait()
 
     def _deletable(self) -> int:
-        stores = (cursor.store for cursor in self._cursors.values())
-        marks = [store.stored_mark_delete for store in stores if store is not None]
+        marks = [store.stored_mark_delete for store in self._cursors.stores()]
         context = self._context
         return deletable(self._chain.ledgers, marks, context.retention, context.now_ms())
 
@@ -360,7 +222,7 @@ class ManagedLog:
             sum(ledger[2] for ledger in ledgers),
             tuple(ledgers),
             self._chain.confirmed,
-            {name: cursor.mark_delete for name, cursor in self._cursors.items()},
+            {name: cursor.mark_delete for name, cursor in self._cursors.durable().items()},
             self._chain.trimmed,
             self._store.created_ms,
         )
@@ -375,6 +237,10 @@ class ManagedLog:
     def closed(self) -> bool:
         return self._closed
 
+    async def recover_cursor(self, name: str) -> None:
+        """Load a cursor that the metadata store lists (while opening)."""
+        await self._cursors.recover(name)
+
     async def abandon(self) -> None:
         """End without finishing anything (opening failed)."""
         self._closed = True
@@ -386,7 +252,7 @@ class ManagedLog:
             return
         self._closed = True
         errors = []
-        for closing in (self._appender.close, *(self._closing(c) for c in self._cursors.values())):
+        for closing in (self._appender.close, *(store.close for store in self._cursors.stores())):
             try:
                 await closing()
             except MagnetarError as error:
@@ -398,8 +264,3 @@ class ManagedLog:
                 f"log {self.name} was not closed cleanly; the next opening recovers it: "
                 + "; ".join(str(error) for error in errors)
             ) from errors[0]
-
-    @staticmethod
-    def _closing(cursor: ManagedCursor) -> Callable[[], Coroutine[None, None, None]]:
-        assert cursor.store is not None
-        return cursor.store.close

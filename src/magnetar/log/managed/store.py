@@ -19,6 +19,7 @@ from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor import FlushTimer
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
+from magnetar.log.managed.cursors import CursorContext
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.managed_log import LogContext, ManagedLog
 from magnetar.log.managed.node import RecordNode
@@ -68,17 +69,16 @@ class ManagedLogStore:
     ) -> None:
         self._metadata = metadata
         self._ledgers = ledgers
+        self._timer = FlushTimer(config.cursor_flush_interval_ms)
         self._context = LogContext(
-            metadata=metadata,
             ledgers=ledgers,
             tail_cache=TailCache(config.tail_cache_bytes),
             read_ahead=ReadAheadCache(config.read_ahead_bytes_max),
-            timer=FlushTimer(config.cursor_flush_interval_ms),
+            cursors=CursorContext(metadata, ledgers, self._timer, cursor_limits or CursorLimits()),
             roll_rule=RollRule(
                 config.ledger_entries_max, config.ledger_bytes_max, config.ledger_age_ms_max
             ),
             retention=Retention(config.retention_ms, config.retention_bytes),
-            cursor_limits=cursor_limits or CursorLimits(),
             roll_queue_bytes_max=config.roll_queue_bytes_max,
             now_ms=now_ms,
         )
@@ -238,6 +238,6 @@ class ManagedLogStore:
             except MagnetarError as error:
                 errors.append(error)
         self._open.clear()
-        self._context.timer.close()
+        self._timer.close()
         if errors:
             raise errors[0]

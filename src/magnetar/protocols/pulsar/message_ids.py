@@ -15,8 +15,9 @@ In both cases what is computed is the *next position to read*.
 
 from __future__ import annotations
 
+from magnetar.log.seam import Positions
 from magnetar.model.ids import EARLIEST, LATEST, Position
-from magnetar.topics.positions import Steps, seek_target
+from magnetar.topics.positions import seek_target
 from magnetar.wire.pulsar.hot import signed64, unsigned64
 from magnetar.wire.pulsar.pulsar_pb2 import MessageIdData
 
@@ -29,10 +30,10 @@ def position_of(data: MessageIdData) -> Position:
     return LATEST if position >= LATEST else position
 
 
-def reader_start(log: Steps, data: MessageIdData) -> Position:
+def reader_start(positions: Positions, data: MessageIdData) -> Position:
     """Where a reader with that start message id reads first; may be ``EARLIEST`` or ``LATEST``."""
     position = position_of(data)
-    return position if position in (EARLIEST, LATEST) else seek_target(log, position)
+    return position if position in (EARLIEST, LATEST) else seek_target(positions, position)
 
 
 def fill_message_id(data: MessageIdData, position: Position, partition: int) -> None:

@@ -215,7 +215,7 @@ def test_acknowledgement_receipts_come_after_storing() -> None:
             peer.acknowledge(number, request_id=number)
         heard = await peer.heard()
         assert [c.ackResponse.request_id for c in heard] == [0, 1, 2]
-        cursor = world.log()._cursors["s"]
+        cursor = world.log()._cursors.opened["s"]
         assert cursor.waits == 1, "one wait serves all"
         assert cursor.mark_delete == (1, 2)
 
@@ -229,7 +229,7 @@ def test_a_refused_acknowledgement_is_told() -> None:
         peer.acknowledge(1, cumulative=True, request_id=4)
         [answer] = await peer.heard()
         assert answer.ackResponse.error == ServerError.NOT_ALLOWED
-        assert world.log()._cursors["s"].mark_delete == (1, -1)
+        assert world.log()._cursors.opened["s"].mark_delete == (1, -1)
 
     run(scenario)
 
@@ -548,7 +548,7 @@ def test_the_last_one_may_unsubscribe() -> None:
         assert (await first.ask(leave)).type == BaseCommand.ERROR
         second.lose()
         assert (await first.ask(leave)).success.request_id == 3
-        assert world.log()._cursors == {}
+        assert world.log()._cursors.opened == {}
         assert world.topic().subscriptions == {}
 
     run(scenario)
@@ -646,7 +646,7 @@ def test_nobody_joins_a_topic_that_closed_meanwhile() -> None:
         peer.lose()
         peer = world.peer()
         await peer.heard()
-        cursor = world.log()._cursors["s"]
+        cursor = world.log()._cursors.opened["s"]
         reset = cursor.reset
 
         async def slow_reset(position: Position) -> None:

@@ -58,11 +58,11 @@ def test_special_ids() -> None:
 def test_readers_start_at_the_entry_of_their_id(
     log: MemoryLog, data: tuple[int, int, int], expected: tuple[int, int]
 ) -> None:
-    assert reader_start(log, message_id(*data)) == expected
+    assert reader_start(log.positions, message_id(*data)) == expected
 
 
 def test_a_reader_of_an_empty_log_starts_at_its_beginning() -> None:
     async def check() -> None:
-        assert reader_start(MemoryLog("l", 5), message_id(1, 0)) == (1, 0)
+        assert reader_start(MemoryLog("l", 5).positions, message_id(1, 0)) == (1, 0)
 
     asyncio.run(check())

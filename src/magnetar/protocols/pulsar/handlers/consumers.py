@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.log.seam import Log
+from magnetar.log.seam import ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BrokerMetadataError,
@@ -113,7 +113,7 @@ def _start(topic: Topic, request: CommandSubscribe, now_ms: int) -> Place:
     if request.start_message_rollback_duration_sec:
         return _back_from(now_ms, request)
     if not request.durable and request.HasField("start_message_id"):
-        return reader_start(topic.log, request.start_message_id)
+        return reader_start(topic.log.positions, request.start_message_id)
     earliest = request.initialPosition == CommandSubscribe.Earliest
     return EARLIEST if earliest else LATEST
 
@@ -249,7 +249,7 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     request = command.getLastMessageId
     topic, subscription, _ = _find(session, request.consumer_id)
     source = topic.log
-    last = source.readable
+    last = source.positions.readable
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = answer.getLastMessageIdResponse
     reply.request_id = request.request_id
@@ -264,7 +264,7 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     session.send_command(answer)
 
 
-def _fill_extent(extent: LogExtent, source: Log) -> None:
+def _fill_extent(extent: LogExtent, source: ReadableLog) -> None:
     stats = source.stats()
     extent.trimmed_ledger_id, extent.trimmed_entry_id = stats.trimmed
     if stats.created_ms:

@@ -1,0 +1,84 @@
+"""The engines that the contracts of ``log/seam.py`` are held against, and what tests do with them.
+
+Every engine is asked for small ledgers (``LEDGER_ENTRIES`` each), so that positions step over
+them. A test takes ``engine`` and writes as nobody does who knows which one it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from magnetar.config import LedgerConfig
+from magnetar.log.seam import LogStore, ReadableLog, WritableLog
+from magnetar.model.ids import EARLIEST, Position
+from tests.doubles.memory_log import MemoryLogStore
+from tests.unit.log.doubles import NAME, Outcomes, Process, World
+
+LEDGER_ENTRIES = 5
+MANY = 1 << 20
+
+
+@dataclass(frozen=True)
+class Engine:
+    """``stores`` gives a new store over the same world, as a process started again has it."""
+
+    name: str
+    stores: Callable[[], LogStore]
+
+
+def _managed() -> Engine:
+    world = World()
+    config = LedgerConfig(ledger_entries_max=LEDGER_ENTRIES, cursor_flush_interval_ms=1)
+    return Engine("managed", lambda: Process(world).store(config))
+
+
+def _memory() -> Engine:
+    store = MemoryLogStore(LEDGER_ENTRIES)
+    return Engine("memory", lambda: store)
+
+
+ENGINES: tuple[Callable[[], Engine], ...] = (_managed, _memory)
+each_engine = pytest.mark.parametrize("engine", [make() for make in ENGINES], ids=lambda e: e.name)
+
+
+def with_log(engine: Engine, scenario: Callable[[WritableLog], Awaitable[None]]) -> None:
+    """Run ``scenario`` with a new log of ``engine``, and delete the log after it."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60):
+            store = engine.stores()
+            source = await store.open(NAME)
+            try:
+                await scenario(source)
+            finally:
+                await source.close()
+                await store.delete(NAME)
+
+    asyncio.run(run())
+
+
+async def append(source: WritableLog, payloads: Sequence[bytes]) -> list[Position]:
+    """Append one by one; the positions, all confirmed."""
+    outcomes = Outcomes()
+    for payload in payloads:
+        source.append([payload], outcomes)
+    await outcomes.wait(len(payloads))
+    assert not outcomes.errors
+    return outcomes.positions
+
+
+async def fill(source: WritableLog, count: int) -> list[Position]:
+    return await append(source, [b"%d" % i for i in range(count)])
+
+
+async def read_all(source: ReadableLog, start: Position = EARLIEST) -> list[bytes]:
+    found: list[bytes] = []
+    while entries := await source.read(start, 3, MANY):
+        found += [bytes(entry.payload) for entry in entries]
+        last = entries[-1]
+        start = source.positions.next_position(Position(last.ledger_id, last.entry_id))
+    return found

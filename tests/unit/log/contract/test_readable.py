@@ -1,0 +1,81 @@
+"""``log.seam.ReadableLog``."""
+
+from __future__ import annotations
+
+import asyncio
+
+from magnetar.log.seam import WritableLog
+from magnetar.model.ids import EARLIEST, Position
+from tests.unit.log.contract.engines import (
+    MANY,
+    Engine,
+    append,
+    each_engine,
+    fill,
+    read_all,
+    with_log,
+)
+
+
+@each_engine
+def test_what_was_appended_is_read_in_order_from_anywhere(engine: Engine) -> None:
+    async def scenario(log: WritableLog) -> None:
+        held = await fill(log, 17)
+        values = [b"%d" % i for i in range(17)]
+        assert await read_all(log) == values
+        for index in (1, 4, 5, 9, 16):
+            assert await read_all(log, held[index]) == values[index:]
+        beyond = log.positions.next_position(log.positions.readable)
+        assert await log.read(beyond, 10, MANY) == []
+        assert log.read_cached(beyond, 10, MANY) == []
+
+    with_log(engine, scenario)
+
+
+@each_engine
+def test_a_read_is_bounded_and_gives_at_least_one(engine: Engine) -> None:
+    async def scenario(log: WritableLog) -> None:
+        await append(log, [bytes(100)] * 8)
+        start = log.positions.first
+        for read in (log.read_cached(start, 2, MANY), await log.read(start, 2, MANY)):
+            assert read is not None
+            assert 1 <= len(read) <= 2
+        assert len(await log.read(start, 5, 1)) == 1
+        assert len(await log.read(start, 5, 250)) == 1
+        assert log.read_cached(start, 0, MANY) == []
+        (entry,) = await log.read(start, 1, MANY)
+        assert Position(entry.ledger_id, entry.entry_id) == start
+
+    with_log(engine, scenario)
+
+
+@each_engine
+def test_watchers_are_told_once_per_turn_that_the_log_grew(engine: Engine) -> None:
+    async def scenario(log: WritableLog) -> None:
+        await fill(log, 1)
+        told: list[Position] = []
+        end = log.watch_readable(lambda: told.append(log.positions.readable))
+        held = await fill(log, 3)
+        await asyncio.sleep(0.01)
+        assert told, "it grew"
+        assert told == sorted(set(told)), "a call for each move, and no call without one"
+        assert told[-1] == held[-1]
+        end()
+        await fill(log, 1)
+        await asyncio.sleep(0.01)
+        assert told[-1] == held[-1]
+
+    with_log(engine, scenario)
+
+
+@each_engine
+def test_stats_say_what_the_log_holds(engine: Engine) -> None:
+    async def scenario(log: WritableLog) -> None:
+        held = await fill(log, 7)
+        await log.cursors.open("c", EARLIEST)
+        stats = log.stats()
+        assert (stats.name, stats.entries, stats.readable) == (log.name, 7, held[-1])
+        assert stats.stored_bytes > 0
+        assert list(stats.cursors) == ["c"]
+
+    with_log(engine, scenario)

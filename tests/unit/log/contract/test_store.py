@@ -1,0 +1,54 @@
+"""``log.seam.LogStore``."""
+
+from __future__ import annotations
+
+import asyncio
+
+from magnetar.model.ids import EARLIEST
+from tests.unit.log.contract.engines import Engine, each_engine, fill, read_all
+from tests.unit.log.doubles import NAME
+
+
+@each_engine
+def test_a_log_opened_again_holds_what_was_confirmed_and_stored(engine: Engine) -> None:
+    async def scenario() -> None:
+        log = await engine.stores().open(NAME)
+        held = await fill(log, 8)
+        cursor = await log.cursors.open("c", EARLIEST)
+        cursor.acknowledge_cumulative(held[5])
+        await cursor.wait_stored()
+        await log.close()
+
+        store = engine.stores()
+        assert await store.exists(NAME)
+        log = await store.open(NAME)
+        assert await read_all(log) == [b"%d" % i for i in range(8)]
+        assert log.cursors.durable()["c"].mark_delete == held[5]
+        (further,) = await fill(log, 1)
+        assert further > held[-1]
+        await log.close()
+        await store.delete(NAME)
+
+    asyncio.run(scenario())
+
+
+@each_engine
+def test_logs_are_listed_by_prefix_and_gone_once_deleted(engine: Engine) -> None:
+    async def scenario() -> None:
+        store = engine.stores()
+        names = ["a/b/persistent/one", "a/b/persistent/two", "a/c/persistent/one"]
+        for name in names:
+            log = await store.open(name)
+            await fill(log, 1)
+            await log.close()
+        assert await store.names("a/b/persistent/") == names[:2]
+        assert await store.names("a") == names
+        await store.delete(names[0])
+        assert not await store.exists(names[0])
+        assert await store.names("a") == names[1:]
+        await store.delete(names[0])  # it is gone, and that is what was wanted
+        log = await store.open(names[0])
+        assert await read_all(log) == []
+        await store.close()
+
+    asyncio.run(scenario())
