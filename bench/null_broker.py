@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import uvloop
 
+from magnetar.env.connections import Connections
 from magnetar.env.framed import FramedConnection
 from magnetar.model.errors import ProtocolError
 from magnetar.wire.pulsar import replies
@@ -28,8 +29,8 @@ LEDGER_ID = 1
 class NullSession(FramedConnection):
     """One client."""
 
-    def __init__(self, last_entry: list[bytes]) -> None:
-        super().__init__(FRAME_BYTES_MAX)
+    def __init__(self, last_entry: list[bytes], connections: Connections) -> None:
+        super().__init__(FRAME_BYTES_MAX, connections)
         self._last_entry = last_entry
         self._receipts: dict[int, ReceiptEncoder] = {}
         self._headers: dict[int, MessageHeaderEncoder] = {}
@@ -111,8 +112,9 @@ class NullSession(FramedConnection):
 async def serve() -> None:
     """Serve until killed."""
     last_entry: list[bytes] = []
+    connections = Connections()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: NullSession(last_entry), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: NullSession(last_entry, connections), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
         await server.serve_forever()

@@ -383,6 +383,19 @@ class HttpConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionsConfig:
+    """What all connections to this process share, whichever protocol they speak."""
+
+    partial_frame_bytes_max: int = field(
+        default=128 << 20,
+        metadata={
+            "meaning": "bytes of unfinished large frames before those connections wait",
+            "least": 1 << 20,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataConfig:
     url: str = field(
         default="",
@@ -411,5 +424,6 @@ class Config:
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
+    connections: ConnectionsConfig = field(default_factory=ConnectionsConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

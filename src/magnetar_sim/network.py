@@ -304,6 +304,9 @@ class SimTransport(asyncio.Transport):
             data = self._unread.popleft()
             self._network.bytes_delivered += len(data)
             while data and not self.lost and not self._closing:
+                if not self._reading:  # paused by what has been read
+                    self._unread.appendleft(data)
+                    break
                 buffer = self.protocol.get_buffer(-1)
                 count = min(len(buffer), len(data))
                 buffer[:count] = data[:count]

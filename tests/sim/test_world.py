@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.env.connections import Connections
 from magnetar.env.framed import FramedConnection
 from magnetar.env.metadata import CreateMode, SessionState
 from magnetar.model.errors import BadVersionError, MetadataUnavailableError, NoNodeError
@@ -86,7 +87,7 @@ class Peer(FramedConnection):
     """Keeps what it receives."""
 
     def __init__(self) -> None:
-        super().__init__(1 << 20)
+        super().__init__(1 << 20, Connections())
         self.frames: list[bytes] = []
         self.ended: list[Exception | None] = []
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from magnetar.app.fate import Fate
 from magnetar.app.outside import Outside
 from magnetar.config import Config
+from magnetar.env.connections import Connections
 from magnetar.metrics import Metrics
 
 
@@ -21,3 +23,8 @@ class Process:
     stack: AsyncExitStack
     fate: Fate
     metrics: Metrics = field(default_factory=Metrics)
+
+    @cached_property
+    def connections(self) -> Connections:
+        """What those that others make to any listener of this process share."""
+        return Connections(self.config.connections.partial_frame_bytes_max)

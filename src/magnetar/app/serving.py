@@ -67,7 +67,15 @@ async def start_broker(process: Process, metadata: MetadataStore, ledgers: Ledge
     config, outside, stack = process.config, process.outside, process.stack
     logs = ManagedLogStore(metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms)
     end_within(stack, LOGS_END_S, "logs", logs.close)
-    broker = Broker(config.broker, logs, metadata, process.metrics, outside.clock_s, config.cluster)
+    broker = Broker(
+        config.broker,
+        logs,
+        metadata,
+        process.metrics,
+        outside.clock_s,
+        config.cluster,
+        process.connections,
+    )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     try:
         await broker.start()

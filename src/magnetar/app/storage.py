@@ -104,7 +104,7 @@ async def start_bookie(
             bookie=bookie_id,
         )
         bookie.ledgers_are_new_from(await cluster.manager.new_ledger_id())
-    server = await _serve_bookie(stack, bookie, config)
+    server = await _serve_bookie(process, bookie, config)
     host = advertised_host(config.host, config.advertised_host)
     registration = BookieRegistration(
         cluster.metadata,
@@ -154,12 +154,10 @@ def _keep_up(
     scope.spawn(collector.run(config.collect_interval_ms / 1000), "collector")
 
 
-async def _serve_bookie(
-    stack: AsyncExitStack, bookie: Bookie, config: BookieConfig
-) -> BookieServer:
+async def _serve_bookie(process: Process, bookie: Bookie, config: BookieConfig) -> BookieServer:
     limits = SessionLimits(frame_bytes_max=config.entry_bytes_max)
-    server = BookieServer(bookie, config.host, config.port, limits)
-    stack.push_async_callback(server.close)
+    server = BookieServer(bookie, config.host, config.port, limits, connections=process.connections)
+    process.stack.push_async_callback(server.close)
     try:
         await server.start()
     except OSError as error:

@@ -3,12 +3,16 @@
 Both Pulsar's and BookKeeper's protocols (and Kafka's) prefix each frame with a big-endian
 ``uint32`` length. This base class
 
-* reads into one buffer of its own, and hands *all* whole frames of a received chunk to
-  ``frames_received`` in one call. The views are valid during that call only; whoever keeps bytes
-  copies them (once);
+* reads into the buffer that all connections share, and hands *all* whole frames of a received
+  chunk to ``frames_received`` in one call. The views are valid during that call only; whoever
+  keeps bytes copies them (once);
+* keeps between reads what has arrived of a frame that is not whole yet, and nothing else: a
+  connection without one holds no buffer. A large frame gets a buffer of its own that grows with
+  what has arrived, never with what was announced, and within the budget of all connections
+  (``connections.py``); without room there, reading pauses until there is some;
 * collects what is written during a loop turn and writes it once, at the end of the turn;
-* bounds a frame: a length past ``frame_bytes_max`` is a ``ProtocolError`` before a byte of it is
-  buffered. The buffer grows for a large frame and shrinks back after it;
+* bounds a frame: a length past ``frame_bytes_max`` is a ``ProtocolError`` before more of it is
+  kept;
 * turns a ``ProtocolError`` out of ``frames_received`` into ``protocol_failed`` and a close: bad
   bytes end their connection and nothing else.
 
@@ -21,10 +25,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 
+from magnetar.env.connections import SMALL_FRAME_BYTES, Connections
 from magnetar.model.errors import MagnetarError, ProtocolError
 
 log = structlog.get_logger(__name__)
@@ -36,20 +41,47 @@ _unpack_size = struct.Struct(">I").unpack_from
 LENGTH_BYTES = 4
 """Before each frame, its body's length."""
 
-RECEIVE_BUFFER_BYTES = 256 * 1024
 JOIN_BYTES_MAX = 64 * 1024
 """Outgoing parts below this size on average are joined (a short copy beats many iovecs)."""
+
+CARRY_BYTES_MAX: Final = 128 * 1024
+"""A partial frame of up to this is copied out of the shared buffer and back into it before the
+next read, so that the frames after it come in with it; a larger one fills a buffer of its own."""
+
+GROWTH: Final = 16
+"""A frame's own buffer has room for this many times what has arrived, at most. Each growth copies
+what is there: with 4, a stream of 4 MiB frames cost twice the time to receive. What peers can make
+us hold for little is bounded by the budget that all of it comes out of."""
+
+BUFFER_STEP_BYTES: Final = 64 * 1024
+"""Sizes of such buffers are multiples of this, so that one serves the next frame too."""
+
+NO_ROOM: Final = 1
+"""The reason for a pause (``pause``) that is this module's own; subclasses take other bits."""
+
+
+def own_buffer_bytes(frame_bytes: int, arrived_bytes: int) -> int:
+    """The size of a buffer for a frame of which so much has arrived: the whole frame's, rounded
+    up, or what ``GROWTH`` allows, rounded down to one of few sizes."""
+    whole = -(-frame_bytes // BUFFER_STEP_BYTES) * BUFFER_STEP_BYTES
+    most = max(GROWTH * arrived_bytes, BUFFER_STEP_BYTES)
+    return whole if whole <= most else 1 << most.bit_length() - 1
 
 
 class FramedConnection(asyncio.BufferedProtocol):
     """One side of a framed TCP connection; see the module's text for the rules."""
 
-    def __init__(self, frame_bytes_max: int) -> None:
+    def __init__(self, frame_bytes_max: int, connections: Connections) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._buffer = bytearray(RECEIVE_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._start = 0  # first byte not handed out yet
-        self._end = 0  # first free byte
+        self._connections = connections
+        self._shared_view = connections.view
+        self._partial: bytes = b""  # of a frame, to be copied to the front of the shared buffer
+        self._own: memoryview | None = None  # a large frame's buffer, in place of ``_partial``
+        self._kept = 0  # bytes of a partial frame, in ``_partial`` or ``_own``
+        self._claims = False  # some of the budget is ours
+        self._wanted = 0  # what we wait to hold
+        self.paused = 0
+        """Why the connection is not read: bits of ``pause``; 0 while it is."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._loop = asyncio.get_running_loop()
@@ -117,7 +149,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     @property
     def partial_frame_bytes(self) -> int:
         """Bytes received of a frame that is not whole yet."""
-        return self._end - self._start
+        return self._kept
 
     @property
     def unsent_bytes(self) -> int:
@@ -168,6 +200,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.closed = True
         self._out.clear()
         self._out_bytes = 0
+        self._forget_partial()
         self.disconnected(exc)
 
     def pause_writing(self) -> None:
@@ -179,27 +212,42 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.writable_changed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[self._end :]
+        kept = self._kept
+        if self._own is not None:
+            return self._own[kept:]
+        view = self._shared_view
+        if kept:
+            view[:kept] = self._partial
+        if self._connections.tight:  # what is read must be kept: take little of a large frame
+            return view[kept : kept + SMALL_FRAME_BYTES]
+        return view[kept:]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._end += nbytes
+        view = self._shared_view if self._own is None else self._own
+        end = self._kept + nbytes
         try:
-            self._start = self.run_received(self._view, self._start, self._end)
-            bounds = self._whole_frames()
+            start = self.run_received(view, 0, end)
+            bounds, start = self._whole_frames(view, start, end)
             if bounds:
-                self.frames_received(self._view, bounds)
+                self.frames_received(view, bounds)
         except ProtocolError as error:
             self._fail(error)
             return
         except MagnetarError:
             self.abort()
             raise
-        self._make_room()
+        left = end - start
+        if left <= SMALL_FRAME_BYTES and not self._claims and not self._connections.tight:
+            self._partial = bytes(view[start:end]) if left else b""
+            self._kept = left
+        else:
+            self._keep(view, start, end, nbytes)
 
-    def _whole_frames(self) -> list[tuple[int, int]]:
-        """The bounds of every whole frame in the buffer; moves ``_start`` past them."""
+    def _whole_frames(
+        self, view: memoryview, start: int, end: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        """The bounds of every whole frame in ``view[start:end]``, and where they end."""
         bounds = []
-        view, start, end = self._view, self._start, self._end
         while end - start >= 4:
             (size,) = _unpack_size(view, start)
             if size > self._frame_bytes_max:
@@ -212,32 +260,95 @@ class FramedConnection(asyncio.BufferedProtocol):
                 break
             bounds.append((start + 4, stop))
             start = stop
-        self._start = start
-        return bounds
+        return bounds, start
 
-    def _make_room(self) -> None:
-        """Move a partial frame to the front; grow for a large one, shrink back after it."""
-        start, end = self._start, self._end
+    # -- partial frames -----------------------------------------------------------------------
+
+    def _keep(self, view: memoryview, start: int, end: int, nbytes: int) -> None:
+        """Keep ``view[start:end]``, part of a frame that is large, or may have to wait."""
         left = end - start
-        if left == 0:
-            self._start = self._end = 0
-            if len(self._buffer) > RECEIVE_BUFFER_BYTES * 4:
-                self._replace_buffer(RECEIVE_BUFFER_BYTES, b"")
+        size = LENGTH_BYTES + _unpack_size(view, start)[0] if left >= LENGTH_BYTES else 0
+        connections = self._connections
+        if size <= SMALL_FRAME_BYTES or (left <= SMALL_FRAME_BYTES and not connections.tight):
+            self._carry(view, start, end)
+            if self._claims:
+                self._claims = False
+                connections.release(self)
             return
-        need = RECEIVE_BUFFER_BYTES
-        if left >= 4:
-            need = max(need, 4 + int.from_bytes(self._view[start : start + 4], "big"))
-        if need > len(self._buffer):
-            self._replace_buffer(need + RECEIVE_BUFFER_BYTES, self._view[start:end])
-        elif start > 0 and (start >= left or len(self._buffer) - end < RECEIVE_BUFFER_BYTES // 4):
-            self._view[:left] = self._view[start:end]  # the two may overlap
-            self._start, self._end = 0, left
+        if self._own is not None and start == 0 and end < len(self._own):
+            self._kept = end
+            return
+        # Carried only if as much has just come: else a peer that sends little at a time would
+        # have us copy much each time.
+        carry = left <= min(nbytes, CARRY_BYTES_MAX) and not connections.tight
+        wanted = left if carry else own_buffer_bytes(size, left)
+        self._claims = True
+        if connections.claim(self, left, wanted):
+            self._take(view, start, end, wanted)
+            return
+        self._wanted = wanted
+        if self._own is None or start:
+            self._carry(view, start, end)
+        else:
+            self._kept = end
+        self.pause(NO_ROOM)
 
-    def _replace_buffer(self, size: int, keep: Buffer) -> None:
-        buffer = bytearray(size)
-        buffer[: len(keep)] = keep
-        self._buffer, self._view = buffer, memoryview(buffer)
-        self._start, self._end = 0, len(keep)
+    def _carry(self, view: memoryview, start: int, end: int) -> None:
+        self._partial = bytes(view[start:end])
+        self._kept = end - start
+        self._give_back()
+
+    def _take(self, view: memoryview, start: int, end: int, wanted: int) -> None:
+        """Hold ``wanted`` bytes, the first of which are ``view[start:end]``."""
+        if wanted == end - start:
+            self._carry(view, start, end)
+            return
+        own = self._connections.lend(wanted)
+        own[: end - start] = view[start:end]
+        self._give_back()
+        self._own, self._kept, self._partial = own, end - start, b""
+
+    def _give_back(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            self._connections.take_back(own)
+
+    def _forget_partial(self) -> None:
+        self._partial, self._kept = b"", 0
+        self._give_back()
+        if self._claims:
+            self._claims = False
+            self._connections.release(self)
+
+    def receive_granted(self) -> None:
+        """There is room for what ``claim`` did not give; called by ``connections``."""
+        if self.closed or not self._claims:
+            return
+        held = memoryview(self._partial) if self._own is None else self._own
+        self._take(held, 0, self._kept, self._wanted)
+        self.resume(NO_ROOM)
+
+    def receive_refused(self, why: str) -> None:
+        """This partial frame must go, and the connection with it; called by ``connections``."""
+        log.warning("connection closed", peer=self.peer, reason=why)
+        self._forget_partial()
+        self.abort()
+
+    # -- pauses -------------------------------------------------------------------------------
+
+    def pause(self, reason: int) -> None:
+        """Do not read until every reason (a bit) has been taken back. Idempotent."""
+        if not self.paused and self.transport is not None and not self.closed:
+            self.transport.pause_reading()
+        self.paused |= reason
+
+    def resume(self, reason: int) -> None:
+        """Take a reason back. Idempotent."""
+        if not self.paused & reason:
+            return
+        self.paused &= ~reason
+        if not self.paused and self.transport is not None and not self.closed:
+            self.transport.resume_reading()
 
     def _fail(self, error: ProtocolError) -> None:
         log.warning("connection closed: protocol error", peer=self.peer, error=str(error))

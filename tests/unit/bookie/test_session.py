@@ -13,6 +13,7 @@ from magnetar.bookie.core import BookieCore
 from magnetar.bookie.serving.lac_watch import LacWatch
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.bookie.serving.session import BookieSession, SessionLimits
+from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.model.entry import LacReply
 from magnetar.wire.bookie import v3
@@ -81,7 +82,13 @@ def test_answers_to_long_polls_wait_for_a_peer_that_does_not_read() -> None:
         scope = TaskScope("test")
         limits = SessionLimits(unsent_bytes_max=4 << 20)
         session = BookieSession(
-            cast(BookieCore, Core()), limits, LacWatch(), scope, lambda _: None, lambda _: None
+            cast(BookieCore, Core()),
+            limits,
+            Connections(),
+            LacWatch(),
+            scope,
+            lambda _: None,
+            lambda _: None,
         )
         transport = StuckTransport(session)
         session.connection_made(transport)

@@ -9,6 +9,7 @@ import structlog
 from magnetar.bookie.core import BookieCore
 from magnetar.bookie.serving.lac_watch import LacWatch
 from magnetar.bookie.serving.session import BookieSession, SessionLimits
+from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 
 log = structlog.get_logger(__name__)
@@ -21,7 +22,8 @@ class BookieServer:
     """Serves ``core`` over BookKeeper's protocol.
 
     ``host`` and ``port`` (0: a free one) are where to listen. Past ``connections_max``
-    connections, new ones are closed at once.
+    connections, new ones are closed at once. ``connections``: what they share with others of the
+    process; their own by default.
     """
 
     def __init__(
@@ -31,12 +33,14 @@ class BookieServer:
         port: int,
         limits: SessionLimits | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        connections: Connections | None = None,
     ) -> None:
         self._core = core
         self._host = host
         self._port = port
         self._limits = limits or SessionLimits()
         self._connections_max = connections_max
+        self._connections = connections or Connections()
         self._watch = LacWatch()
         self._sessions: dict[BookieSession, None] = {}
         self._scope = TaskScope(f"bookie server {host}:{port}")
@@ -62,7 +66,13 @@ class BookieServer:
 
     def _session(self) -> BookieSession:
         return BookieSession(
-            self._core, self._limits, self._watch, self._scope, self._began, self._ended
+            self._core,
+            self._limits,
+            self._connections,
+            self._watch,
+            self._scope,
+            self._began,
+            self._ended,
         )
 
     def _began(self, session: BookieSession) -> None:

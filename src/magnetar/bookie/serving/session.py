@@ -22,14 +22,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 
 from magnetar.bookie.core import BookieCore
 from magnetar.bookie.serving.answers import Answers, Buffer, V2Answers, V3Answers
 from magnetar.bookie.serving.lac_watch import LacWatch
-from magnetar.env.framed import LENGTH_BYTES, FramedConnection
+from magnetar.env.connections import Connections
+from magnetar.env.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
 from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import (
     MagnetarError,
@@ -57,6 +58,9 @@ from magnetar.wire.bookie.messages import (
 )
 
 log = structlog.get_logger(__name__)
+
+BUSY: Final = NO_ROOM << 1
+"""Why a connection is not read: adds under way, or answers that the peer does not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +90,13 @@ class BookieSession(FramedConnection):
         self,
         core: BookieCore,
         limits: SessionLimits,
+        connections: Connections,
         watch: LacWatch,
         scope: TaskScope,
         began: Callable[[BookieSession], None],
         ended: Callable[[BookieSession], None],
     ) -> None:
-        super().__init__(limits.frame_bytes_max)
+        super().__init__(limits.frame_bytes_max, connections)
         self._core = core
         self._limits = limits
         self._watch = watch
@@ -102,7 +107,6 @@ class BookieSession(FramedConnection):
         self._answers: Answers = V3Answers()
         self._adds = 0
         self._add_bytes = 0
-        self._reading = True
         self._queue: deque[tuple[Queued, Answers]] = deque()
         self._workers = 0
         self._long_polls = 0
@@ -138,7 +142,7 @@ class BookieSession(FramedConnection):
         """Called now and then: end the connection if one frame has been coming in too long
         (while it is read: what we leave in the socket is not the peer's delay)."""
         received, since_s = self._overdue_mark
-        if not self.partial_frame_bytes or received != self._frame_bytes or not self._reading:
+        if not self.partial_frame_bytes or received != self._frame_bytes or self.paused:
             self._overdue_mark = (self._frame_bytes, now_s)
         elif now_s - since_s >= self._limits.frame_timeout_s:
             log.warning(
@@ -215,26 +219,22 @@ class BookieSession(FramedConnection):
         if not run.unanswered:
             self._add_bytes -= run.byte_count
         self._watch.changed(run.ledger_id)
-        if not self._reading:
+        if self.paused & BUSY:
             self._steer_reading()
 
     def _steer_reading(self) -> None:
         """Stop reading the connection at a bound; go on at half of it."""
-        if self.closed or self.transport is None:
-            return
         limits = self._limits
-        if self._reading:
+        if not self.paused & BUSY:
             full = self._adds > limits.adds_max or self._add_bytes > limits.add_bytes_max
             if full or not self.writable:
-                self._reading = False
-                self.transport.pause_reading()
+                self.pause(BUSY)
         elif (
             self.writable
             and self._adds <= limits.adds_max // 2
             and self._add_bytes <= limits.add_bytes_max // 2
         ):
-            self._reading = True
-            self.transport.resume_reading()
+            self.resume(BUSY)
 
     def _read(self, request: Read) -> None:
         plain = not request.flags & READ_FENCE and request.entry_id >= 0

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from magnetar.env.connections import Connections
 from magnetar.env.framed import Buffer, FramedConnection
 from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import BookieUnavailableError, MagnetarError, ProtocolError
@@ -55,7 +56,7 @@ class _Wire(FramedConnection):
     """The frames of a channel."""
 
     def __init__(self, channel: Channel) -> None:
-        super().__init__(channel.options.frame_bytes_max)
+        super().__init__(channel.options.frame_bytes_max, channel.connections)
         self._channel = channel
         self._failure: Exception | None = None
 
@@ -77,10 +78,16 @@ class Channel:
     """What the versions share: connecting, sending, breaking, the sweep."""
 
     def __init__(
-        self, bookie_id: BookieId, resolve: Resolve, options: ConnectionOptions, scope: TaskScope
+        self,
+        bookie_id: BookieId,
+        resolve: Resolve,
+        options: ConnectionOptions,
+        connections: Connections,
+        scope: TaskScope,
     ) -> None:
         self.bookie_id = bookie_id
         self.options = options
+        self.connections = connections
         self.received_at_s = 0.0
         self.connection_count = 0
         """Connections made so far."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
+from magnetar.env.connections import Connections
 from magnetar.env.framed import Buffer
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
@@ -56,10 +57,11 @@ class V2Channel(Channel):
         bookie_id: BookieId,
         resolve: Resolve,
         options: ConnectionOptions,
+        connections: Connections,
         scope: TaskScope,
         frames: AddFrames,
     ) -> None:
-        super().__init__(bookie_id, resolve, options, scope)
+        super().__init__(bookie_id, resolve, options, connections, scope)
         self._frames = frames
         self._turn: list[Buffer] = []  # frames of adds, for the end of this turn of the loop
         self._turn_bytes = 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count, repeat
 
+from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
 from magnetar.ledger.connections.channel import Channel, ConnectionOptions, Expired, Resolve
@@ -31,9 +32,14 @@ class V3Channel(Channel):
     """See the module's text."""
 
     def __init__(
-        self, bookie_id: BookieId, resolve: Resolve, options: ConnectionOptions, scope: TaskScope
+        self,
+        bookie_id: BookieId,
+        resolve: Resolve,
+        options: ConnectionOptions,
+        connections: Connections,
+        scope: TaskScope,
     ) -> None:
-        super().__init__(bookie_id, resolve, options, scope)
+        super().__init__(bookie_id, resolve, options, connections, scope)
         self._txn_id = 0
         self._calls: dict[int, Call[v3.Answer]] = {}
         self._adds: dict[int, tuple[AddBatch, int]] = {}  # oldest first

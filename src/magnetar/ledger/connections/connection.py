@@ -13,6 +13,7 @@ import asyncio
 import struct
 from collections.abc import Sequence
 
+from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
 from magnetar.ledger.connections.add_frames import AddFrames
@@ -45,7 +46,7 @@ class BookieConnection:
     """``ledger.bookies.BookieClient`` over TCP.
 
     ``resolve`` says where the bookie listens, before every attempt to connect; ``frames`` is
-    shared by the connections that a writer writes to.
+    shared by the connections that a writer writes to, ``connections`` by all of a client.
     """
 
     def __init__(
@@ -54,12 +55,16 @@ class BookieConnection:
         resolve: Resolve,
         options: ConnectionOptions | None = None,
         frames: AddFrames | None = None,
+        connections: Connections | None = None,
     ) -> None:
         options = options or ConnectionOptions()
+        connections = connections or Connections()
         self.bookie_id = bookie_id
         self._scope = TaskScope(f"bookie connection {bookie_id}")
-        self._v2 = V2Channel(bookie_id, resolve, options, self._scope, frames or AddFrames())
-        self._v3 = V3Channel(bookie_id, resolve, options, self._scope)
+        self._v2 = V2Channel(
+            bookie_id, resolve, options, connections, self._scope, frames or AddFrames()
+        )
+        self._v3 = V3Channel(bookie_id, resolve, options, connections, self._scope)
         self._v3_only = options.v3_only
         self._read_timeout_s = options.read_timeout_s
 

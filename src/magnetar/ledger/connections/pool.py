@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from magnetar.env.connections import Connections
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.connections.add_frames import AddFrames
 from magnetar.ledger.connections.channel import ConnectionOptions, Resolve
@@ -30,6 +31,7 @@ class ConnectionPool:
         self._clients: dict[BookieId, BookieClient] = dict(local or {})
         self._options = options or ConnectionOptions()
         self._frames = AddFrames()
+        self._connections = Connections()  # apart from those that others make to us
         self._closed = False
 
     def client(self, bookie_id: BookieId) -> BookieClient:
@@ -37,7 +39,9 @@ class ConnectionPool:
         assert not self._closed, "the pool is closed"
         client = self._clients.get(bookie_id)
         if client is None:
-            client = BookieConnection(bookie_id, self._resolve, self._options, self._frames)
+            client = BookieConnection(
+                bookie_id, self._resolve, self._options, self._frames, self._connections
+            )
             self._clients[bookie_id] = client
         return client
 

@@ -17,6 +17,7 @@ import structlog
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.config import BrokerConfig
+from magnetar.env.connections import Connections
 from magnetar.env.listening import advertised_host
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
@@ -41,8 +42,9 @@ BACKLOG_CONNECTIONS = 1024
 class Broker:
     """One broker. Topic names are strings here, full or short (see ``topic_name``).
 
-    ``clock``: seconds since 1970. Neither the log store nor the metadata store is closed with the
-    broker: who made them does that.
+    ``clock``: seconds since 1970. ``connections``: what clients' connections share with others of
+    the process; their own by default. Neither the log store nor the metadata store is closed with
+    the broker: who made them does that.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Broker:
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.time,
         cluster: str = "standalone",
+        connections: Connections | None = None,
     ) -> None:
         self.cluster = cluster
         self._config = config
@@ -63,7 +66,13 @@ class Broker:
             config, log_store, self._control, self._scope, self._traffic, PulsarEntryFormat()
         )
         self._services = Services(
-            config, self._control, self._topics, metrics or Metrics(), self._scope, clock
+            config,
+            self._control,
+            self._topics,
+            metrics or Metrics(),
+            self._scope,
+            connections or Connections(),
+            clock,
         )
         self._server: asyncio.Server | None = None
         self.port = 0

@@ -8,6 +8,7 @@ from typing import Final
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.config import BrokerConfig
+from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
 from magnetar.protocols.pulsar.liveness import Connection
@@ -39,7 +40,8 @@ class SaidOnce:
 class Services:
     """The parts that sessions and their handlers use; made by ``broker.Broker``.
 
-    ``clock`` gives seconds since 1970; ``name_prefix`` opens every producer name that this broker
+    ``connections`` is what sessions share with all connections of the process; ``clock`` gives
+    seconds since 1970; ``name_prefix`` opens every producer name that this broker
     generates, and no other broker's; ``service_url`` is what lookups answer.
     """
 
@@ -48,6 +50,7 @@ class Services:
     topics: Topics
     metrics: Metrics
     scope: TaskScope
+    connections: Connections
     clock: Callable[[], float]
     name_prefix: str = ""
     service_url: str = ""

@@ -25,7 +25,7 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
-from magnetar.env.framed import FramedConnection
+from magnetar.env.framed import NO_ROOM, FramedConnection
 from magnetar.model.errors import (
     ChecksumError,
     ImplausibleMessageError,
@@ -76,12 +76,11 @@ NO_VERSION: Final = 0
 
 
 class Paused(IntFlag):
-    """Why a connection is not read."""
+    """Why a connection is not read (``FramedConnection.pause``; its own reason comes first)."""
 
-    NO = 0
-    PUBLISHES = 1
-    REQUESTS = 2
-    UNSENT = 4
+    PUBLISHES = NO_ROOM << 1
+    REQUESTS = NO_ROOM << 2
+    UNSENT = NO_ROOM << 3
 
 
 Quick: TypeAlias = "Callable[[Session, memoryview, int, int], None]"
@@ -109,7 +108,8 @@ class Session(FramedConnection):
     """The server's side of a client connection."""
 
     def __init__(self, services: Services, table: Handlers) -> None:
-        super().__init__(services.config.message_bytes_max + FRAME_SLACK_BYTES)
+        frame_bytes_max = services.config.message_bytes_max + FRAME_SLACK_BYTES
+        super().__init__(frame_bytes_max, services.connections)
         self.services = services
         self.table = table
         self.ready = False
@@ -119,7 +119,6 @@ class Session(FramedConnection):
         self.consumers: dict[int, Subscribed] = {}
         self.frames = 0
         """Whole frames received; stands still while one is incomplete."""
-        self.paused = Paused.NO
         self._touched: list[Producer] = []
         self._unconfirmed_bytes = 0
         self._requests = Requests(services.scope, self)
@@ -155,9 +154,9 @@ class Session(FramedConnection):
             consumer.follow_connection()
             subscription.wake()
         if self.writable:
-            self._resume(Paused.UNSENT)
+            self.resume(Paused.UNSENT)
         else:
-            self._pause(Paused.UNSENT)
+            self.pause(Paused.UNSENT)
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -223,13 +222,13 @@ class Session(FramedConnection):
             flushed += producer.flush()
         self._unconfirmed_bytes += flushed
         if self._unconfirmed_bytes > self._unconfirmed_bytes_max:
-            self._pause(Paused.PUBLISHES)
+            self.pause(Paused.PUBLISHES)
 
     def publish_ended(self, byte_count: int) -> None:
         """An append of that many bytes has its outcome."""
         self._unconfirmed_bytes -= byte_count
         if self.paused and self._unconfirmed_bytes <= self._unconfirmed_bytes_max // 2:
-            self._resume(Paused.PUBLISHES)
+            self.resume(Paused.PUBLISHES)
 
     # -- commands -----------------------------------------------------------------------------
 
@@ -301,20 +300,6 @@ class Session(FramedConnection):
     def requests_crowded(self, crowded: bool) -> None:
         """There are too many requests under way, or no longer."""
         if crowded:
-            self._pause(Paused.REQUESTS)
+            self.pause(Paused.REQUESTS)
         else:
-            self._resume(Paused.REQUESTS)
-
-    # -- reading ------------------------------------------------------------------------------
-
-    def _pause(self, reason: Paused) -> None:
-        if not self.paused and self.transport is not None and not self.closed:
-            self.transport.pause_reading()
-        self.paused |= reason
-
-    def _resume(self, reason: Paused) -> None:
-        if not self.paused & reason:
-            return
-        self.paused &= ~reason
-        if not self.paused and self.transport is not None and not self.closed:
-            self.transport.resume_reading()
+            self.resume(Paused.REQUESTS)

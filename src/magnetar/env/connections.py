@@ -1,0 +1,156 @@
+"""What the connections of a process share: the buffer they read into, and the memory that their
+unfinished frames may take together.
+
+A connection holds no buffer of its own while it has nothing partial: reading and the handling of
+what was read are one call of the event loop, so that one buffer serves all. What is left of a
+frame is kept by the connection (``framed.py``). Frames of up to ``SMALL_FRAME_BYTES`` are
+always taken; larger ones come out of one budget (``frame_budget.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+import structlog
+
+from magnetar.env.frame_budget import FrameBudget
+
+log = structlog.get_logger(__name__)
+
+RECEIVE_BUFFER_BYTES: Final = 256 * 1024
+SMALL_FRAME_BYTES: Final = 8 * 1024
+"""Frames of up to this need no part of the budget, so that requests, receipts and heartbeats go on
+when it is used up."""
+
+SPARE_BYTES_MAX: Final = 16 << 20
+"""Buffers of large frames that are kept for the next ones."""
+
+PARTIAL_FRAME_BYTES_MAX: Final = 128 << 20
+PATIENCE_S: Final = 5.0
+"""How long a large frame may be under way while others wait for its memory."""
+
+SAY_AGAIN_S: Final = 30.0
+
+
+class Receiver(Protocol):
+    """What is known of a connection here."""
+
+    def __hash__(self) -> int: ...
+
+    def receive_granted(self) -> None:
+        """It may hold what it asked for."""
+        ...
+
+    def receive_refused(self, why: str) -> None:
+        """It must let go of its partial frame, and end."""
+        ...
+
+
+class Connections:
+    """Given to every connection of a process by whoever accepts or makes it.
+
+    ``partial_frame_bytes_max``: of all connections together, besides ``SMALL_FRAME_BYTES`` each.
+    """
+
+    def __init__(
+        self,
+        partial_frame_bytes_max: int = PARTIAL_FRAME_BYTES_MAX,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        """Where to read. What is in it is of use until the call that hands it out returns."""
+        self.tight = False
+        """A large frame has to wait; kept as an attribute for the path of every read."""
+        self._budget: FrameBudget[Receiver] = FrameBudget(partial_frame_bytes_max, patience_s)
+        self._spare: dict[int, list[memoryview]] = {}  # by size
+        self._spare_bytes = 0
+        self._patience_s = patience_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._said_s = float("-inf")
+
+    # -- buffers ------------------------------------------------------------------------------
+
+    def lend(self, byte_count: int) -> memoryview:
+        """A buffer of that size, for ``take_back``. What was in it before is still there: memory
+        that has just been used is faster than fresh, which has to be cleared."""
+        spare = self._spare.get(byte_count)
+        if spare:
+            self._spare_bytes -= byte_count
+            return spare.pop()
+        return memoryview(bytearray(byte_count))
+
+    def take_back(self, buffer: memoryview) -> None:
+        size = len(buffer)
+        while self._spare and self._spare_bytes + size > SPARE_BYTES_MAX:
+            self._drop_spare()
+        if size <= SPARE_BYTES_MAX:
+            self._spare.setdefault(size, []).append(buffer)
+            self._spare_bytes += size
+
+    def _drop_spare(self) -> None:
+        """One of the size that was lent first; sizes that are not in use any more go so."""
+        size, buffers = next(iter(self._spare.items()))
+        if buffers:
+            buffers.pop()
+            self._spare_bytes -= size
+        if not buffers:
+            del self._spare[size]
+
+    # -- the budget ---------------------------------------------------------------------------
+
+    @property
+    def partial_frame_bytes(self) -> int:
+        """Held now, for large frames."""
+        return self._budget.held_bytes
+
+    @property
+    def waiting(self) -> int:
+        """Connections that are not read because the budget is used up."""
+        return self._budget.waiting
+
+    def claim(self, receiver: Receiver, arrived_bytes: int, wanted_bytes: int) -> bool:
+        """``FrameBudget.ask``; what is refused is granted later through ``receive_granted``."""
+        loop = asyncio.get_running_loop()
+        granted = self._budget.ask(receiver, arrived_bytes, wanted_bytes, loop.time())
+        self.tight = self._budget.tight
+        if not granted:
+            self._say_tight(loop.time())
+            loop.call_soon(self._serve)  # not now: the caller has not kept its bytes yet
+        return granted
+
+    def release(self, receiver: Receiver) -> None:
+        """It has no large partial frame any more. Idempotent."""
+        self._budget.release(receiver)
+        self.tight = self._budget.tight
+        if self._budget.waiting:
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        for receiver in self._budget.serve(loop.time()):
+            receiver.receive_granted()
+        self.tight = self._budget.tight
+        if self._budget.waiting and self._timer is None:
+            self._timer = loop.call_later(self._patience_s, self._refuse_overdue)
+
+    def _refuse_overdue(self) -> None:
+        self._timer = None
+        for receiver in self._budget.overdue(asyncio.get_running_loop().time()):
+            receiver.receive_refused(
+                f"its frame was not finished within {self._patience_s:g} s while other connections "
+                "waited for memory; raise connections.partial_frame_bytes_max, or send smaller "
+                "messages"
+            )
+        self._serve()
+
+    def _say_tight(self, now_s: float) -> None:
+        if now_s - self._said_s < SAY_AGAIN_S:
+            return
+        self._said_s = now_s
+        log.warning(
+            "memory for unfinished frames is used up; connections with large ones wait",
+            held_bytes=self._budget.held_bytes,
+            bytes_max=self._budget.bytes_max,
+            setting="connections.partial_frame_bytes_max",
+        )

@@ -1,0 +1,221 @@
+"""What a connection keeps of frames that are not whole, and what all of them share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from magnetar.env.connections import RECEIVE_BUFFER_BYTES, SMALL_FRAME_BYTES, Connections
+from magnetar.env.framed import BUFFER_STEP_BYTES, GROWTH, FramedConnection
+from magnetar_sim.virtual_time import run_virtual
+
+FRAME_BYTES_MAX = 5 << 20
+
+
+class Transport(asyncio.Transport):
+    """Says whether it is read, and whether it was ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = True
+        self.aborted = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("peer", 1) if name == "peername" else default
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def writelines(self, list_of_data: Any) -> None: ...
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Peer(FramedConnection):
+    """Keeps the frames it is given."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(FRAME_BYTES_MAX, connections)
+        self.got: list[bytes] = []
+        self.wire = Transport()
+        self.connection_made(self.wire)
+
+    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+        self.got += [bytes(view[start:end]) for start, end in bounds]
+
+    def receive(self, data: bytes) -> bytes:
+        """As a socket that has ``data``: until all is taken or it is not read. What is left."""
+        while data and self.wire.reading:
+            room = self.get_buffer(-1)
+            size = min(len(room), len(data))
+            assert size, "a buffer without room"
+            room[:size] = data[:size]
+            self.buffer_updated(size)
+            data = data[size:]
+        return data
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._partial) + (0 if self._own is None else self._own.nbytes)
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+def begin(size: int, sent: int) -> bytes:
+    return struct.pack(">I", size) + bytes(sent - 4)
+
+
+def test_four_bytes_that_announce_a_large_frame_buy_nothing() -> None:
+    async def main() -> None:
+        connections = Connections()
+        peers = [Peer(connections) for _ in range(1000)]
+        for peer in peers:
+            peer.receive(struct.pack(">I", FRAME_BYTES_MAX))
+        assert sum(peer.held_bytes for peer in peers) == 4000
+        assert connections.partial_frame_bytes == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("step", [1000, 20_000, 64 * 1024, RECEIVE_BUFFER_BYTES])
+def test_a_buffer_grows_with_what_has_arrived_and_goes_with_its_frame(step: int) -> None:
+    async def main() -> None:
+        connections = Connections()
+        peer = Peer(connections)
+        body = random.Random(step).randbytes(FRAME_BYTES_MAX)
+        data = frame(body) + frame(b"next")
+        for at in range(0, len(data), step):
+            peer.receive(data[at : at + step])
+            arrived = peer.partial_frame_bytes
+            assert peer.held_bytes <= max(BUFFER_STEP_BYTES, GROWTH * arrived)
+            assert peer.held_bytes <= FRAME_BYTES_MAX + BUFFER_STEP_BYTES
+            if arrived > SMALL_FRAME_BYTES:
+                assert connections.partial_frame_bytes == peer.held_bytes
+        assert peer.got == [body, b"next"]
+        assert (peer.held_bytes, connections.partial_frame_bytes) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_frames_of_many_connections_come_out_whole_whatever_the_pieces() -> None:
+    """The shared buffer holds now one's bytes, now another's."""
+
+    async def main(seed: int) -> None:
+        rng = random.Random(seed)
+        connections = Connections(rng.choice([100_000, 1 << 20, 128 << 20]))
+        sizes = (0, 3, 500, 9000, 30_000, 200_000, 1_500_000)
+        peers = [Peer(connections) for _ in range(6)]
+        sent = [[rng.randbytes(rng.choice(sizes)) for _ in range(12)] for _ in peers]
+        unread = [b"".join(map(frame, bodies)) for bodies in sent]
+        for _ in range(100_000):
+            if not any(unread):
+                break
+            number = rng.randrange(len(peers))
+            data, step = unread[number], rng.choice([1, 7, 5000, 300_000])
+            unread[number] = peers[number].receive(data[:step]) + data[step:]
+            await asyncio.sleep(0)
+        assert [peer.got for peer in peers] == sent
+        assert connections.partial_frame_bytes == 0
+        assert not connections.tight
+
+    for seed in range(20):
+        asyncio.run(main(seed))
+
+
+def test_a_used_up_budget_slows_large_frames_and_no_small_ones() -> None:
+    async def main() -> None:
+        connections = Connections(partial_frame_bytes_max=1 << 20)
+        holders = [Peer(connections) for _ in range(3)]
+        large = begin(2 << 20, 4 + (2 << 20))
+        unread = {holder: holder.receive(large[:300_000]) + large[300_000:] for holder in holders}
+        await asyncio.sleep(0)
+        assert connections.waiting == 2
+        assert [holder.wire.reading for holder in holders] == [True, False, False]
+        small = Peer(connections)
+        small.receive(b"".join(frame(b"%d" % i) for i in range(1000)) + frame(bytes(8000)))
+        assert len(small.got) == 1001
+        big = Peer(connections)
+        rest = big.receive(begin(1 << 20, 500_000))
+        assert not big.wire.reading
+        assert len(rest) > 480_000, "most stays in the socket"
+        unread[big] = rest + bytes(4 + (1 << 20) - 500_000)
+        for _ in range(20):  # each goes on when it may
+            await asyncio.sleep(0)
+            unread = {peer: peer.receive(data) for peer, data in unread.items()}
+        assert [len(peer.got) for peer in unread] == [1, 1, 1, 1]
+        assert connections.partial_frame_bytes == 0
+        assert not connections.tight
+
+    asyncio.run(main())
+
+
+def test_frames_that_stand_still_go_when_others_wait() -> None:
+    async def main() -> None:
+        connections = Connections(partial_frame_bytes_max=1 << 20, patience_s=5)
+        idle = [Peer(connections) for _ in range(8)]
+        for peer in idle:
+            peer.receive(begin(120_000, 30_000))  # each holds 120 kB
+        assert not connections.waiting
+        honest = Peer(connections)
+        data = frame(bytes(900_000))
+        rest = honest.receive(data)
+        assert rest
+        assert not honest.wire.reading
+        await asyncio.sleep(6)
+        rest = honest.receive(rest)
+        assert not rest
+        assert len(honest.got) == 1
+        assert any(peer.wire.aborted for peer in idle)
+
+    run_virtual(main())
+
+
+def test_a_connection_that_ends_gives_back_what_it_held_or_waited_for() -> None:
+    async def main() -> None:
+        connections = Connections(partial_frame_bytes_max=500_000)
+        holder, waiter = Peer(connections), Peer(connections)
+        holder.receive(begin(1 << 20, 200_000))
+        waiter.receive(begin(1 << 20, 200_000))
+        await asyncio.sleep(0)
+        assert connections.tight
+        for peer in (waiter, holder):
+            peer.connection_lost(None)
+        await asyncio.sleep(0)
+        assert connections.partial_frame_bytes == 0
+        assert not connections.tight
+        assert not connections.waiting
+
+    asyncio.run(main())
+
+
+def test_reading_goes_on_when_every_reason_is_gone() -> None:
+    async def main() -> None:
+        connections = Connections(partial_frame_bytes_max=200_000)
+        first, second = Peer(connections), Peer(connections)
+        first.receive(begin(1 << 20, 200_000))
+        second.receive(begin(1 << 20, 200_000))
+        second.pause(2)
+        await asyncio.sleep(0)
+        first.connection_lost(None)
+        await asyncio.sleep(0)
+        assert not second.wire.reading, "its own reason is left"
+        second.resume(2)
+        assert second.wire.reading
+
+    asyncio.run(main())
