@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.data_dir import DataDir
+from magnetar.env.data_dir import DataDir, metadata_file
 from magnetar.env.listening import advertised_host, bind, port_of
 from magnetar.model.errors import StartError
 
@@ -24,7 +24,7 @@ def test_a_directory_is_made_and_locked(tmp_path: Path) -> None:
 
 def test_the_layout(tmp_path: Path) -> None:
     held = DataDir.open(tmp_path, "standalone")
-    assert held.metadata_file == tmp_path / "metadata.sqlite"
+    assert metadata_file(tmp_path) == tmp_path / "metadata.sqlite"
     assert held.journal_directory(2) == tmp_path / "bookie-2" / "journal"
     assert held.ledger_directory(0) == tmp_path / "bookie-0" / "ledgers"
     assert held.bookies_held() == 0
