@@ -9,19 +9,28 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.serving.server import BookieServer
+from magnetar.bookie.serving.session import SessionLimits
 from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.connecting import connection_options
 from magnetar.ledger.connections.channel import Address, ConnectionOptions
 from magnetar.ledger.connections.connection import BookieConnection
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.metrics import Metrics
-from magnetar.model.errors import BookieUnavailableError, LedgerFencedError, MagnetarError
-from magnetar.model.ids import BookieId
+from magnetar.model.errors import (
+    BookieUnavailableError,
+    EntryTooLargeError,
+    LedgerFencedError,
+    MagnetarError,
+)
+from magnetar.model.ids import BookieId, EntryId
 from magnetar.model.ledger import LedgerState
 from magnetar.wire.bookie import availability
 
@@ -32,7 +41,7 @@ class RunningBookie:
     """A bookie that can stop and start again on what it had stored."""
 
     def __init__(self, directory: Path) -> None:
-        self._config = BookieConfig(
+        self.config = BookieConfig(
             ledger_directories=(directory / "ledgers",),
             write_cache_bytes=1 << 20,
             journal=JournalConfig(directories=(directory / "journal",), file_bytes=1 << 20),
@@ -42,10 +51,11 @@ class RunningBookie:
 
     async def start(self) -> None:
         self._parts = AsyncExitStack()
-        bookie = Bookie(replace(self._config), Metrics())
+        bookie = Bookie(replace(self.config), Metrics())
         self._parts.push_async_callback(bookie.close)
         await bookie.start()
-        server = BookieServer(bookie, "127.0.0.1", 0)
+        limits = SessionLimits(frame_bytes_max=self.config.entry_bytes_max)
+        server = BookieServer(bookie, "127.0.0.1", 0, limits)
         self._parts.push_async_callback(server.close)
         await server.start()
         self.address = ("127.0.0.1", server.port)
@@ -73,7 +83,10 @@ class Platform:
             add_timeout_ms=10_000,
             read_timeout_ms=10_000,
         )
-        pool = ConnectionPool(self._resolve, self._available, options=OPTIONS)
+        return self.client_of(config, OPTIONS)
+
+    def client_of(self, config: LedgerConfig, options: ConnectionOptions) -> LedgerClient:
+        pool = ConnectionPool(self._resolve, self._available, options=options)
         self.pools.append(pool)
         return LedgerClient(self.manager, pool, config)
 
@@ -88,7 +101,10 @@ class Platform:
 
 
 def with_platform(
-    tmp_path: Path, count: int, scenario: Callable[[Platform], Awaitable[None]]
+    tmp_path: Path,
+    count: int,
+    scenario: Callable[[Platform], Awaitable[None]],
+    entry_bytes_max: int | None = None,
 ) -> None:
     async def run() -> None:
         store = await SqliteMetadataStore.open(tmp_path / "metadata.db")
@@ -98,6 +114,14 @@ def with_platform(
         platform = Platform(manager, {name: RunningBookie(tmp_path / name) for name in names})
         try:
             for bookie in platform.bookies.values():
+                if entry_bytes_max is not None:
+                    journal = replace(bookie.config.journal, file_bytes=2 * entry_bytes_max)
+                    bookie.config = replace(
+                        bookie.config,
+                        entry_bytes_max=entry_bytes_max,
+                        write_cache_bytes=4 * entry_bytes_max,
+                        journal=journal,
+                    )
                 await bookie.start()
             async with asyncio.timeout(120):
                 await scenario(platform)
@@ -291,3 +315,30 @@ def test_a_tail_over_an_ensemble_change_and_a_recovery(tmp_path: Path) -> None:
         assert seen == payloads(0, 300)
 
     with_platform(tmp_path, 4, scenario)
+
+
+def test_large_entries_are_read_and_recovered_and_larger_ones_refused(tmp_path: Path) -> None:
+    """Nothing is confirmed that the same client could not read: one by one, in a batch of many, or
+    when it takes the ledger over."""
+    config = LedgerConfig(
+        ensemble_size=3, write_quorum=3, ack_quorum=2, payload_bytes_max=9 << 20,
+        add_timeout_ms=60_000, read_timeout_ms=60_000,
+    )  # fmt: skip
+    options = connection_options(config)
+    large = [bytes([i]) * (8 << 20) for i in range(3)]
+
+    async def scenario(platform: Platform) -> None:
+        writer = await platform.client_of(config, options).create()
+        assert await append_all(writer, large) == [0, 1, 2]
+        with pytest.raises(EntryTooLargeError, match="payload_bytes_max"):
+            writer.append([bytes((9 << 20) + 1)], lambda *_: None)
+        other = platform.client_of(config, options)
+        assert await contents(other, writer.ledger_id) == large  # recovered: it was left open
+        reader = await other.open(writer.ledger_id)
+        batch = await reader.read(EntryId(0), 100, 64 << 20)
+        assert [bytes(entry.payload) for entry in batch] == large[: len(batch)]
+        for entry_id, payload in enumerate(large):
+            (entry,) = await reader.read(EntryId(entry_id), 1, 1)
+            assert bytes(entry.payload) == payload
+
+    with_platform(tmp_path, 3, scenario, entry_bytes_max=10 << 20)

@@ -86,7 +86,14 @@ def open_access(
     chooser: random.Random | None = None,
 ) -> LedgerAccess:
     """A ledger client, closed when ``parts`` unwinds. ``manager`` is initialized; ``local`` are the
-    bookies that it reaches by calls; ``chooser`` chooses among bookies."""
+    bookies that it reaches by calls; ``chooser`` chooses among bookies. Raises ``ConfigError`` if
+    what the client may append would not fit into an answer that it takes (``options``)."""
+    if options.frame_bytes_max < config.payload_bytes_max + ENTRY_OVERHEAD_BYTES:
+        raise ConfigError(
+            f"connections take frames of {options.frame_bytes_max} bytes at most, so an entry of "
+            f"ledger.payload_bytes_max = {config.payload_bytes_max} could be written and never "
+            "read; make the options with connection_options"
+        )
     registry = BookieRegistry(store, manager.root)
     parts.callback(registry.close)
     pool = _open_pool(registry, options, local or {})
