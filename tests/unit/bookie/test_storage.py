@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.storage import READ_LANES, read_lane
 from magnetar.model.errors import NoEntryError, NoLedgerError
 from tests.unit.bookie.storage_kit import WatchedDisk, add, crashed, entry, running, settings
 
@@ -197,3 +199,15 @@ def test_deletions_that_are_in_the_index_are_not_remembered(tmp_path: Path) -> N
             assert not storage._journaled
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("directories", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("step", [1, 2, 3, 10])
+def test_ledgers_of_one_directory_are_shared_out_over_its_read_lanes(
+    directories: int, step: int
+) -> None:
+    """The directory is the id modulo their number: that must not choose the lane as well."""
+    for directory in range(directories):
+        ids = [i for i in range(0, 400 * directories * step, step) if i % directories == directory]
+        counts = Counter(read_lane(ledger_id) for ledger_id in ids)
+        assert not ids or min(counts[lane] for lane in range(READ_LANES)) > len(ids) * 0.4

@@ -67,6 +67,16 @@ READERS_KEPT_MAX = 256
 """Expected next reads, and sizes of a ledger's entries, that a lane remembers."""
 
 
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def read_lane(ledger_id: int) -> int:
+    """Which of a directory's read lanes serves the ledger. The id is mixed (Fibonacci hashing,
+    Knuth 6.4), for a directory holds the ids of one remainder: with an even number of directories
+    all of them are odd, or all even, and ``% READ_LANES`` would leave a lane without work."""
+    return ((ledger_id * _GOLDEN & 0xFFFFFFFFFFFFFFFF) >> 32) % READ_LANES
+
+
 class Encodable(Protocol):
     """What a flush knows of a ledger: its record."""
 
@@ -441,7 +451,7 @@ class LedgerStorage:
         """The entry and some that follow it without a gap, from the entry log; empty: not in the
         index. ``ahead``: only the first was asked for, so if the reader is not known to move
         forward less is read. Raises and fails with ``BookieIOError``."""
-        lane = ledger_id % READ_LANES
+        lane = read_lane(ledger_id)
         return self._in_read_lane(
             lane, lambda: self._read(lane, ledger_id, entry_id, entries_max, bytes_max, ahead)
         )
@@ -508,7 +518,7 @@ class LedgerStorage:
         """Every entry of the ledger in this directory, ascending."""
         cached = self.cache.entry_ids(ledger_id)  # before the index: a flush moves them there
         flushed = await self._in_read_lane(
-            ledger_id % READ_LANES, lambda: self.location_index.entry_ids(ledger_id)
+            read_lane(ledger_id), lambda: self.location_index.entry_ids(ledger_id)
         )
         return sorted(cached.union(flushed))
 
