@@ -52,6 +52,7 @@ def test_every_invariant_holds() -> None:
         (700085, "a log that could not be read for two seconds was kept for good"),
         (700495, "a bookie was held to entries that nobody had been told of"),
         (700868, "a bookie was held to entries that nobody had been told of"),
+        (800398, "a journal of one page, and that unreadable, kept its bookie from starting"),
         (1201, "a slow compaction of large logs was not waited for"),
     ],
 )

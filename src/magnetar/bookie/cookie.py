@@ -26,6 +26,7 @@ from pathlib import Path
 
 import structlog
 
+from magnetar.bookie.directory_names import CURRENT, VERSION
 from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.storage.marks import MARK_NAME, MarkFile, Marks
 from magnetar.env.disk import Disk, RealDisk
@@ -43,8 +44,6 @@ from magnetar.wire.bookie.metadata_cookie import Cookie, decode_cookie, encode_c
 
 log = structlog.get_logger(__name__)
 
-CURRENT = "current"
-VERSION = "VERSION"
 INDEX_NAME = "index"
 PLACE = "PLACE"
 """Of a journal directory: which of how many it is."""

@@ -219,6 +219,34 @@ def test_a_place_that_cannot_be_read_in_a_small_journal_stops_no_start(
     asyncio.run(scenario())
 
 
+def test_a_journal_of_one_page_that_cannot_be_read_stops_no_start_of_a_sound_disk(
+    tmp_path: Path,
+) -> None:
+    """Another file of the directory says that it is not the device: the cookie, at least."""
+
+    async def scenario() -> None:
+        config, path = await journaled(settings(tmp_path), tmp_path)
+        with path.open("r+b") as file:
+            file.truncate(4096)
+        disk = BadDisk()
+        disk.bad[path] = (0, 4096)
+        cookie = path.parent / "current" / "VERSION"
+        cookie.parent.mkdir()
+        cookie.write_bytes(b"5\n")
+        for prepared in path.parent.glob("*.journal"):
+            disk.bad[prepared] = (0, prepared.stat().st_size)
+        disk.bad[cookie] = (0, 2)
+        with pytest.raises(BookieIOError, match=path.name):
+            async with running(config, disk):
+                pass
+        del disk.bad[cookie]
+        async with running(config, disk) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.limbo
+
+    asyncio.run(scenario())
+
+
 def test_a_journal_that_cannot_be_read_at_all_stops_the_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         config, path = await journaled(settings(tmp_path), tmp_path)

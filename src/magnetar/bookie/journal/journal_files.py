@@ -18,10 +18,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from magnetar.bookie.directory_names import CURRENT, VERSION
 from magnetar.env.disk import PAGE_BYTES, Disk, DiskFile
 
 JOURNAL_SUFFIX = ".journal"
 SPARE_SUFFIX = ".spare"
+_SUFFIXES = (JOURNAL_SUFFIX, SPARE_SUFFIX)
 ZERO_BYTES = 1 << 20
 ZERO_PAUSE_S = 0.002
 """Between chunks while zeroing, so that commits of the live file get the device too."""
@@ -33,8 +35,8 @@ READ_AGAIN_S = 0.5
 """Pages that cannot be read are looked at again, so often and so much later: what is given up here
 puts the bookie into limbo for good, and a fault of a cable or a controller passes."""
 BAD_PAGES_FEW = 3
-"""So many are few in any file of which another page can be read: else one page of a small file
-would keep its bookie from ever starting."""
+"""So many are few in any file: else one page of a small file would keep its bookie from ever
+starting."""
 
 
 class JournalFile(NamedTuple):
@@ -92,9 +94,36 @@ class JournalDirectory:
         except OSError:
             data, bad = _read_around(file, offset, offset + size)
             bad = self._read_again(file, offset, data, bad)
+            if sum(last - first for first, last in bad) == size:
+                self._require_sound(file, offset)
             return bytes(data), bad
         finally:
             file.close()
+
+    def _require_sound(self, file: DiskFile, end: int) -> None:
+        """Nothing from ``end`` on could be read. Raises ``OSError`` if no page before it can be
+        either, nor the beginning of any other file of this directory: then it may be the device,
+        and not these few pages. (A file of one page, and that lost, must not keep its bookie from
+        ever starting.)"""
+        places = [(file.path, first) for first in range(0, end, PAGE_BYTES)[:BAD_PAGES_FEW]]
+        names = self._disk.list(self.path)
+        others = [self.path / name for name in names if name.endswith(_SUFFIXES)]
+        places += [(path, 0) for path in others if path != file.path][:BAD_PAGES_FEW]
+        places.append((self.path / CURRENT / VERSION, 0))
+        if not any(self._reads(path, first) for path, first in places):
+            raise OSError(errno.EIO, "Input/output error", str(file.path))
+
+    def _reads(self, path: Path, offset: int) -> bool:
+        """Whether the device (and not the kernel's memory) gives the page there."""
+        try:
+            self._disk.drop_cached(path, offset, offset + PAGE_BYTES)
+            file = self._disk.open(path)
+            try:
+                return bool(file.pread(PAGE_BYTES, offset))
+            finally:
+                file.close()
+        except OSError:
+            return False
 
     def _read_again(
         self, file: DiskFile, base: int, data: bytearray, bad: list[tuple[int, int]]
@@ -202,21 +231,7 @@ def _read_around(file: DiskFile, start: int, end: int) -> tuple[bytearray, list[
             bad.append((first, last))
             if len(bad) > pages_max:
                 raise
-    if sum(last - first for first, last in bad) == end - start:
-        _read_some_page(file, start)
     return data, bad
-
-
-def _read_some_page(file: DiskFile, end: int) -> None:
-    """Raises ``OSError`` if none of the first pages before ``end`` can be read, or there is none:
-    then it may be the device, and not the few pages behind."""
-    for first in range(0, end, PAGE_BYTES)[:BAD_PAGES_FEW]:
-        try:
-            file.pread(PAGE_BYTES, first)
-        except OSError:
-            continue
-        return
-    raise OSError(errno.EIO, "Input/output error", str(file.path))
 
 
 def _pieces(start: int, end: int, size: int) -> list[tuple[int, int]]:

@@ -1,0 +1,6 @@
+"""Names that every directory of a bookie has, for those who look at one without being its owner."""
+
+CURRENT = "current"
+"""A folder: what BookKeeper's bookies have there too."""
+VERSION = "VERSION"
+"""In it: the cookie."""
