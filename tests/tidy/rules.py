@@ -73,6 +73,8 @@ DECIDING: tuple[str, ...] = (
     "magnetar.topics.entry_format",
     "magnetar.topics.positions",
     "magnetar.topics.redelivery",
+    "magnetar.wire.pulsar.plausible",
+    "magnetar.protocols.pulsar.clients",
     "magnetar.protocols.pulsar.message_ids",
     "magnetar.cluster.topic_name",
 )
@@ -91,7 +93,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "magnetar.protocols.pulsar": (
         ("liveness", "requests"),
-        ("entry_format", "message_ids", "services"),
+        ("clients", "entry_format", "message_ids", "services"),
         ("session",),
         ("consumer_stats", "deliveries", "receipts"),
         ("handlers",),

@@ -6,9 +6,8 @@ order, so receipts leave in the order of the sends. A send that is refused (``re
 place in that order too: it is told so after the receipts of all sends before it, because clients
 match errors with the oldest send they still wait for.
 
-After a refusal that the client answers by reconnecting (any but a checksum error) and after a
-failed append the producer takes nothing more: what came after must not be stored before what
-failed is sent again.
+After a refusal that is final and after a failed append the producer takes nothing more: what came
+after must not be stored before what failed is sent again.
 
 Why: docs/adr/0062-refused-sends.md.
 """
@@ -22,7 +21,7 @@ from typing import Final, Protocol, TypeAlias
 
 from magnetar.cluster.topic_name import TopicName
 from magnetar.log.seam import AppendDone
-from magnetar.model.errors import ChecksumError, MagnetarError
+from magnetar.model.errors import MagnetarError
 from magnetar.topics.access import AccessMode
 from magnetar.topics.resend import ResendWindow
 
@@ -44,8 +43,9 @@ class ProducerClient(Protocol):
         """Tell that ``sends`` are durable, under consecutive entry ids."""
         ...
 
-    def refused(self, sequence_id: int, error: MagnetarError) -> None:
-        """Tell that a send is refused."""
+    def refused(self, send: Sequences, error: MagnetarError, final: bool) -> None:
+        """Tell that a send is refused; ``final``: and all that follow, so that the client does
+        not wait for them."""
         ...
 
     def publish_ended(self, byte_count: int) -> None:
@@ -95,7 +95,7 @@ class Destination(Protocol):
 class Publish:
     """Payloads that went down with one ``append``, or one send that is refused (``refusal``)."""
 
-    __slots__ = ("answered", "byte_count", "producer", "refusal", "sequences")
+    __slots__ = ("answered", "byte_count", "final", "producer", "refusal", "sequences")
 
     def __init__(
         self,
@@ -103,8 +103,10 @@ class Publish:
         sequences: list[Sequences],
         byte_count: int,
         refusal: MagnetarError | None = None,
+        final: bool = False,
     ) -> None:
         self.producer = producer
+        self.final = final
         self.sequences = sequences
         self.byte_count = byte_count
         self.refusal = refusal
@@ -202,14 +204,18 @@ class Producer:
         self.topic.publish(payloads, publish.done)
         return publish.byte_count
 
-    def refuse(self, sequence_id: int, error: MagnetarError) -> None:
-        """Answer a send with an error, in its turn. ``flush`` was called before."""
+    def refuse(self, send: Sequences, error: MagnetarError, final: bool) -> None:
+        """Answer a send with an error, in its turn. ``flush`` was called before.
+
+        ``final``: the client would answer it by sending the same again, so the producer ends with
+        it and is refused when it reconnects. If not, the client gives that message up and goes on.
+        """
         if self.closed:
             return
-        if not isinstance(error, ChecksumError):
+        if final:
             self.closed = True
             self.topic.condemn(self, str(error))
-        self._in_flight.append(Publish(self, [(sequence_id, 0)], 0, error))
+        self._in_flight.append(Publish(self, [send], 0, error, final))
         self._release()
 
     def confirmed(self, publish: Publish, count: int) -> None:
@@ -240,7 +246,7 @@ class Producer:
         while in_flight and (refusal := in_flight[0].refusal) is not None:
             refused = in_flight.popleft()
             if not self.gone:
-                self.client.refused(refused.sequences[0][0], refusal)
+                self.client.refused(refused.sequences[0], refusal, refused.final)
         if in_flight:
             return
         if self._drained is not None and not self._drained.done():

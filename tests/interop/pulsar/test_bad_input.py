@@ -18,7 +18,7 @@ import pytest
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.wire.pulsar.codes import ServerError
-from magnetar.wire.pulsar.commands import encode_command
+from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
 from tests.interop.pulsar.helpers import WAIT_MS
 from tests.interop.pulsar.services import MemoryService
@@ -281,22 +281,48 @@ def test_what_is_no_message_ends_the_connection(url: str, payload: bytes) -> Non
         assert wire.wait_closed() == []
 
 
-def test_a_message_too_large_is_refused_for_good(url: str) -> None:
+JAVA = "Pulsar-Java-v4.0.8"
+
+
+def test_a_message_too_large_ends_its_producer(url: str) -> None:
+    """Clients that answer a SEND_ERROR by sending the same again are told in another way: the
+    producer is closed and may not come back. Receipts of what came before leave before that."""
     with Wire(url) as wire:
         wire.produce(TOPIC)
         large = send_frame(1, 1, message(bytes(MESSAGE_MAX + 20_000)))
         wire.send(send_frame(1, 0, message(b"before")) + large)
         wire.send(send_frame(1, 2, message(b"after")))
         assert wire.receive().type == BaseCommand.SEND_RECEIPT
-        refusal = wire.receive()
-        assert refusal.type == BaseCommand.SEND_ERROR
-        assert refusal.send_error.sequence_id == 1
-        assert refusal.send_error.error == ServerError.NOT_ALLOWED
-        assert str(MESSAGE_MAX) in refusal.send_error.message
-    with Wire(url) as wire:
-        again = wire.produce(TOPIC, epoch=1)
-        assert again.error.error == ServerError.PRODUCER_FENCED
+        assert wire.receive().close_producer.producer_id == 1
+        refused_for_good(wire, str(MESSAGE_MAX))
         assert wire.produce(TOPIC, epoch=0).type == BaseCommand.PRODUCER_SUCCESS
+
+
+def refused_for_good(wire: Wire, reason: str) -> None:
+    """The client comes back on the same connection, and is told why its producer may not."""
+    again = wire.produce(TOPIC, epoch=1).error
+    assert again.error == ServerError.PRODUCER_FENCED
+    assert reason in again.message
+
+
+def test_one_message_too_large_is_refused_and_the_producer_goes_on(url: str) -> None:
+    """Java's client fails the one message, by the last sequence id of its batch."""
+    with Wire(url, client_version=JAVA) as wire:
+        wire.produce(TOPIC)
+        command = BaseCommand(type=BaseCommand.SEND)
+        command.send.producer_id, command.send.sequence_id = 1, 1
+        command.send.highest_sequence_id = 5
+        large = encode_payload_command(command, message(bytes(MESSAGE_MAX + 20_000)))
+        wire.send(send_frame(1, 0, message(b"before")) + large)
+        wire.send(send_frame(1, 6, message(b"after")))
+        assert wire.receive().send_receipt.sequence_id == 0
+        refusal = wire.receive().send_error
+        assert (refusal.sequence_id, refusal.error) == (5, ServerError.NOT_ALLOWED)
+        assert str(MESSAGE_MAX) in refusal.message
+        assert wire.receive().send_receipt.sequence_id == 6
+        wire.produce(TOPIC, epoch=0)
+    with Wire(url, client_version=JAVA) as wire:
+        assert wire.produce(TOPIC, epoch=1).type == BaseCommand.PRODUCER_SUCCESS
 
 
 BROKEN_METADATA = {
@@ -355,11 +381,12 @@ def test_numbers_that_cannot_be_true_are_refused_for_good(url: str, name: str) -
     with Wire(url) as wire:
         wire.produce(TOPIC)
         wire.send(send_frame(1, 0, hostile(HOSTILE_METADATA[name])))
-        refusal = wire.receive().send_error
-        assert refusal.error == ServerError.NOT_ALLOWED
-        assert "it says" in refusal.message
-    with Wire(url) as wire:
-        assert wire.produce(TOPIC, epoch=1).error.error == ServerError.PRODUCER_FENCED
+        assert wire.receive().type == BaseCommand.CLOSE_PRODUCER
+        refused_for_good(wire, "it says")
+    with Wire(url, client_version=JAVA) as wire:
+        wire.produce(TOPIC)
+        wire.send(send_frame(1, 0, hostile(HOSTILE_METADATA[name])))
+        assert wire.receive().send_error.error == ServerError.NOT_ALLOWED
 
 
 @pytest.mark.parametrize("name", HOSTILE_METADATA)
@@ -390,9 +417,8 @@ def test_a_delayed_message_is_refused(url: str) -> None:
     with Wire(url) as wire:
         wire.produce(TOPIC)
         wire.send(send_frame(1, 0, checked(len(head).to_bytes(4, "big") + head)))
-        refusal = wire.receive().send_error
-        assert refusal.error == ServerError.NOT_ALLOWED
-        assert "delayed delivery is not served" in refusal.message
+        assert wire.receive().type == BaseCommand.CLOSE_PRODUCER
+        refused_for_good(wire, "delayed delivery is not served")
 
 
 def test_a_message_that_is_due_is_no_delayed_one(url: str) -> None:
@@ -415,7 +441,8 @@ def test_a_transaction_is_refused(url: str) -> None:
         payload = message(b"x")
         head = (4 + len(body) + len(payload)).to_bytes(4, "big") + len(body).to_bytes(4, "big")
         wire.send(head + body + payload)
-        assert wire.receive().send_error.error == ServerError.NOT_ALLOWED
+        assert wire.receive().type == BaseCommand.CLOSE_PRODUCER
+        refused_for_good(wire, "transactions are not served")
         begin = BaseCommand(type=BaseCommand.NEW_TXN)
         begin.newTxn.request_id = 9
         answer = wire.ask(begin)

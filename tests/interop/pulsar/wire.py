@@ -50,13 +50,13 @@ def frame(body: bytes) -> bytes:
 class Wire:
     """A blocking connection."""
 
-    def __init__(self, url: str, hello: bool = True) -> None:
+    def __init__(self, url: str, hello: bool = True, client_version: str = "wire") -> None:
         place = urlsplit(url)
         self.socket = socket.create_connection((place.hostname, place.port), TIMEOUT_S)
         self._buffer = b""
         if hello:
             command = BaseCommand(type=BaseCommand.CONNECT)
-            command.connect.client_version = "wire"
+            command.connect.client_version = client_version
             command.connect.protocol_version = 20
             assert self.ask(command).type == BaseCommand.CONNECTED
 

@@ -29,8 +29,8 @@ class Client:
     def stored(self, sends: Sequence[Sequences], ledger_id: int, first_entry_id: int) -> None:
         self._answers += [("receipt", sequence_id) for sequence_id, _ in sends]
 
-    def refused(self, sequence_id: int, error: MagnetarError) -> None:
-        self._answers.append(("error", sequence_id))
+    def refused(self, send: Sequences, error: MagnetarError, final: bool) -> None:
+        self._answers.append(("end" if final else "error", send[0]))
 
     def publish_ended(self, byte_count: int) -> None:
         self.ended.append(byte_count)
@@ -120,7 +120,7 @@ def test_sends_of_a_chunk_are_one_append_and_their_receipts_keep_their_order() -
 def test_a_refusal_waits_for_the_receipts_before_it() -> None:
     async def scenario(producer: Producer, client: Client, topic: Destination) -> None:
         send(producer, 1)
-        producer.refuse(2, ChecksumError("damaged"))
+        producer.refuse((2, 0), ChecksumError("damaged"), final=False)
         send(producer, 3)
         assert client.answers() == []
         topic.pending[0](None, 1, 0, 1)
@@ -132,11 +132,11 @@ def test_a_refusal_waits_for_the_receipts_before_it() -> None:
     run(scenario)
 
 
-def test_after_what_can_never_be_stored_nothing_more_is_taken() -> None:
+def test_after_a_final_refusal_nothing_more_is_taken() -> None:
     async def scenario(producer: Producer, client: Client, topic: Destination) -> None:
-        producer.refuse(1, MessageTooLargeError("too large"))
+        producer.refuse((1, 0), MessageTooLargeError("too large"), final=True)
         send(producer, 2)
-        assert client.answers() == [("error", 1)]
+        assert client.answers() == [("end", 1)]
         assert topic.payloads == []
         assert topic.condemned == ["too large"]
 

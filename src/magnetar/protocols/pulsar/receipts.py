@@ -43,8 +43,16 @@ class SessionProducer:
         ]
         self._session.write(b"".join(receipts))
 
-    def refused(self, sequence_id: int, error: MagnetarError) -> None:
-        frame = send_error(self.producer_id, sequence_id, server_error(error), str(error))
+    def refused(self, send: Sequences, error: MagnetarError, final: bool) -> None:
+        """``final``: the client is not told of the message, but that its producer is closed. It
+        comes back at once, and is told why it may not; all that is pending fails with it, and
+        others on the connection are not disturbed."""
+        if final:
+            self._tell_closed()
+            return
+        sequence_id, highest = send  # clients know a batch by its last sequence id, if they gave it
+        code = server_error(error)
+        frame = send_error(self.producer_id, highest or sequence_id, code, str(error))
         self._session.write(frame)
 
     def drop(self, tell: bool) -> None:
@@ -53,10 +61,13 @@ class SessionProducer:
         if found is not None and found.client is self:
             del session.producers[self.producer_id]
         if tell:
-            command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
-            command.close_producer.producer_id = self.producer_id
-            command.close_producer.request_id = 0
-            session.send_command(command)
+            self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        command.close_producer.producer_id = self.producer_id
+        command.close_producer.request_id = 0
+        self._session.send_command(command)
 
     async def is_alive(self) -> bool:
         return await self._session.is_alive()

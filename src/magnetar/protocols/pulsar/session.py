@@ -115,6 +115,8 @@ class Session(FramedConnection):
         self.ready = False
         self.client_version = ""
         self.protocol_version = NO_VERSION
+        self.fails_one_send = False
+        """The client's producers go on after a SEND that was refused (``clients``)."""
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Subscribed] = {}
         self.frames = 0
@@ -194,7 +196,8 @@ class Session(FramedConnection):
                 self._check_due(deliver_at_ms)
         except SEND_REFUSALS as error:
             self._flush_sends()
-            producer.refuse(sequence_id, error)
+            final = not (self.fails_one_send or isinstance(error, ChecksumError))
+            producer.refuse((sequence_id, highest), error, final)
             return
         if producer.queue(sequence_id, highest, payload):
             self._touched.append(producer)

@@ -73,7 +73,9 @@ def test_receipts_leave_in_the_order_of_the_sends() -> None:
     producer = SessionProducer(client, 9)
     producer.stored([(1, 0), (2, 5)], 7, 30)
     producer.stored([(6, 0)], 8, 0)
-    producer.refused(7, LogError("gone"))
+    producer.refused((7, 0), LogError("gone"), final=False)
+    producer.refused((8, 9), LogError("gone"), final=False)
+    producer.refused((10, 0), LogError("gone"), final=True)
     found = [command for command, _ in written.frames()]
     receipts = [item.send_receipt for item in found[:3]]
     assert [(r.sequence_id, r.highest_sequence_id) for r in receipts] == [(1, 0), (2, 5), (6, 0)]
@@ -82,7 +84,8 @@ def test_receipts_leave_in_the_order_of_the_sends() -> None:
         (7, 31),
         (8, 0),
     ]
-    assert found[3].send_error.sequence_id == 7
+    assert [item.send_error.sequence_id for item in found[3:5]] == [7, 9]
+    assert found[5].close_producer.producer_id == 9
 
 
 def test_only_clients_that_know_the_command_hear_who_is_active() -> None:
