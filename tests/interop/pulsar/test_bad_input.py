@@ -443,6 +443,11 @@ def test_a_transaction_is_refused(url: str) -> None:
         wire.send(head + body + payload)
         assert wire.receive().type == BaseCommand.CLOSE_PRODUCER
         refused_for_good(wire, "transactions are not served")
+        meet = BaseCommand(type=BaseCommand.TC_CLIENT_CONNECT_REQUEST)
+        meet.tcClientConnectRequest.request_id, meet.tcClientConnectRequest.tc_id = 8, 0
+        met = wire.ask(meet).tcClientConnectResponse
+        assert (met.request_id, met.error) == (8, ServerError.NOT_ALLOWED)
+        assert "not served" in met.message
         begin = BaseCommand(type=BaseCommand.NEW_TXN)
         begin.newTxn.request_id = 9
         answer = wire.ask(begin)
@@ -515,14 +520,21 @@ def test_acknowledgements_of_what_is_not_there_change_nothing(url: str) -> None:
 def test_lookups_are_refused_in_their_own_way(url: str) -> None:
     cases = {
         "persistent://nobody/nowhere/t": ServerError.TOPIC_NOT_FOUND,
-        "persistent://public/default": ServerError.INVALID_TOPIC_NAME,
-        "persistent://a/b/c/d": ServerError.INVALID_TOPIC_NAME,
-        "persistent://public/default/": ServerError.INVALID_TOPIC_NAME,
-        "persistent://public/de fault/t": ServerError.INVALID_TOPIC_NAME,
-        "persistent://public/../t": ServerError.TOPIC_NOT_FOUND,
-        "ftp://public/default/t": ServerError.INVALID_TOPIC_NAME,
-        "x" * 5000: ServerError.INVALID_TOPIC_NAME,
+        "persistent://public/default": ServerError.NOT_ALLOWED,
+        "persistent://a/b/c/d": ServerError.NOT_ALLOWED,
+        "persistent://public/default/": ServerError.NOT_ALLOWED,
+        "persistent://public/de fault/t": ServerError.NOT_ALLOWED,
+        "persistent://public/../t": ServerError.NOT_ALLOWED,
+        "ftp://public/default/t": ServerError.NOT_ALLOWED,
+        "x" * 5000: ServerError.NOT_ALLOWED,
         "non-persistent://public/default/t": ServerError.NOT_ALLOWED,
+        "persistent://public/default/.": ServerError.NOT_ALLOWED,
+        "persistent://public/default/a\x01b": ServerError.NOT_ALLOWED,
+        "persistent://pulsar/system/transaction_coordinator_assign": ServerError.NOT_ALLOWED,
+        "persistent://pulsar/system/transaction_coordinator_assign-partition-3": (
+            ServerError.NOT_ALLOWED
+        ),
+        "persistent://pulsar/system/other": ServerError.TOPIC_NOT_FOUND,
     }
     with Wire(url) as wire:
         for number, (name, code) in enumerate(cases.items()):
@@ -537,6 +549,25 @@ def test_lookups_are_refused_in_their_own_way(url: str) -> None:
             answer = wire.ask(parts)
             assert answer.type == BaseCommand.PARTITIONED_METADATA_RESPONSE
             assert answer.partitionMetadataResponse.error == code
+
+
+@pytest.mark.parametrize(
+    "name", [".", "..", "x" * 1100, "a\x01b", "é" * 600], ids=["1", "2", "long", "control", "wide"]
+)
+def test_names_that_cannot_be_are_told_at_once(url: str, name: str) -> None:
+    """The official client tries again on some codes, until its time-out of 30 s."""
+    topic = f"persistent://public/default/{name}"
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    for use in (
+        client.create_producer,
+        lambda topic: client.subscribe(topic, "s"),
+        lambda topic: client.create_reader(topic, pulsar.MessageId.earliest),
+    ):
+        begun = time.monotonic()
+        with pytest.raises((pulsar.InvalidTopicName, pulsar.NotAllowedError)):
+            use(topic)
+        assert time.monotonic() - begun < 5
+    client.close()
 
 
 def test_listeners_that_are_not_there(url: str) -> None:

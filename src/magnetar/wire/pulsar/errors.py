@@ -32,7 +32,9 @@ CODES: Final[Mapping[type[errors.MagnetarError], ServerError]] = MappingProxyTyp
         errors.ConsumerBusyError: ServerError.CONSUMER_BUSY,
         errors.ServiceNotReadyError: ServerError.SERVICE_NOT_READY,
         errors.ProducerBusyError: ServerError.PRODUCER_BUSY,
-        errors.InvalidTopicNameError: ServerError.INVALID_TOPIC_NAME,
+        # Not InvalidTopicName: the C++ and Java clients ask again for half a minute and more on it,
+        # and then speak of a time-out.
+        errors.InvalidTopicNameError: ServerError.NOT_ALLOWED,
         errors.TopicNotFoundError: ServerError.TOPIC_NOT_FOUND,
         errors.SubscriptionNotFoundError: ServerError.SUBSCRIPTION_NOT_FOUND,
         errors.ConsumerNotFoundError: ServerError.CONSUMER_NOT_FOUND,

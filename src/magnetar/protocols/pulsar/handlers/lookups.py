@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from magnetar.cluster.ownership import At
-from magnetar.cluster.topic_name import parse_namespace, parse_topic
-from magnetar.model.errors import ServiceNotReadyError
+from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
+from magnetar.model.errors import NotAllowedError, ServiceNotReadyError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
@@ -13,11 +15,24 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     CommandPartitionedTopicMetadataResponse,
 )
 
+COORDINATORS: Final = TopicName("pulsar", "system", "transaction_coordinator_assign", -1)
+"""Clients with transactions first look for the coordinators, as partitions of this topic."""
+
+
+def _check_no_coordinator(name: TopicName) -> None:
+    """Refuse at the first question, in words. Java's client never ends a start whose lookup works
+    and whose coordinator then refuses."""
+    if name.partitioned == COORDINATORS:
+        raise NotAllowedError(
+            "transactions are not served here; make the client without (enableTransaction(false))"
+        )
+
 
 async def lookup(session: Session, command: BaseCommand) -> None:
     """Where a topic is served. It need not exist; its namespace must."""
     request, services = command.lookupTopic, session.services
     name, listener = parse_topic(request.topic), request.advertised_listener_name
+    _check_no_coordinator(name)
     if listener:
         # Clients tell this case from others, which they retry, by these very words.
         raise ServiceNotReadyError(f"the broker do not have {listener} listener")
@@ -39,6 +54,7 @@ async def lookup(session: Session, command: BaseCommand) -> None:
 async def partitioned_metadata(session: Session, command: BaseCommand) -> None:
     request = command.partitionMetadata
     name, create = parse_topic(request.topic), request.metadata_auto_creation_enabled
+    _check_no_coordinator(name)
     count = await session.services.topics.partitions(name, create)
     answer = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
     reply = answer.partitionMetadataResponse
