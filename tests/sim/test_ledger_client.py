@@ -276,7 +276,7 @@ def test_planted_bugs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         planted.setattr(QuorumWrite, "lacking", lambda machine, slot: range(0))
         assert breaks(range(SEEDS))
     with monkeypatch.context() as planted:
-        planted.setattr(EnsembleChange, "_owe", lambda change, bookie_id, entry_ids: None)
+        planted.setattr(EnsembleChange, "_note_missing", lambda change, bookie_id, entry_ids: None)
         assert breaks(range(SEEDS))
 
 
