@@ -77,6 +77,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.protocols.pulsar.clients",
     "magnetar.protocols.pulsar.message_ids",
     "magnetar.cluster.topic_name",
+    "magnetar.pipeline.losses",
 )
 """Modules that decide: no clock, no randomness, no I/O, no event loop, no logging."""
 

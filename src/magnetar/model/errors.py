@@ -194,6 +194,13 @@ class CursorNotFoundError(LogError):
     """The log has no cursor of that name."""
 
 
+# -- pipeline ---------------------------------------------------------------------------------
+
+
+class DataLossError(MagnetarError):
+    """Messages that a pipeline was to read are gone; says which, and how to go on without them."""
+
+
 # -- broker -----------------------------------------------------------------------------------
 
 

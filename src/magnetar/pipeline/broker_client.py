@@ -14,18 +14,25 @@ from __future__ import annotations
 
 import socket
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from magnetar.model.errors import BrokerError, ConfigError, ProtocolError, TopicNotFoundError
-from magnetar.pipeline.places import START, UNBATCHED, Place, after
+from magnetar.pipeline.losses import UNKNOWN_MS, Extent
+from magnetar.pipeline.places import START, Place, after_entry
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import PROTOCOL_VERSION, decode_command, encode_command
 from magnetar.wire.pulsar.hot import signed64, verify_checksum
 from magnetar.wire.pulsar.metadata import batch_size, publish_time_ms
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageIdData
+from magnetar.wire.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandGetLastMessageIdResponse,
+    CommandSubscribe,
+    MessageIdData,
+)
 
 FRAME_BYTES_MAX = 64 << 20
 RECEIVE_BYTES = 256 * 1024
@@ -202,10 +209,10 @@ class BrokerClient:
         """A reader of a topic partition from the entry of ``place`` on."""
         return TopicReader(Connection(self.owner(topic), self._timeout_s), topic, place)
 
-    def end(self, topic: str) -> Place:
-        """The place after the last message that is there now."""
+    def extent(self, topic: str) -> Extent:
+        """From where to where a topic partition's log reaches now."""
         with self.open(topic, START) as reader:
-            return reader.end()
+            return reader.extent()
 
     def place_at(self, topic: str, time_ms: int, now_ms: int) -> Place:
         """The place before the first entry published at ``time_ms`` or later.
@@ -227,7 +234,9 @@ class TopicReader:
     ) -> None:
         self.topic = topic
         self._connection = connection
+        self._place = place
         self._permits = 0
+        self._early: deque[ReceivedFrame] = deque()  # messages that came before an answer did
         try:
             self._subscribe(place, rollback_s)
         except BaseException:
@@ -261,36 +270,67 @@ class TopicReader:
             return
         start.ledgerId, start.entryId, start.batch_index = place.ledger_id, place.entry_id, 0
 
-    def end(self) -> Place:
-        """The place after the topic partition's last message now; ``START`` if it has none."""
-        return self._end_and_passed()[0]
+    def extent(self) -> Extent:
+        """From where to where the log reaches now. A broker that does not say what was deleted (one
+        that is no Magnetar, or older) is taken to have deleted all before its first ledger, which
+        only a reader from ``START`` on can tell."""
+        return self._extent_of(self._last_message_id())
 
-    def _end_and_passed(self) -> tuple[Place, Place]:
-        """As ``end``, and the place after what lies before this reader."""
+    def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> Extent:
+        first = self._passed(answer) if self._place <= START else START
+        kept_from, created_ms = first, UNKNOWN_MS
+        if answer.HasField("log_extent"):
+            log = answer.log_extent
+            kept_from = after_entry(log.trimmed_ledger_id, log.trimmed_entry_id)
+            created_ms = log.created_ms
+        last = answer.last_message_id
+        empty = signed64(last.entryId) < 0
+        end = kept_from if empty else after_entry(signed64(last.ledgerId), signed64(last.entryId))
+        return Extent(kept_from, first, end, created_ms)
+
+    def _last_message_id(self) -> CommandGetLastMessageIdResponse:
         command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
         command.getLastMessageId.consumer_id = 1
         command.getLastMessageId.request_id = 2
-        answer = self._connection.call(command).getLastMessageIdResponse
-        passed = START
-        if answer.HasField("consumer_mark_delete_position"):
-            passed = _place_after(answer.consumer_mark_delete_position)
-        return _place_after(answer.last_message_id), passed
+        self._connection.send(command)
+        while True:
+            frame = self._connection.receive()
+            answer = frame.command
+            if answer.type == BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE:
+                return answer.getLastMessageIdResponse
+            if answer.type == BaseCommand.MESSAGE:
+                self._early.append(frame)
+            else:
+                self._check(answer)
+
+    @staticmethod
+    def _passed(answer: CommandGetLastMessageIdResponse) -> Place:
+        """The place after what lies before this reader."""
+        if not answer.HasField("consumer_mark_delete_position"):
+            return START
+        mark = answer.consumer_mark_delete_position
+        return after_entry(signed64(mark.ledgerId), signed64(mark.entryId))
 
     def entries(self) -> Iterator[StoredEntry]:
         """Entries as they come, without end; raises ``BrokerError`` when none comes in time."""
         while True:
             self._ask_for_more()
-            frame = self._connection.receive()
+            frame = self._early.popleft() if self._early else self._connection.receive()
             if frame.command.type == BaseCommand.MESSAGE:
                 payload = frame.payload
                 verify_checksum(payload, 0, len(payload))
                 self._permits -= batch_size(payload)
                 place = frame.command.message.message_id
                 yield StoredEntry(place.ledgerId, place.entryId, payload)
-            elif frame.command.type == BaseCommand.CLOSE_CONSUMER:
-                raise BrokerError(f"topic {self.topic} moved while it was read; try again")
-            elif frame.command.type == BaseCommand.ERROR:
-                raise _refused(frame.command.error.error, frame.command.error.message)
+            else:
+                self._check(frame.command)
+
+    def _check(self, command: BaseCommand) -> None:
+        """Raise what the broker says instead of what was asked for, if it is an ending."""
+        if command.type == BaseCommand.CLOSE_CONSUMER:
+            raise BrokerError(f"topic {self.topic} moved while it was read; try again")
+        if command.type == BaseCommand.ERROR:
+            raise _refused(command.error.error, f"topic {self.topic}: {command.error.message}")
 
     def _ask_for_more(self) -> None:
         if self._permits > PERMITS // 2:
@@ -304,8 +344,9 @@ class TopicReader:
     def first_published_since(self, time_ms: int) -> Place:
         """The place before the first entry from here on that was published at ``time_ms`` or
         later; the end if there is none."""
-        end, passed = self._end_and_passed()
-        if end == START or passed >= end:
+        answer = self._last_message_id()
+        end = self._extent_of(answer).end
+        if self._passed(answer) >= end:
             return end
         for entry in self.entries():
             if publish_time_ms(entry.payload) >= time_ms:
@@ -327,11 +368,3 @@ class TopicReader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _place_after(last: MessageIdData) -> Place:
-    ledger_id, entry_id = signed64(last.ledgerId), signed64(last.entryId)
-    if entry_id < 0:
-        return START
-    batched = last.HasField("batch_index") and last.batch_index >= 0
-    return after(ledger_id, entry_id, last.batch_index if batched else UNBATCHED)

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from magnetar.model.errors import BrokerError, ProtocolError
-from magnetar.pipeline.broker_client import BrokerClient, StoredEntry
-from magnetar.pipeline.places import START, Place, after
+from magnetar.pipeline.broker_client import BrokerClient, StoredEntry, TopicReader
+from magnetar.pipeline.loss_reports import LossReports
+from magnetar.pipeline.losses import Extent, gap_before, loss_at
+from magnetar.pipeline.places import Place, after, after_entry
 from magnetar.pipeline.planner import Range
 from magnetar.pipeline.schema import arrow_schema
 from magnetar.wire.pulsar.batches import split_entry
@@ -144,18 +146,18 @@ def partition_number(topic: str) -> int:
 
 
 def read_range(
-    client: BrokerClient, part: Range, columns: Sequence[str], *, fail_on_gap: bool
+    client: BrokerClient, part: Range, columns: Sequence[str], reports: LossReports
 ) -> Iterator[pa.RecordBatch]:
     """Every message of a range, in order, exactly once.
 
-    Raises ``BrokerError`` when an entry is missing (with ``fail_on_gap``) or the end of the range
-    does not come in time.
+    What is lost goes to ``reports``, which raises or lets the rest be read. Raises ``BrokerError``
+    when the end of the range does not come in time.
     """
     if part.empty:
         return
     rows = Rows(columns, part.topic)
     with client.open(part.topic, part.start) as reader:
-        for entry in _entries_of(reader.entries(), part, fail_on_gap):
+        for entry in _entries_of(reader, part, reports):
             metadata = entry_metadata(entry.payload)
             _refuse_chunks(part.topic, entry, metadata)
             rows.add(_rows_of(entry, metadata, part))
@@ -165,21 +167,51 @@ def read_range(
         yield rows.take()
 
 
-def _entries_of(
-    entries: Iterator[StoredEntry], part: Range, fail_on_gap: bool
-) -> Iterator[StoredEntry]:
+def cast_batches(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same columns under a schema that differs in what may be null."""
+    for batch in batches:
+        columns = zip(batch.columns, schema.types, strict=True)
+        yield pa.RecordBatch.from_arrays([c.cast(kind) for c, kind in columns], schema=schema)
+
+
+def _entries_of(reader: TopicReader, part: Range, reports: LossReports) -> Iterator[StoredEntry]:
     """The entries that hold messages of the range; ends with the one that reaches its end."""
-    start = part.start
-    previous = None if start <= START else Place(start.ledger_id, start.entry_id - 1, 0)
-    for entry in entries:
-        if fail_on_gap:
-            check_continuity(part.topic, previous, entry)
-        previous = Place(entry.ledger_id, entry.entry_id, 0)
-        if previous >= part.end:
+    expected = _reachable_start(part, reader.extent(), reports)
+    if expected >= part.end:
+        return
+    for entry in reader.entries():
+        _check_continuity(reader, part, expected, entry, reports)
+        if Place(entry.ledger_id, entry.entry_id, 0) >= part.end:
             return
         yield entry
-        if Place(entry.ledger_id, entry.entry_id + 1, 0) >= part.end:
+        expected = after_entry(entry.ledger_id, entry.entry_id)
+        if expected >= part.end:
             return
+
+
+def _reachable_start(part: Range, extent: Extent, reports: LossReports) -> Place:
+    """Where reading the range begins; its end if nothing of it is there. Asked before the first
+    entry is waited for: what was deleted would never come."""
+    gone = loss_at(part.topic, part.end, part.created_ms, extent)
+    lost = loss_at(part.topic, part.start, part.created_ms, extent) or gone
+    if lost is not None:
+        reports.report(lost)
+    return part.end if gone is not None else max(part.start, extent.kept_from)
+
+
+def _check_continuity(
+    reader: TopicReader, part: Range, expected: Place, entry: StoredEntry, reports: LossReports
+) -> None:
+    """Report what is missing before ``entry``, where ``expected`` was to come next. Within a ledger
+    the ids say so; where another ledger begins the broker knows whether any between were deleted
+    while this was read. (Those of a ledger that is deleted itself meanwhile count as lost: it
+    cannot be told any more.)"""
+    ledger_id, entry_id, _ = entry
+    loss = gap_before(part.topic, expected, ledger_id, entry_id)
+    if loss is None and ledger_id != expected.ledger_id:
+        loss = loss_at(part.topic, expected, part.created_ms, reader.extent())
+    if loss is not None:
+        reports.report(loss)
 
 
 def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: Range) -> EntryRows:
@@ -204,21 +236,6 @@ def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: Range) -> EntryR
         None if singles is None else [singles[place] for place in keep],
         [values[place] for place in keep],
     )
-
-
-def check_continuity(topic: str, previous: Place | None, entry: StoredEntry) -> None:
-    """Raise when entries are missing between the one read before and this one: the ids of a
-    ledger follow each other without a gap, and a ledger starts at 0."""
-    if previous is None:
-        return
-    same = previous.ledger_id == entry.ledger_id
-    expected = previous.entry_id + 1 if same else 0
-    if entry.entry_id > expected:
-        raise BrokerError(
-            f"{topic}: {entry.entry_id - expected} entries are missing before "
-            f"{entry.ledger_id}:{entry.entry_id}; to read on without them, set "
-            f"failOnDataLoss=false"
-        )
 
 
 def _refuse_chunks(topic: str, entry: StoredEntry, metadata: EntryMetadata) -> None:

@@ -56,12 +56,33 @@ def full_topic(name: str) -> str:
     return f"persistent://{name}" if name.count("/") == 2 else f"persistent://public/default/{name}"
 
 
+TABLE_PREFIX = "option."
+
+
+def _of_a_reader(raw: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
+    """Options by their names in lower case. Of a table in Spark's catalog each comes twice, once as
+    ``option.NAME``, among properties of the table (``owner``), which are none of ours."""
+    given = {key.lower(): value for key, value in raw.items()}
+    prefixed = {key for key in given if key.startswith(TABLE_PREFIX)}
+    if not prefixed:
+        return given
+    ours = {key: value for key, value in given.items() if key in known}
+    return {key.removeprefix(TABLE_PREFIX): given[key] for key in prefixed} | ours
+
+
 class _Options:
     """Lower-cased options with typed look-ups that name the option in their errors."""
 
     def __init__(self, raw: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._raw = {key.lower(): value for key, value in raw.items()}
-        allowed = {name.lower() for name in known} | {"path"}
+        if not raw:
+            raise ConfigError(
+                "no options came. Spark keeps those of a table in its catalog to itself: name them "
+                "in the query (SELECT ... FROM table WITH ('service.url' = '...', 'topic' = "
+                "'...')), or make a view that has them (CREATE TEMPORARY VIEW name USING magnetar "
+                "OPTIONS (...))"
+            )
+        allowed = frozenset(name.lower() for name in known) | {"path"}
+        self._raw = _of_a_reader(raw, allowed)
         unknown = sorted(key for key in self._raw if key not in allowed)
         if unknown:
             raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(known)}")

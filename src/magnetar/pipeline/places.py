@@ -4,14 +4,16 @@ A place is (ledger, entry, batch index). It names a point between messages, not 
 stays right when the log is trimmed below it and when a ledger rolls: reading goes on with the
 first message at or after it.
 
-After an unbatched message ``L:E`` the place is ``(L, E + 1, 0)``; after message ``i`` of a batch it
-is ``(L, E, i + 1)`` (whether that was the batch's last need not be known: the next message, in the
-next entry, is after the place as well). Places order as tuples.
+After an unbatched message ``L:E``, and after the last of a batch, the place is ``(L, E + 1, 0)``;
+after another message ``i`` of a batch it is ``(L, E, i + 1)``. Where it is not known whether that
+was the last one, ``(L, E, i + 1)`` is right as well: the next message, in the next entry, is after
+it. Checkpoints of older releases, and people, write it so. Places order as tuples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from magnetar.model.errors import ConfigError
@@ -40,6 +42,11 @@ def after(ledger_id: int, entry_id: int, batch_index: int) -> Place:
     return Place(ledger_id, entry_id, batch_index + 1)
 
 
+def after_entry(ledger_id: int, entry_id: int) -> Place:
+    """The place after all messages of an entry; ``START`` for the entry before every one."""
+    return Place(ledger_id, entry_id + 1, 0) if ledger_id >= 0 else START
+
+
 def parse_place(text: str) -> Place:
     """``"ledger:entry"`` or ``"ledger:entry:batch"``, as ``str`` of a place writes it."""
     parts = text.split(":")
@@ -52,17 +59,43 @@ def parse_place(text: str) -> Place:
     return Place(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else 0)
 
 
-def to_offset(places: Mapping[str, Place], *, initial: bool = False) -> dict[str, object]:
-    """The JSON form that Spark keeps in its checkpoint: topic partition -> place, sorted."""
-    offset: dict[str, object] = {"places": {name: str(places[name]) for name in sorted(places)}}
-    if initial:
-        offset["initial"] = True
-    return offset
+@dataclass(frozen=True)
+class Offset:
+    """What a checkpoint holds: a place per topic partition, and of which log it is.
+
+    ``created_ms``: when the log of a partition was made (milliseconds since 1970), which tells a
+    topic from one made anew under its name. A partition is absent there when its broker does not
+    say, and all are in checkpoints of older releases. ``initial``: the offset of a query that has
+    not begun (see ``source.py``).
+    """
+
+    places: Mapping[str, Place]
+    created_ms: Mapping[str, int] = field(default_factory=dict)
+    initial: bool = False
 
 
-def from_offset(offset: Mapping[str, object]) -> dict[str, Place]:
+def to_offset(offset: Offset) -> dict[str, object]:
+    """The JSON form that Spark keeps, sorted by partition."""
+    places, created_ms = offset.places, offset.created_ms
+    form: dict[str, object] = {"places": {name: str(places[name]) for name in sorted(places)}}
+    known = {name: created_ms[name] for name in sorted(places) if created_ms.get(name)}
+    if known:
+        form["created_ms"] = known
+    if offset.initial:
+        form["initial"] = True
+    return form
+
+
+def from_offset(form: Mapping[str, object]) -> Offset:
     """The inverse of ``to_offset``; raises ``ConfigError`` for what is no offset of ours."""
-    places = offset.get("places")
-    if not isinstance(places, Mapping):
-        raise ConfigError(f"the checkpoint holds an offset that is not this source's: {offset!r}")
-    return {str(name): parse_place(str(text)) for name, text in places.items()}
+    places, created_ms = form.get("places"), form.get("created_ms", {})
+    if not isinstance(places, Mapping) or not isinstance(created_ms, Mapping):
+        raise ConfigError(
+            f"the checkpoint holds an offset that is not this source's: {form!r}; give the query "
+            "a checkpointLocation of its own"
+        )
+    return Offset(
+        {str(name): parse_place(str(text)) for name, text in places.items()},
+        {str(name): int(value) for name, value in created_ms.items()},
+        bool(form.get("initial")),
+    )

@@ -1,7 +1,9 @@
 """Where a read starts, where it ends, and how much of it one micro-batch takes.
 
 Runs on the driver. A plan is a range of places per topic partition; it depends on nothing but the
-places, so a micro-batch that Spark runs again reads the same messages again.
+places, so a micro-batch that Spark runs again reads the same messages again. Every place that
+comes from elsewhere (options, a checkpoint) is held against the partition's log before it is used
+(``losses.py``); a task does so again when it reads, as retention may delete meanwhile.
 """
 
 from __future__ import annotations
@@ -12,18 +14,22 @@ from dataclasses import dataclass
 
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.broker_client import BrokerClient, StoredEntry, TopicReader
+from magnetar.pipeline.loss_reports import LossReports
+from magnetar.pipeline.losses import UNKNOWN_MS, Extent, Loss, loss_at
 from magnetar.pipeline.options import EARLIEST, LATEST, Bound, ReadOptions
-from magnetar.pipeline.places import START, Place, after
+from magnetar.pipeline.places import START, Offset, Place, after, after_entry
 from magnetar.wire.pulsar.metadata import entry_metadata
 
 
 @dataclass(frozen=True)
 class Range:
-    """Messages of one topic partition: from ``start`` up to, not including, ``end``."""
+    """Messages of one topic partition: from ``start`` up to, not including, ``end``; of the log
+    that was made at ``created_ms`` (``UNKNOWN_MS``: whichever is there)."""
 
     topic: str
     start: Place
     end: Place
+    created_ms: int = UNKNOWN_MS
 
     @property
     def empty(self) -> bool:
@@ -39,6 +45,7 @@ class Planner:
         self._options = options
         self._client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
         self._clock_ms = clock_ms
+        self._reports = LossReports(fatal=options.fail_on_data_loss)
         self._scans: dict[str, _Scan] = {}
 
     def topic_partitions(self) -> list[str]:
@@ -46,41 +53,75 @@ class Planner:
         names = [name for topic in self._options.topics for name in self._client.partitions(topic)]
         return list(dict.fromkeys(names))
 
-    def starts(self) -> dict[str, Place]:
-        """Where the read begins in each partition."""
-        return {name: self._place(name, self._options.starting) for name in self._named_ok(True)}
+    def extents(self) -> dict[str, Extent]:
+        """From where to where the log of each partition reaches now."""
+        return {name: self._client.extent(name) for name in self.topic_partitions()}
 
-    def ends(self) -> dict[str, Place]:
+    # -- from options -------------------------------------------------------------------------
+
+    def starts(self, extents: Mapping[str, Extent]) -> dict[str, Place]:
+        """Where a read begins in each partition."""
+        return self._places("startingOffsets", self._options.starting, extents)
+
+    def ends(self, extents: Mapping[str, Extent]) -> dict[str, Place]:
         """Where a batch read ends in each partition, as far as the log reaches now."""
-        return {name: self._place(name, self._options.ending) for name in self._named_ok(False)}
+        return self._places("endingOffsets", self._options.ending, extents)
 
-    def latest(self) -> dict[str, Place]:
-        """The place after the last message of each partition."""
-        return {name: self._client.end(name) for name in self.topic_partitions()}
-
-    def _named_ok(self, starting: bool) -> list[str]:
-        """The partitions; refuses places given for one that does not exist."""
-        names = self.topic_partitions()
-        bound = self._options.starting if starting else self._options.ending
+    def _places(self, option: str, bound: Bound, extents: Mapping[str, Extent]) -> dict[str, Place]:
         if isinstance(bound, dict):
-            unknown = sorted(set(bound) - set(names))
-            if unknown:
-                raise ConfigError(
-                    f"positions are given for {unknown[0]}, which is none of the partitions read: "
-                    f"{', '.join(names)}"
-                )
-        return names
+            _check_given(option, bound, extents)
+        places = {name: self._place(name, bound, extent) for name, extent in extents.items()}
+        if not isinstance(bound, dict) or option != "startingOffsets":
+            return places
+        given = Offset({name: places[name] for name in bound})
+        return {**places, **self.checked(given, extents)}
 
-    def _place(self, name: str, bound: Bound) -> Place:
+    def _place(self, name: str, bound: Bound, extent: Extent) -> Place:
         if bound == EARLIEST:
-            return START
+            return extent.kept_from
         if bound == LATEST:
-            return self._client.end(name)
+            return extent.end
         if isinstance(bound, int):
             return self._client.place_at(name, bound, self._clock_ms())
         assert isinstance(bound, dict)
         starting = bound is self._options.starting
-        return bound.get(name, START if starting else self._client.end(name))
+        return bound.get(name, extent.kept_from if starting else extent.end)
+
+    # -- from a checkpoint --------------------------------------------------------------------
+
+    def resumed(self, offset: Offset, extents: Mapping[str, Extent]) -> dict[str, Place]:
+        """Where a stream goes on in each partition, after ``offset``; one that was added since
+        begins at its start. What is lost is reported."""
+        self.check_topics(offset)
+        for name in offset.places:
+            if name not in extents:
+                what = "the partition is not there any more, or its topic not read any more"
+                self._reports.report(Loss(name, what, 0, START))
+        added = {name: START for name in extents if name not in offset.places}
+        made_ms = {name: extents[name].created_ms for name in added}
+        known = {name: place for name, place in offset.places.items() if name in extents}
+        whole = Offset({**known, **added}, {**offset.created_ms, **made_ms})
+        return self.checked(whole, extents)
+
+    def check_topics(self, offset: Offset) -> None:
+        """Refuse a checkpoint that has nothing to do with the topics that are read."""
+        topics = self._options.topics
+        if offset.places and not any(_is_of(name, topics) for name in offset.places):
+            raise ConfigError(
+                f"the checkpoint is of {', '.join(sorted(offset.places))}, and the query reads "
+                f"{', '.join(topics)}; give it a checkpointLocation of its own"
+            )
+
+    def checked(self, offset: Offset, extents: Mapping[str, Extent]) -> dict[str, Place]:
+        """The places of ``offset``; where something is lost that is reported, and the place after
+        it taken instead."""
+        places = {}
+        for name, place in offset.places.items():
+            loss = loss_at(name, place, offset.created_ms.get(name, UNKNOWN_MS), extents[name])
+            if loss is not None:
+                self._reports.report(loss)
+            places[name] = place if loss is None else loss.go_on
+        return places
 
     def limited(
         self, starts: Mapping[str, Place], ends: Mapping[str, Place], messages_max: int
@@ -152,6 +193,28 @@ class _Scan:
 def _places_of(entry: StoredEntry) -> list[Place]:
     """The places after each message of an entry."""
     metadata = entry_metadata(entry.payload)
+    last = after_entry(entry.ledger_id, entry.entry_id)
     if not metadata.batched:
-        return [after(entry.ledger_id, entry.entry_id, -1)]
-    return [after(entry.ledger_id, entry.entry_id, i) for i in range(metadata.num_messages)]
+        return [last]
+    before_last = range(metadata.num_messages - 1)
+    return [*(after(entry.ledger_id, entry.entry_id, i) for i in before_last), last]
+
+
+def _check_given(option: str, places: Mapping[str, Place], extents: Mapping[str, Extent]) -> None:
+    """Refuse places of partitions that are not read, or past the end of their log."""
+    for name, place in sorted(places.items()):
+        if name not in extents:
+            raise ConfigError(
+                f"option {option!r} has a place for {name}, which is none of the partitions read: "
+                f"{', '.join(extents)}"
+            )
+        if place > extents[name].end:
+            raise ConfigError(
+                f"option {option!r}: place {place} is past the end of {name}, which is "
+                f"{extents[name].end} now; give a place up to there, or 'latest'"
+            )
+
+
+def _is_of(name: str, topics: tuple[str, ...]) -> bool:
+    """True if the partition belongs to one of the topics."""
+    return name in topics or name.rpartition("-partition-")[0] in topics

@@ -83,6 +83,24 @@ def spark_schema(columns: Sequence[str] | None) -> StructType:
     return StructType([StructField(n, known[n][0], nullable=known[n][1]) for n in names])
 
 
+def check_read_schema(schema: StructType) -> None:
+    """Refuse a schema of the user's that is no choice of the columns there are."""
+    known = _spark_columns()
+    for field in schema.fields:
+        if field.name not in known:
+            raise ConfigError(
+                f"schema: there is no column {field.name!r} to read; there are {', '.join(known)}. "
+                "Leave the schema out, or choose with the option 'columns'; what a value holds is "
+                "taken apart afterwards, for instance with from_json(cast(value as string), ...)"
+            )
+        kind = known[field.name][0]
+        if field.dataType.simpleString() != kind.simpleString():
+            raise ConfigError(
+                f"schema: column {field.name!r} is {kind.simpleString()}, not "
+                f"{field.dataType.simpleString()}; leave the schema out and cast afterwards"
+            )
+
+
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """The Arrow schema of the same columns."""
     types = _arrow_types()

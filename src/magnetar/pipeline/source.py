@@ -9,6 +9,9 @@ Guarantees:
 * Write, batch and streaming: when a task's data is committed every row is acknowledged by the
   broker. A task or micro-batch that Spark runs again sends its rows again: **at least once**.
 
+* What retention deleted before it was read, and a topic that is not the one of the checkpoint, end
+  the query (``losses.py``); with ``failOnDataLoss=false`` it goes on without, and says so.
+
 The first micro-batch of a stream is empty on purpose. Spark does not checkpoint the initial
 offset; it asks for it again when a query restarts before its first commit, and "latest" would
 then have moved on. So micro-batch 0 goes from the initial offset, marked as such, to the same
@@ -20,6 +23,7 @@ Why: docs/adr/0080-the-spark-source-reads-entries.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -31,6 +35,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -40,11 +45,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.broker_client import BrokerClient
-from magnetar.pipeline.decode import read_range
+from magnetar.pipeline.decode import cast_batches, read_range
+from magnetar.pipeline.loss_reports import LossReports, said_in_one_line
+from magnetar.pipeline.losses import UNKNOWN_MS, Extent
 from magnetar.pipeline.options import ReadOptions, parse_read_options, parse_write_options
-from magnetar.pipeline.places import START, Place, from_offset, to_offset
+from magnetar.pipeline.places import START, Offset, Place, from_offset, to_offset
 from magnetar.pipeline.planner import Planner, Range
-from magnetar.pipeline.schema import spark_schema
+from magnetar.pipeline.schema import arrow_schema, check_read_schema, spark_schema
 from magnetar.pipeline.sink import Sink, check_write_schema
 
 if TYPE_CHECKING:
@@ -63,13 +70,18 @@ class MagnetarDataSource(DataSource):
         return "magnetar"
 
     def schema(self) -> StructType:
-        return spark_schema(parse_read_options(self._raw).columns)
+        with said_in_one_line():
+            return spark_schema(parse_read_options(self._raw).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(parse_read_options(self._raw), schema.names)
+        with said_in_one_line():
+            check_read_schema(schema)
+            return BatchReader(parse_read_options(self._raw), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return StreamReader(parse_read_options(self._raw), schema.names)
+        with said_in_one_line():
+            check_read_schema(schema)
+            return StreamReader(parse_read_options(self._raw), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         options = parse_write_options(self._raw)
@@ -92,27 +104,39 @@ class RangePartition(InputPartition):
         self.part = part
 
 
-def _tasks(starts: Mapping[str, Place], ends: Mapping[str, Place]) -> list[RangePartition]:
+def _tasks(starts: Mapping[str, Place], end: Offset) -> list[RangePartition]:
     """A range per topic partition that has something to read, in a fixed order."""
-    parts = [Range(name, starts[name], ends[name]) for name in sorted(ends) if name in starts]
+    parts = [
+        Range(name, starts[name], place, end.created_ms.get(name, UNKNOWN_MS))
+        for name, place in sorted(end.places.items())
+        if name in starts
+    ]
     return [RangePartition(part) for part in parts if not part.empty]
+
+
+def _made_ms(extents: Mapping[str, Extent]) -> dict[str, int]:
+    return {name: extent.created_ms for name, extent in extents.items()}
 
 
 class _RangeReader:
     """What batch and streaming reads share: a task reads its range."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._columns = tuple(schema.names)
+        # A user's schema says that every column may be null, and Spark wants batches that say so.
+        asked = to_arrow_schema(schema, timezone="UTC")
+        self._cast = None if asked.equals(arrow_schema(self._columns)) else asked
 
     def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
-            return iter(())  # Spark turns an empty plan into one partition that is None
+            return  # Spark turns an empty plan into one partition that is None
         options = self._options
         client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
-        return read_range(
-            client, partition.part, self._columns, fail_on_gap=options.fail_on_data_loss
-        )
+        reports = LossReports(fatal=options.fail_on_data_loss)
+        with said_in_one_line():
+            batches = read_range(client, partition.part, self._columns, reports)
+            yield from batches if self._cast is None else cast_batches(batches, self._cast)
 
 
 class BatchReader(_RangeReader, DataSourceReader):
@@ -120,7 +144,10 @@ class BatchReader(_RangeReader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = Planner(self._options)
-        return _tasks(planner.starts(), planner.ends())
+        with said_in_one_line():
+            extents = planner.extents()
+            starts, ends = planner.starts(extents), planner.ends(extents)
+            return _tasks(starts, Offset(ends, _made_ms(extents)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
@@ -129,15 +156,20 @@ class BatchReader(_RangeReader, DataSourceReader):
 class StreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches; lives as long as the query."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
-        super().__init__(options, columns)
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
         self._planner = Planner(options)
         self._initial: dict[str, object] | None = None
-        self._target: dict[str, Place] | None = None
+        self._target: dict[str, Extent] | None = None
+        self._planned: dict[str, object] = {}  # the last end, and where its ranges begin
+        self._starts: Mapping[str, Place] = {}
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         if self._initial is None:
-            self._initial = to_offset(self._planner.starts(), initial=True)
+            with said_in_one_line():
+                extents = self._planner.extents()
+                starts = self._planner.starts(extents)
+            self._initial = to_offset(Offset(starts, _made_ms(extents), initial=True))
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -145,34 +177,60 @@ class StreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._planner.latest()
+        with said_in_one_line():
+            self._target = self._planner.extents()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        starts = from_offset(start)
-        if start.get("initial"):
-            return to_offset(starts)
-        ends = self._planner.latest() if self._target is None else self._target
-        # A partition that was added since begins at its start; one that is gone stays as it is.
-        starts = {name: starts.get(name, START) for name in {**ends, **starts}}
-        ends = {name: max(starts[name], ends.get(name, starts[name])) for name in starts}
+        offset = from_offset(start)
+        if offset.initial:
+            return to_offset(replace(offset, initial=False))
+        with said_in_one_line():
+            self._planned = self._next(offset, limit)
+        return self._planned
+
+    def _next(self, offset: Offset, limit: ReadLimit) -> dict[str, object]:
+        """The offset after ``offset``, as far as the log reaches and ``limit`` allows."""
+        extents = self._planner.extents()
+        starts = self._planner.resumed(offset, extents)
+        target = extents if self._target is None else self._target
+        ends = {n: max(starts[n], target.get(n, extents[n]).end) for n in starts}
         if isinstance(limit, ReadMaxRows):
             ends = self._planner.limited(starts, ends, limit.max_rows)
-        return to_offset(ends)
+        self._starts = starts
+        return to_offset(Offset(ends, _made_ms(extents)))
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
-        return to_offset(self._planner.latest())
+        extents = self._planner.extents()
+        ends = {name: extent.end for name, extent in extents.items()}
+        return to_offset(Offset(ends, _made_ms(extents)))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if start.get("initial"):
+        first, last = from_offset(start), from_offset(end)
+        if first.initial:
             return []
-        starts, ends = from_offset(start), from_offset(end)
-        return _tasks({n: starts.get(n, START) for n in ends}, ends)
+        if end == self._planned:
+            return _tasks(self._starts, last)
+        # Planned before a restart. Its tasks find out what has been lost since.
+        with said_in_one_line():
+            self._planner.check_topics(last)
+        return _tasks(_starts_of(first, last), last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
 
     def stop(self) -> None:
         self._planner.close()
+
+
+def _starts_of(first: Offset, last: Offset) -> dict[str, Place]:
+    """Where the ranges up to ``last`` begin: at ``first``, or at the start of a partition that was
+    added or made anew in between."""
+    starts = {}
+    for name in last.places:
+        made_ms = first.created_ms.get(name, UNKNOWN_MS)
+        same = not made_ms or made_ms == last.created_ms.get(name, made_ms)
+        starts[name] = first.places.get(name, START) if same else START
+    return starts
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -177,3 +177,41 @@ def test_an_absent_broker_is_named(spark: SparkSession) -> None:
     frame = spark.read.format("magnetar").option("service.url", "pulsar://127.0.0.1:1")
     with pytest.raises(PySparkException, match=r"cannot connect to the broker at 127\.0\.0\.1:1"):
         frame.option("topic", "t").load().count()
+
+
+def test_tables_and_views_of_sql(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """A catalog hands the options of a new table over twice, once as ``option.NAME`` and among its
+    own, and none of them when the table is read."""
+    publish(client, topic, 20, batching=True)
+    options = f"'service.url' '{platform.service_url}', topic '{topic}', failOnDataLoss 'true'"
+    spark.sql(f"CREATE TABLE flights USING magnetar OPTIONS ({options})")
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING magnetar OPTIONS ({options})")
+    given = f"WITH ('service.url' = '{platform.service_url}', 'topic' = '{topic}')"
+    try:
+        assert sorted(numbers(spark.sql("SELECT * FROM seen"))) == list(range(20))
+        assert sorted(numbers(spark.sql(f"SELECT * FROM flights {given}"))) == list(range(20))
+        with pytest.raises(PySparkException, match=r"no options came.*name them in the query"):
+            spark.sql("SELECT * FROM flights").count()
+    finally:
+        spark.sql("DROP TABLE flights")
+        spark.sql("DROP VIEW seen")
+
+
+def test_a_schema_of_the_user_is_a_choice_of_columns_or_refused(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    publish(client, topic, 5, batching=False)
+
+    def with_schema(schema: str) -> DataFrame:
+        reader = spark.read.format("magnetar").option("service.url", platform.service_url)
+        return reader.option("topic", topic).schema(schema).load()
+
+    frame = with_schema("value binary, partition int")
+    assert frame.columns == ["value", "partition"]
+    assert sorted(numbers(frame)) == list(range(5))
+    with pytest.raises(PySparkException, match="there is no column 'foo' to read; there are key"):
+        with_schema("foo string").count()
+    with pytest.raises(PySparkException, match="column 'value' is binary, not string"):
+        with_schema("value string").count()

@@ -31,6 +31,16 @@ def test_names_come_in_lower_case_from_spark() -> None:
     assert options.starting == 17
 
 
+def test_a_table_hands_options_over_twice_among_its_own_properties() -> None:
+    raw = {"owner": "me", "path": "", **{f"option.{key}": value for key, value in URL.items()}}
+    assert parse_read_options({**raw, **URL, "option.topic": "t", "topic": "t"}).topics
+    assert parse_read_options({**raw, "option.failondataloss": "false", "topic": "t"}) == (
+        parse_read_options({**URL, "failOnDataLoss": "false", "topic": "t"})
+    )
+    with pytest.raises(ConfigError, match="unknown option 'startingoffset'"):
+        parse_read_options({**raw, "topic": "t", "option.startingoffset": "earliest"})
+
+
 def test_places_by_partition() -> None:
     raw = {**URL, "topic": "t", "startingOffsets": '{"t-partition-0": "3:4:5"}'}
     name = "persistent://public/default/t-partition-0"
@@ -49,7 +59,8 @@ def test_topic_names(name: str, full: str) -> None:
     assert full_topic(name) == full
 
 
-BAD_READS = [
+BAD_READS: list[tuple[dict[str, str], str]] = [
+    ({}, "Spark keeps those of a table in its catalog"),
     ({"topic": "t"}, "service.url"),
     (URL, "give one of the options"),
     ({**URL, "topic": "a", "topics": "b"}, "topic and topics"),

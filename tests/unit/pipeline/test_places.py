@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.model.errors import ConfigError
-from magnetar.pipeline.places import START, Place, after, from_offset, parse_place, to_offset
+from magnetar.pipeline.places import (
+    START,
+    Offset,
+    Place,
+    after,
+    after_entry,
+    from_offset,
+    parse_place,
+    to_offset,
+)
 
 IDS = st.integers(min_value=0, max_value=2**40)
 PLACES = st.builds(Place, IDS, IDS, st.integers(min_value=0, max_value=10_000))
@@ -30,15 +39,33 @@ def test_places_order_as_messages_do(ledger: int, entry: int, index: int) -> Non
     assert [START, *in_batch, *later] == sorted([*later, *in_batch, START])
 
 
-@given(st.dictionaries(st.text(min_size=1), PLACES))
-def test_offsets_survive_the_checkpoint(places: dict[str, Place]) -> None:
-    text = json.dumps(to_offset(places))
-    assert from_offset(json.loads(text)) == places
+def test_after_an_entry_comes_the_next_one_after_none_the_start() -> None:
+    assert after_entry(7, 3) == Place(7, 4, 0)
+    assert after_entry(7, -1) == Place(7, 0, 0)
+    assert after_entry(-1, -1) == START
+
+
+@given(st.dictionaries(st.text(min_size=1), PLACES), st.integers(1, 2**50), st.booleans())
+def test_offsets_survive_the_checkpoint(
+    places: dict[str, Place], made_ms: int, initial: bool
+) -> None:
+    offset = Offset(places, dict.fromkeys(places, made_ms), initial)
+    assert from_offset(json.loads(json.dumps(to_offset(offset)))) == offset
+
+
+def test_a_checkpoint_of_an_older_release_is_read() -> None:
+    """It has no creation times."""
+    text = '{"initial": true, "places": {"a": "1:2:3", "b": "-1:-1:0"}}'
+    assert from_offset(json.loads(text)) == Offset({"a": Place(1, 2, 3), "b": START}, {}, True)
 
 
 def test_offsets_are_written_in_one_way() -> None:
-    one, other = {"b": START, "a": Place(1, 2, 3)}, {"a": Place(1, 2, 3), "b": START}
+    places = {"b": START, "a": Place(1, 2, 3)}
+    one = Offset(places, {"b": 5, "a": 6, "gone": 7})
+    other = Offset(dict(reversed(places.items())), {"a": 6, "b": 5})
     assert json.dumps(to_offset(one)) == json.dumps(to_offset(other))
+    assert to_offset(one)["created_ms"] == {"a": 6, "b": 5}
+    assert "created_ms" not in to_offset(Offset(places, {"a": 0}))
 
 
 @pytest.mark.parametrize("text", ["", "5", "1:2:3:4", "a:b", "1:2:x", "1;2"])

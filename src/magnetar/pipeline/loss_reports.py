@@ -1,0 +1,54 @@
+"""How a read says what went wrong, and what happens to a loss.
+
+A loss ends the query, or is counted and said in one line, as ``failOnDataLoss`` decides. An error
+of ours is said in one line as well, before Spark wraps it into its own: there it is the last line
+of a Python traceback inside of a Java one. Lines go to the standard error of the process that found
+out, the driver's or a task's, as Python's own logging does without being told otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from magnetar.model.errors import DataLossError, MagnetarError
+from magnetar.pipeline.losses import Loss
+from magnetar.pipeline.places import START
+
+log = logging.getLogger("magnetar.pipeline")
+
+WAY_OUT = (
+    "to read on without what is gone set failOnDataLoss=false; to begin anew give the query a new "
+    "checkpointLocation"
+)
+
+
+class LossReports:
+    """Takes every loss of a read. ``fatal``: the first one raises ``DataLossError``."""
+
+    def __init__(self, *, fatal: bool) -> None:
+        self._fatal = fatal
+        self.losses = 0
+        self.entries = 0  # at least
+
+    def report(self, loss: Loss) -> None:
+        if self._fatal:
+            raise DataLossError(f"{loss}; {WAY_OUT}")
+        self.losses += 1
+        self.entries += loss.entries
+        where = f"at {loss.go_on}" if loss.go_on > START else "from its start"
+        log.warning(
+            "magnetar: %s; reading goes on %s (loss %d of this reader, at least %d entries in all)",
+            loss, where, self.losses, self.entries,
+        )  # fmt: skip
+
+
+@contextmanager
+def said_in_one_line() -> Iterator[None]:
+    """An error of ours that leaves is logged in one line, and raised all the same."""
+    try:
+        yield
+    except MagnetarError as error:
+        log.error("magnetar: %s", error)
+        raise

@@ -1,0 +1,110 @@
+"""What a reader has lost: a place in a topic partition against what its log is now. Pure.
+
+A log is a chain of ledgers whose ids grow; it loses entries at its front only, whole ledgers at a
+time, when retention deletes them. So what is lost at a place is known from two things that the
+broker says of the log (``Extent``): after which entry it begins, and which log it is.
+
+| place | what it means |
+|---|---|
+| of a log made at another time | the topic was deleted and made anew: what was not read is gone |
+| before ``kept_from`` | the entries from the place to there are gone |
+| past ``end`` | the place is of another topic's log: logs never become shorter |
+| otherwise | nothing is lost |
+
+A place whose log's creation time is not known comes from a checkpoint of an older release or from
+a person. Such a place may stand behind the last message of a batch without saying so (see
+``places.py``), and its ``START`` says "whatever is there"; both lose nothing. That its topic was
+made anew shows in ledger ids alone: all of the new log's are above all of the old one's.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from magnetar.pipeline.places import START, Place
+
+UNKNOWN_MS = 0
+
+
+class Extent(NamedTuple):
+    """A topic partition's log as its broker describes it.
+
+    ``kept_from``: the place after the last entry that was deleted from the front, ``START`` if none
+    was. ``first``: before the first entry that is there. ``end``: after the last one.
+    ``created_ms``: when the log was made, ``UNKNOWN_MS`` if the broker does not say.
+    """
+
+    kept_from: Place
+    first: Place
+    end: Place
+    created_ms: int = UNKNOWN_MS
+
+
+class Loss(NamedTuple):
+    """Messages that cannot be read any more. ``entries`` is how many entries (messages or batches)
+    at least; 0: not known. ``go_on``: the place to go on from without them."""
+
+    topic: str
+    what: str
+    entries: int
+    go_on: Place
+
+    def __str__(self) -> str:
+        count = f" (at least {self.entries} entries)" if self.entries else ""
+        return f"{self.topic}: {self.what}{count}"
+
+
+def loss_at(topic: str, place: Place, created_ms: int, extent: Extent) -> Loss | None:
+    """What a reader at ``place``, in a log made at ``created_ms``, has lost; None: nothing."""
+    if _made_anew(place, created_ms, extent):
+        made = f" at {_time(extent.created_ms)}" if extent.created_ms else ""
+        what = (
+            f"the topic was deleted and made anew{made}; what was not read before is gone, and "
+            f"place {place} is of the former topic"
+        )
+        return Loss(topic, what, 0, extent.kept_from)
+    if place > extent.end:
+        what = (
+            f"place {place} is past the end {extent.end} of the log: it is of another cluster's "
+            "topic, or of one that was deleted and made anew"
+        )
+        return Loss(topic, what, 0, extent.kept_from)
+    if place >= extent.kept_from or (created_ms == UNKNOWN_MS and _vague(place, extent.kept_from)):
+        return None
+    what = f"retention has deleted everything from {place} to {extent.kept_from}, not read before"
+    return Loss(topic, what, _entries_before(place, extent.kept_from), extent.kept_from)
+
+
+def _made_anew(place: Place, created_ms: int, extent: Extent) -> bool:
+    if created_ms and extent.created_ms:
+        return created_ms != extent.created_ms
+    # Without creation times: nothing was ever deleted here, and yet the place is before it all.
+    return extent.kept_from == START < place < extent.first
+
+
+def _vague(place: Place, kept_from: Place) -> bool:
+    """True for a place of unknown origin that may have nothing but ``kept_from`` after it."""
+    last_gone = (kept_from.ledger_id, kept_from.entry_id - 1)
+    return place == START or (place.batch_index > 0 and place[:2] == last_gone)
+
+
+def _entries_before(place: Place, kept_from: Place) -> int:
+    """How many entries lie between the two at least: those of the last ledger that is gone."""
+    first_id = place.entry_id if place.ledger_id == kept_from.ledger_id else 0
+    return kept_from.entry_id - first_id
+
+
+def gap_before(topic: str, expected: Place, ledger_id: int, entry_id: int) -> Loss | None:
+    """The entries that are missing within a ledger before the one that came, where ``expected``
+    was to come next: a ledger's ids follow each other from 0 on without a gap."""
+    first_id = max(expected.entry_id, 0) if ledger_id == expected.ledger_id else 0
+    if entry_id <= first_id:
+        return None
+    came = Place(ledger_id, entry_id, 0)
+    what = f"{entry_id - first_id} entries are missing before {came}"
+    return Loss(topic, what, entry_id - first_id, came)
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
