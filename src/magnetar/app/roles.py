@@ -15,7 +15,7 @@ from magnetar.app.fate import Fate
 from magnetar.config import BookieConfig, Config
 from magnetar.env.data_dir import DataDir
 from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from magnetar.model.errors import ConfigError, MetadataUnavailableError
 
@@ -102,7 +102,7 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
     async with AsyncExitStack() as stack:
         bound = bind(config.http.host, config.http.port, "http.port")
         stack.callback(bound.close)
-        scope = TaskScope("broker role")
+        scope = TaskScope("broker role", ends_role(fate.fail))
         stack.push_async_callback(scope.close)
         rest = Rest(scope, bound)
         process = Process(config, real(), stack, fate)
@@ -149,7 +149,7 @@ async def run_zookeeper(
         server = ZooKeeperServer(data_dir.path, port)
         stack.push_async_callback(asyncio.to_thread, server.stop)
         await asyncio.to_thread(server.start)
-        scope = TaskScope("zookeeper")
+        scope = TaskScope("zookeeper", ends_role(fate.fail))
         stack.push_async_callback(scope.close)
         scope.spawn(_watch(server, fate), "watch")
         ready(f"ZooKeeper is ready: zk://{server.address}/  (data in {data_dir.path})")

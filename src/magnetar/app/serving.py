@@ -75,6 +75,7 @@ async def start_broker(process: Process, metadata: MetadataStore, ledgers: Ledge
         outside.clock_s,
         config.cluster,
         process.connections,
+        process.fate.fail,
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     try:

@@ -36,7 +36,7 @@ from magnetar.bookie.serving.local import LocalBookie
 from magnetar.config import Config
 from magnetar.env.data_dir import DataDir
 from magnetar.env.listening import bind
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.model.errors import StartError
 
 log = structlog.get_logger(__name__)
@@ -77,7 +77,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     config, stack = process.config, process.stack
     bound = bind(config.http.host, config.http.port, "http.port")
     stack.callback(bound.close)
-    scope = TaskScope("standalone")
+    scope = TaskScope("standalone", ends_role(process.fate.fail))
     stack.push_async_callback(scope.close)
     rest = Rest(scope, bound)
     metadata = await open_metadata(process)

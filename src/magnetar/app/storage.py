@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from magnetar.config import BookieConfig
 from magnetar.env.data_dir import metadata_file
 from magnetar.env.listening import advertised_host, cannot_listen
 from magnetar.env.metadata import MetadataStore
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import LedgerAccess, connection_options, open_access
@@ -93,6 +92,7 @@ async def start_bookie(
         disk=outside.disk,
     )
     bookie = outside.make_bookie(config, process.metrics)
+    bookie.failed = process.fate.fail
     stack.push_async_callback(bookie.close)
     report = await bookie.start()
     if leave_limbo:
@@ -117,7 +117,7 @@ async def start_bookie(
     )
     end_within(stack, METADATA_END_S, f"registration of {bookie_id}", registration.close)
     await registration.register(read_only=bookie.read_only)
-    _keep_up(stack, cluster, config, bookie, registration)
+    _keep_up(process, cluster, config, bookie, registration)
     return LocalBookie(bookie_id, bookie)
 
 
@@ -129,7 +129,7 @@ def _service_info(host: str, port: int, config: BookieConfig) -> BookieServiceIn
 
 
 def _keep_up(
-    stack: AsyncExitStack,
+    process: Process,
     cluster: Cluster,
     config: BookieConfig,
     bookie: Bookie,
@@ -137,8 +137,8 @@ def _keep_up(
 ) -> None:
     """What goes on beside serving: the registration says whether the bookie takes entries, and
     ledgers that were deleted are forgotten."""
-    scope = TaskScope(f"bookie {config.bookie_id}")
-    stack.push_async_callback(scope.close)
+    scope = TaskScope(f"bookie {config.bookie_id}", ends_role(process.fate.fail))
+    process.stack.push_async_callback(scope.close)
 
     def tell(read_only: bool) -> None:
         scope.spawn(registration.set_read_only(read_only), "registration")
@@ -147,7 +147,7 @@ def _keep_up(
         """The bookie is ending."""
 
     bookie.read_only_changed = tell
-    stack.callback(setattr, bookie, "read_only_changed", tell_nobody)
+    process.stack.callback(setattr, bookie, "read_only_changed", tell_nobody)
     tell(bookie.read_only)  # it may have changed while it registered
     clock_s = asyncio.get_running_loop().time
     collector = Collector(bookie, cluster.living_ledgers, config.collect_grace_ms / 1000, clock_s)
@@ -156,7 +156,14 @@ def _keep_up(
 
 async def _serve_bookie(process: Process, bookie: Bookie, config: BookieConfig) -> BookieServer:
     limits = SessionLimits(frame_bytes_max=config.entry_bytes_max)
-    server = BookieServer(bookie, config.host, config.port, limits, connections=process.connections)
+    server = BookieServer(
+        bookie,
+        config.host,
+        config.port,
+        limits,
+        connections=process.connections,
+        failed=process.fate.fail,
+    )
     process.stack.push_async_callback(server.close)
     try:
         await server.start()

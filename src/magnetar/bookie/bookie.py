@@ -109,6 +109,8 @@ class Bookie:
         self._admission = Admission(lambda recovery: self._upkeep.refusal(recovery))
         self.read_only_changed: Callable[[bool], None] = lambda read_only: None
         """Called on the loop; set by whoever registers the bookie."""
+        self.failed: Callable[[MagnetarError], None] = lambda error: None
+        """Called when the bookie must not go on; it takes nothing any more. Set by its role."""
         self._told_read_only = False
         self.report: StartReport | None = None
 
@@ -148,6 +150,7 @@ class Bookie:
             self._metrics,
             self._tell_read_only,
             self._loop.time,
+            lambda error: self.failed(error),
         )
         self._flusher = Flusher(
             self._table, self._adds.parkings, config, self._metrics, self._upkeep

@@ -27,9 +27,10 @@ from dataclasses import replace
 import structlog
 
 from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.model.errors import (
     BookieRegisteredError,
+    MagnetarError,
     MetadataError,
     NodeExistsError,
     NoNodeError,
@@ -56,7 +57,7 @@ class BookieRegistration:
         *,
         root: str = "/ledgers",
         session_timeout_ms: int = 10_000,
-        on_lost: Callable[[BookieRegisteredError], None] | None = None,
+        on_lost: Callable[[MagnetarError], None] | None = None,
         token: str = "",
     ) -> None:
         """``session_timeout_ms``: how long a foreign session's node is waited for. ``token``
@@ -69,7 +70,7 @@ class BookieRegistration:
         self._read_only_path = f"{root}/available/readonly/{bookie_id}"
         self._wait_s = session_timeout_ms / 1000 + _MARGIN_S
         self._on_lost = on_lost
-        self._scope = TaskScope(f"registration {bookie_id}")
+        self._scope = TaskScope(f"registration {bookie_id}", fails(self._task_failed))
         self._turn = asyncio.Lock()
         self._wanted: bool | None = None  # read-only or not; None until registered
         self._expired = False
@@ -191,6 +192,11 @@ class BookieRegistration:
         if not self._repairing and self._wanted is not None:
             self._repairing = True
             self._scope.spawn(self._register_again(), "register again")
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        """The bookie would serve on without anybody seeing it."""
+        if self._on_lost is not None:
+            self._on_lost(defect(task, error))
 
     async def _register_again(self) -> None:
         """Until it succeeds: the bookie serves all the while, and nobody can see it."""

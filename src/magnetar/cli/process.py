@@ -20,7 +20,7 @@ import gc
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import click
 import structlog
@@ -67,6 +67,7 @@ def serve(config: Config, role: Role) -> None:
 async def _until_stopped(role: Role) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_log_failure)
 
     def stop() -> None:
         """The first signal asks; the second finds the default: the end, at once."""
@@ -77,6 +78,12 @@ async def _until_stopped(role: Role) -> None:
     for number in SIGNALS:
         loop.add_signal_handler(number, stop)
     await role(_ready, stopped)
+
+
+def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A callback or a task has failed, by a defect: asyncio's own text goes past our log."""
+    error = context.get("exception")
+    log.error("defect", what=context.get("message"), error=repr(error), exc_info=error)
 
 
 def _ready(line: str) -> None:

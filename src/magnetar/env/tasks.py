@@ -1,59 +1,138 @@
-"""Who owns a task: every task belongs to a scope that ends it.
+"""Who owns a task: every task belongs to a scope that ends it, and that says what its failure is.
 
-Rules: a scope's tasks end when the scope is closed; a task that fails is logged with its name and
-told to ``on_failure`` (or, without one, stays visible in ``failures``); ``CancelledError`` is
-never swallowed.
+Rules: a scope's tasks end when the scope is closed. A task that fails is told to the loop's
+exception handler, which logs it, and to the scope's failure policy, which its maker must give: a
+watch that died behind one line of the log is a defect. ``CancelledError`` is never swallowed.
+
+A failure is a defect of this program: what can go wrong in the world is handled inside the task.
+The policies, one of
+
+* ``ends_role``: what the task did must go on, and nobody can start it again. The role ends;
+* ``fails``: its owner can do without it, or begin anew: a log is closed and opened again, a
+  connection ends;
+* ``awaited``: somebody awaits the task's result, and so has its error;
+* ``ignored``: nothing is lost by it, for a reason that is given.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import structlog
 
+from magnetar.model.errors import DefectError, MagnetarError
+
 log = structlog.get_logger(__name__)
+
+FailurePolicy: TypeAlias = Callable[[str, BaseException], None]
+"""Called with the name of a task and what it failed with, on the loop, once. Raises nothing."""
+
+
+def ends_role(fail: Callable[[MagnetarError], None]) -> FailurePolicy:
+    """The role ends; ``fail`` is its ``Fate``'s."""
+
+    def policy(task: str, error: BaseException) -> None:
+        fail(defect(task, error))
+
+    return policy
+
+
+def fails(owner: FailurePolicy) -> FailurePolicy:
+    """The owner of the task fails, as ``owner`` does it."""
+    return owner
+
+
+def awaited(by: str) -> FailurePolicy:
+    """``by`` awaits the task's result. An error that is never asked for is one of asyncio's log."""
+    assert by, "say who awaits the task"
+    return _told_by_result
+
+
+def _told_by_result(task: str, error: BaseException) -> None:
+    """Whoever awaits the task is told by its result."""
+
+
+def ignored(because: str, count: Callable[[], None]) -> FailurePolicy:
+    """Nothing is lost when the task fails, ``because``; ``count`` makes it seen in a metric."""
+    assert because, "say why nothing is lost"
+
+    def policy(task: str, error: BaseException) -> None:
+        count()
+        log.warning("the failure is passed over", task=task, because=because)
+
+    return policy
+
+
+def defect(task: str, error: BaseException) -> DefectError:
+    """The error of a task that failed, for people."""
+    return DefectError(
+        f"{task} has failed, by a defect ({error!r}); start it again, and report this with its log"
+    )
+
+
+@dataclass(slots=True)
+class _Tasks:
+    running: dict[asyncio.Task[Any], None] = field(default_factory=dict)  # in order of creation
+    closed: bool = False
 
 
 class TaskScope:
     """A set of tasks that live no longer than their owner."""
 
-    def __init__(
-        self, name: str, on_failure: Callable[[str, BaseException], None] | None = None
-    ) -> None:
+    def __init__(self, name: str, policy: FailurePolicy) -> None:
         self.name = name
-        self._on_failure = on_failure
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # a dict keeps the order of creation
-        self._closed = False
+        self._policy = policy
+        self._tasks = _Tasks()
 
-    def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start ``coro`` as a task of this scope. The scope must be open."""
-        assert not self._closed, f"scope {self.name} is closed"
+    def part(self, name: str, policy: FailurePolicy) -> TaskScope:
+        """A scope whose tasks are also of this one, which ends them, with a policy of its own.
+        Only this one may be closed."""
+        part = TaskScope(name, policy)
+        part._tasks = self._tasks
+        return part
+
+    def spawn(
+        self, coro: Coroutine[Any, Any, Any], name: str, policy: FailurePolicy | None = None
+    ) -> asyncio.Task[Any]:
+        """Start ``coro`` as a task of this scope, which must be open; ``policy`` in place of the
+        scope's."""
+        assert not self._tasks.closed, f"scope {self.name} is closed"
         task = asyncio.get_running_loop().create_task(coro, name=f"{self.name}/{name}")
-        self._tasks[task] = None
-        task.add_done_callback(self._done)
+        self._tasks.running[task] = None
+        task.add_done_callback(self._done if policy is None else self._done_by(policy))
         return task
 
+    def _done_by(self, policy: FailurePolicy) -> Callable[[asyncio.Task[Any]], None]:
+        return lambda task: self._ended(task, policy)
+
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
+        self._ended(task, self._policy)
+
+    def _ended(self, task: asyncio.Task[Any], policy: FailurePolicy) -> None:
+        self._tasks.running.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()
         if error is None:
             return
-        log.error("task failed", task=task.get_name(), error=repr(error), exc_info=error)
-        if self._on_failure is not None:
-            self._on_failure(task.get_name(), error)
+        if policy is not _told_by_result:
+            # Told as the loop tells of a callback that raised: a process logs it with its trace,
+            # the simulator gives up the run, whatever the policy makes good.
+            context = {"message": f"{task.get_name()} has failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+        policy(task.get_name(), error)
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._tasks.running)
 
     async def close(self) -> None:
         """Cancel what still runs and wait until all of it has ended. Idempotent."""
-        self._closed = True
+        self._tasks.closed = True
         current = asyncio.current_task()
-        pending = [task for task in self._tasks if task is not current]
+        pending = [task for task in self._tasks.running if task is not current]
         for task in pending:
             task.cancel()
         for task in pending:

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.reading.reader import LedgerReader
@@ -156,7 +156,7 @@ class TailingReader(LedgerReader):
         """One round of long polls; True when there is news: a higher LAC, or a change of the
         metadata, or all is as it was for ``poll_s``. Bookies go on with a poll that nobody waits
         for any more, so none is asked to take longer than the caller."""
-        scope = TaskScope(f"tail-of-{self.ledger_id}")
+        scope = TaskScope(f"tail-of-{self.ledger_id}", awaited(by="TailingReader._poll"))
         before, began_s = self.last_add_confirmed, asyncio.get_running_loop().time()
         try:
             changed = scope.spawn(self._look(), "metadata")
@@ -167,6 +167,8 @@ class TailingReader(LedgerReader):
             while polls and not changed.done() and self.last_add_confirmed == before:
                 done, _ = await asyncio.wait({changed, *polls}, return_when=asyncio.FIRST_COMPLETED)
                 polls -= done
+                for each in done:
+                    each.result()  # a defect is no bookie that does not answer
             if changed.done() and (error := changed.result()) is not None:
                 raise error
             if changed.done() or self.last_add_confirmed > before:

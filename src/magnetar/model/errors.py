@@ -17,6 +17,10 @@ class ConfigError(MagnetarError):
     """A setting, file or flag cannot be used; names the setting and what would be accepted."""
 
 
+class DefectError(MagnetarError):
+    """A part of this program failed by a fault of its own; says which and how."""
+
+
 class StartError(MagnetarError):
     """A process cannot start here: a port or a directory is taken, or a part that it needs is
     not there; says which, and what to do."""

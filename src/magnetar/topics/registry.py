@@ -16,7 +16,7 @@ from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import check_owned
 from magnetar.cluster.topic_name import TopicName, topic_of_log
 from magnetar.config import BrokerConfig
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.log.seam import LogStore, WritableLog
 from magnetar.model.errors import (
     MagnetarError,
@@ -152,7 +152,7 @@ class Topics:
         loading = self._loading.get(name)
         if loading is None:
             self._check_load(name)
-            loading = self._scope.spawn(self._open_log(name), f"load {name}")
+            loading = self._scope.spawn(self._open_log(name), f"load {name}", awaited(by="_load"))
             self._loading[name] = loading
             loading.add_done_callback(lambda _: self._loading.pop(name, None))
         return await asyncio.shield(loading)

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from magnetar.cluster.topic_name import TopicName
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.seam import AppendDone, Cursor, WritableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -85,7 +85,7 @@ class Topic:
         self.bytes_in = 0
         self._limits = limits
         self._producers_max = producers_max
-        self._scope = scope
+        self._scope = scope.part(f"topic {name}", fails(self._task_failed))
         self._traffic = traffic
         self._format = entry_format
         self._on_closed = on_closed
@@ -337,6 +337,11 @@ class Topic:
             await producer.wait_drained()
 
     # -- the end ------------------------------------------------------------------------------
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        """Reading for a subscription, or answering acknowledgements, has ended: clients come back
+        to a topic that is loaded anew."""
+        self.fail(defect(task, error))
 
     def fail(self, error: MagnetarError) -> None:
         """The log is lost to us: everybody is sent away, and the topic can be loaded again."""

@@ -14,7 +14,7 @@ from magnetar.bookie.serving.lac_watch import LacWatch
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.bookie.serving.session import BookieSession, SessionLimits
 from magnetar.env.connections import Connections
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.entry import LacReply
 from magnetar.wire.bookie import v3
 from magnetar.wire.bookie.messages import Read
@@ -79,7 +79,7 @@ def receive(session: BookieSession, data: bytes) -> None:
 
 def test_answers_to_long_polls_wait_for_a_peer_that_does_not_read() -> None:
     async def scenario() -> None:
-        scope = TaskScope("test")
+        scope = TaskScope("test", awaited(by="the test"))
         limits = SessionLimits(unsent_bytes_max=4 << 20)
         session = BookieSession(
             cast(BookieCore, Core()),

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST
@@ -100,7 +100,7 @@ Scenario: TypeAlias = Callable[[Site], Awaitable[None]]
 
 def run(scenario: Scenario, entries: int = 6) -> None:
     async def main() -> None:
-        scope = TaskScope("test")
+        scope = TaskScope("test", awaited(by="the test"))
         await scenario(Site(scope, entries))
         await scope.close()
 

@@ -21,7 +21,7 @@ from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.ledgers.parking import Parking
 from magnetar.bookie.space.upkeep import Upkeep
 from magnetar.config import BookieConfig
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, fails
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError
 
@@ -48,7 +48,7 @@ class Flusher:
         self._config = config
         self._metrics = metrics
         self._wanted = [asyncio.Event() for _ in table.storages]
-        self._tasks = TaskScope("bookie", upkeep.flushes_ended)
+        self._tasks = TaskScope("bookie", fails(upkeep.task_ended))
         self._stopped = False
 
     def start(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -10,7 +11,8 @@ from magnetar.bookie.core import BookieCore
 from magnetar.bookie.serving.lac_watch import LacWatch
 from magnetar.bookie.serving.session import BookieSession, SessionLimits
 from magnetar.env.connections import Connections
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, defect, fails
+from magnetar.model.errors import MagnetarError
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +25,8 @@ class BookieServer:
 
     ``host`` and ``port`` (0: a free one) are where to listen. Past ``connections_max``
     connections, new ones are closed at once. ``connections``: what they share with others of the
-    process; their own by default.
+    process; their own by default. ``failed`` is told when the server cannot go on; it
+    ends itself then.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class BookieServer:
         limits: SessionLimits | None = None,
         connections_max: int = CONNECTIONS_MAX,
         connections: Connections | None = None,
+        failed: Callable[[MagnetarError], None] | None = None,
     ) -> None:
         self._core = core
         self._host = host
@@ -41,9 +45,10 @@ class BookieServer:
         self._limits = limits or SessionLimits()
         self._connections_max = connections_max
         self._connections = connections or Connections()
+        self._failed = failed
         self._watch = LacWatch()
         self._sessions: dict[BookieSession, None] = {}
-        self._scope = TaskScope(f"bookie server {host}:{port}")
+        self._scope = TaskScope(f"bookie server {host}:{port}", fails(self._task_failed))
         self._server: asyncio.Server | None = None
         self._closed = False
 
@@ -92,6 +97,13 @@ class BookieServer:
     def _ended(self, session: BookieSession) -> None:
         self._sessions.pop(session, None)
 
+    def _stop(self) -> None:
+        self._closed = True
+        if self._server is not None:
+            self._server.close()
+        for session in tuple(self._sessions):
+            session.close()
+
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -100,11 +112,13 @@ class BookieServer:
             for session in tuple(self._sessions):
                 session.check_frame_deadline(now_s)
 
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        """Without deadlines a peer could hold what it likes: nobody is served any more."""
+        self._stop()
+        if self._failed is not None:
+            self._failed(defect(task, error))
+
     async def close(self) -> None:
         """Stop listening, end every connection (answers already made leave first). Idempotent."""
-        self._closed = True
-        if self._server is not None:
-            self._server.close()
-        for session in tuple(self._sessions):
-            session.close()
+        self._stop()
         await self._scope.close()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -31,7 +31,7 @@ from magnetar.bookie.serving.answers import Answers, Buffer, V2Answers, V3Answer
 from magnetar.bookie.serving.lac_watch import LacWatch
 from magnetar.env.connections import Connections
 from magnetar.env.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, fails
 from magnetar.model.errors import (
     MagnetarError,
     NoEntryError,
@@ -265,26 +265,29 @@ class BookieSession(FramedConnection):
             self._queue.append((request, self._answers))
         if self._workers < min(len(self._queue), self._limits.workers_max):
             self._workers += 1
-            self._scope.spawn(self._work(), f"worker of {self.peer}")
+            self._spawn(self._work(), "worker")
 
     def _refuse(self, request: Queued, reason: str) -> None:
         error = TooManyRequestsError(f"{reason}; try again later")
         self.write(self._answers.failed(request, error))
 
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        self._scope.spawn(work, f"{name} of {self.peer}", fails(self._task_failed))
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        """The peer must not wait for an answer that will not come."""
+        self.abort()
+
     async def _work(self) -> None:
-        """Serve the queue until it is empty. A failure that is no answer ends the connection."""
-        finished = False
+        """Serve the queue until it is empty."""
         try:
             while self._queue and not self.closed:
                 if self._congested:
                     await self._let_leave()
                     continue
                 await self._serve(*self._queue.popleft())
-            finished = True
         finally:
             self._workers -= 1
-            if not finished and not self.closed:
-                self.abort()
 
     async def _let_leave(self) -> None:
         """This turn's answers, and then what the peer has not taken yet."""
@@ -374,7 +377,7 @@ class BookieSession(FramedConnection):
             self._refuse(request, f"{self._long_polls} long polls wait on this connection")
             return
         self._long_polls += 1
-        self._scope.spawn(self._long_poll(request, self._answers), f"long poll of {self.peer}")
+        self._spawn(self._long_poll(request, self._answers), "long poll")
 
     async def _long_poll(self, request: Read, answers: Answers) -> None:
         try:

@@ -6,8 +6,8 @@ Owns the answer to "may entries be taken?" (``refusal``), which every add asks:
 * by health: a journal that cannot write, or a ledger directory whose flushes fail again and again
   for another reason than a full disk, is marked failed. Ledgers are placed by their id, so the
   whole bookie turns read-only; what the failed directory still gives is served, and its flushes
-  are tried on: memory and journal hold what it lacks. If flushes have ended (a defect), nothing is
-  taken any more.
+  are tried on: memory and journal hold what it lacks. If one of the tasks that look after the
+  disks has ended (a defect), nothing is taken any more, and the bookie's role ends.
 
 Nothing else here needs a restart: the space is looked at every ``disk_check_interval_ms``, and a
 directory is sound again when a flush succeeds.
@@ -33,9 +33,9 @@ from magnetar.bookie.storage.compaction_plan import Schedule
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk, Lane
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.metrics import Metrics
-from magnetar.model.errors import BookieIOError
+from magnetar.model.errors import BookieIOError, MagnetarError
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ RESERVE_PAUSE_S = 0.01
 
 class Upkeep:
     """``changed`` is called on the loop when what ``refusal`` says may have changed; ``clock``
-    gives seconds and never goes back."""
+    gives seconds and never goes back; ``failed``: the bookie must not go on."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Upkeep:
         metrics: Metrics,
         changed: Callable[[], None],
         clock: Callable[[], float],
+        failed: Callable[[MagnetarError], None],
     ) -> None:
         self.level = Level.WRITABLE
         self._storages = storages
@@ -67,13 +68,14 @@ class Upkeep:
         for journal in journals:
             journal.state_changed = changed
         self._clock = clock
+        self._failed_by_defect = failed
         self._rules = SpaceRules(
             config.disk_warn_percent / 100,
             config.disk_full_percent / 100,
             min(config.disk_low_water_percent, config.disk_full_percent) / 100,
             2 * config.write_cache_bytes + 2 * config.journal.file_bytes,
         )
-        self._tasks = TaskScope("upkeep")
+        self._tasks = TaskScope("upkeep", fails(self.task_ended))
         self._lanes: list[Lane] = []
         self._reserves: list[Reserve] = []
         self._flush_failures: dict[int, int] = {}
@@ -201,11 +203,14 @@ class Upkeep:
             log.warning("ledger directory works again", path=str(self._storages[index].path))
             self._health_changed()
 
-    def flushes_ended(self, task: str, error: BaseException) -> None:
-        """The flushes of a directory have ended, by a defect: nothing is taken any more that only
-        they can make room for."""
-        self._ended = f"{task} has ended ({error!r}); restart the bookie, and report this"
+    def task_ended(self, task: str, error: BaseException) -> None:
+        """The flushes of a directory, the watch of the disks, compaction or a reserve have ended,
+        by a defect. Nothing is taken any more, lest it fills what nobody looks after, and the
+        bookie is to end: what it has acknowledged is in the journal."""
+        failure = defect(task, error)
+        self._ended = str(failure)
         self._health_changed()
+        self._failed_by_defect(failure)
 
     def _health_changed(self) -> None:
         self._metrics.bookie_failed_directories.set(len(self._failed))

@@ -194,7 +194,12 @@ class Channel:
         if wire.closed:
             self.broken(wire, None)
 
-    def _connect_failed(self, error: Exception) -> None:
+    def task_failed(self, error: BaseException) -> None:
+        """A task of this connection's has ended by a defect: who waits for it must not wait on."""
+        if self._wire is None and not self._closed:
+            self._connect_failed(error)
+
+    def _connect_failed(self, error: BaseException) -> None:
         options = self.options
         self._backoff_s = min(
             options.backoff_max_s, max(options.backoff_min_s, self._backoff_s * 2)

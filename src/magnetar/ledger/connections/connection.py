@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 
 from magnetar.env.connections import Connections
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, fails
 from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
 from magnetar.ledger.connections.add_frames import AddFrames
 from magnetar.ledger.connections.channel import Address, Channel, ConnectionOptions, Resolve
@@ -60,7 +60,7 @@ class BookieConnection:
         options = options or ConnectionOptions()
         connections = connections or Connections()
         self.bookie_id = bookie_id
-        self._scope = TaskScope(f"bookie connection {bookie_id}")
+        self._scope = TaskScope(f"bookie connection {bookie_id}", fails(self._task_failed))
         self._v2 = V2Channel(
             bookie_id, resolve, options, connections, self._scope, frames or AddFrames()
         )
@@ -225,6 +225,10 @@ class BookieConnection:
         """(total bytes, free bytes) of the bookie's ledger disks."""
         answer = await self._v3.call(v3.encode_get_info, "bookie info")
         return answer.total_bytes, answer.free_bytes
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        for channel in (self._v2, self._v3):
+            channel.task_failed(error)
 
     async def close(self) -> None:
         channels: tuple[Channel, ...] = (self._v2, self._v3)

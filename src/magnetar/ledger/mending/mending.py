@@ -31,7 +31,7 @@ from typing import Protocol
 import structlog
 
 from magnetar.config import LedgerConfig
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited, fails
 from magnetar.ledger.bookies import AddFlag, BookiePool
 from magnetar.ledger.mending.missing_entries import MissingEntries
 from magnetar.ledger.reading.read_order import ReadPolicy
@@ -77,7 +77,7 @@ class Mender:
         self._config = config
         self._policy = policy
         self._missing = MissingEntries()
-        self._scope = TaskScope("mending")
+        self._scope = TaskScope("mending", fails(self._task_failed))
         self._running = False
         self._closed = False
         self._timers: dict[asyncio.TimerHandle, Callable[[], None]] = {}
@@ -106,9 +106,18 @@ class Mender:
             log.warning(
                 "too much is missing; the oldest record of it is dropped", dropped=dropped + 1
             )
-        if not self._running:
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._running and not self._closed:
             self._running = True
             self._scope.spawn(self._run(), "missing entries")
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        """What is missing is still known: mend on, later, lest a defect that lasts fills the
+        log."""
+        self._running = False
+        self.look_later(BACKOFF_S_MAX, self._begin)
 
     def look_later(self, delay_s: float, look: Callable[[], None]) -> None:
         """Call ``look`` after ``delay_s``, unless this is closed before: a bookie that is only
@@ -242,7 +251,7 @@ class Mender:
             except MagnetarError as error:
                 return error
 
-        return self._scope.spawn(read(), "a piece")
+        return self._scope.spawn(read(), "a piece", awaited(by="_mend_range"))
 
     async def _add(
         self,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.ledger.reading.read_order import ReadPolicy
 from magnetar.ledger.replies import Refusal
 from magnetar.model.errors import NoEntryError, NoLedgerError
@@ -45,7 +45,7 @@ class _Race(Generic[T]):
         ask: Callable[[BookieId], Awaitable[T | Refusal]],
         policy: ReadPolicy,
     ) -> None:
-        self.scope = TaskScope("read")
+        self.scope = TaskScope("read", awaited(by="first_answer"))
         self._left = list(replicas)
         self._ask = ask
         self._policy = policy

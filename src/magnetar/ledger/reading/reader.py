@@ -21,7 +21,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from magnetar.config import LedgerConfig
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.reading.hedged_read import first_answer
 from magnetar.ledger.reading.read_order import ReadPolicy
@@ -149,7 +149,7 @@ class LedgerReader:
         if len(runs) == 1:
             return await self._read_run(fragment, runs[0], max_bytes)
         at_once = PIPELINED_RUNS if self._everywhere(fragment) else STRIPED_RUNS
-        scope = TaskScope(f"read-of-{self.ledger_id}")
+        scope = TaskScope(f"read-of-{self.ledger_id}", awaited(by="LedgerReader._joined"))
         try:
             return await self._joined(fragment, runs, at_once, max_bytes, scope)
         finally:

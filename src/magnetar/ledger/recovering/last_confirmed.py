@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.ledger.bookies import BookiePool, LacReply, ReadFlag
 from magnetar.ledger.recovering.recovery_plan import LacCoverage
 from magnetar.ledger.replies import Refusal, reply
@@ -54,14 +54,16 @@ class _Asking:
 
     async def run(self) -> LastConfirmed:
         fragment = self._metadata.fragments[-1]
-        scope = TaskScope(f"lac-of-{self._metadata.ledger_id}")
+        scope = TaskScope(f"lac-of-{self._metadata.ledger_id}", awaited(by="_Asking.run"))
         try:
             waiting = {
                 scope.spawn(self._ask(slot, bookie_id), bookie_id)
                 for slot, bookie_id in enumerate(fragment.bookies)
             }
             while waiting and not self._coverage.covered:
-                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in ended:
+                    each.result()  # a defect is no bookie that does not answer
         finally:
             await scope.close()
         start_after = self._coverage.start_after(fragment.first_entry_id)

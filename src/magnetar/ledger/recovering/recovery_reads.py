@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.ledger.bookies import BookiePool, ReadFlag
 from magnetar.ledger.recovering.recovery_plan import Decision, EntryVote, VotingWindow, runs_of
 from magnetar.ledger.replies import Refusal, reply
@@ -76,7 +76,9 @@ class _WindowReading:
         self._window = window
         self._copies: list[Copy] = []
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._scope = TaskScope(f"recovery-of-{reads.metadata.ledger_id}")
+        self._scope = TaskScope(
+            f"recovery-of-{reads.metadata.ledger_id}", awaited(by="_WindowReading.run")
+        )
 
     async def run(self) -> list[Copy]:
         waiting: set[asyncio.Future[None]] = {self._finished, *self._readers()}

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.replies import Refusal, listing, reply
 from magnetar.ledger.writing.quorum_write import QuorumWrite
@@ -93,14 +93,16 @@ class DeferredSync:
     async def _barriers(self, target: int) -> list[Refusal]:
         """Ask every bookie at once, until ``target`` is durable."""
         refusals: list[Refusal] = []
-        scope = TaskScope(f"force-of-{self._ledger_id}")
+        scope = TaskScope(f"force-of-{self._ledger_id}", awaited(by="DeferredSync._barriers"))
         try:
             waiting = {
                 scope.spawn(self._barrier(slot, self._taken.mark(slot), refusals), f"slot-{slot}")
                 for slot in range(len(self._clients))
             }
             while waiting and self._durable.last_add_confirmed < target:
-                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in ended:
+                    each.result()  # a defect is no bookie that does not answer
         finally:
             await scope.close()
         return refusals

@@ -32,7 +32,7 @@ from typing import TypeAlias
 
 import structlog
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, fails
 from magnetar.ledger.bookies import AddFlag, BookieClient
 from magnetar.ledger.catalog.stored_ledger import StoredLedger
 from magnetar.ledger.context import LedgerContext
@@ -174,7 +174,7 @@ class LedgerWriter:
         self._trouble_since_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._scope = TaskScope(f"ledger-{metadata.ledger_id}", self._task_failed)
+        self._scope = TaskScope(f"ledger-{metadata.ledger_id}", fails(self._task_failed))
         size = metadata.ensemble_size
         self._machine = QuorumWrite(size, metadata.write_quorum, metadata.ack_quorum, first_lac)
         self._uniform = size == metadata.write_quorum

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.managed.appender import Appender, AppenderEvents
 from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain_store import ChainStore
@@ -66,7 +66,7 @@ class ManagedLog:
         self._context = context
         self._store = store
         self._chain = store.chain
-        self._scope = TaskScope(f"log/{name}")
+        self._scope = TaskScope(f"log/{name}", fails(self._task_failed))
         self._tail = context.tail_cache.tail()
         self._watch = ReadableWatch()
         events = AppenderEvents(self._watch.grew, self._on_lost, self._on_rolled)
@@ -113,6 +113,12 @@ class ManagedLog:
         self.lost = error
         self._appender.lose(error)
         self._tell_lost(error)
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        """What it did for the log is not done any more (a ledger to append to, cursors that are
+        stored): the log ends as if it were taken from us, and whoever opens it again recovers
+        it."""
+        self._on_lost(LogFencedError(f"log {self.name} ends: {defect(task, error)}"))
 
     def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
         self._lost_watchers.append(lost)

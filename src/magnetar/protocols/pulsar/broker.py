@@ -20,10 +20,10 @@ from magnetar.config import BrokerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.listening import advertised_host
 from magnetar.env.metadata import MetadataStore
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.seam import LogStats, LogStore
 from magnetar.metrics import Metrics
-from magnetar.model.errors import TopicNotFoundError
+from magnetar.model.errors import MagnetarError, TopicNotFoundError
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.liveness import Sweeper
@@ -43,8 +43,9 @@ class Broker:
     """One broker. Topic names are strings here, full or short (see ``topic_name``).
 
     ``clock``: seconds since 1970. ``connections``: what clients' connections share with others of
-    the process; their own by default. Neither the log store nor the metadata store is closed with
-    the broker: who made them does that.
+    the process; their own by default. ``failed`` is told when the broker cannot go on; it takes no
+    requests then. Neither the log store nor the metadata store is closed with the broker: who made
+    them does that.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class Broker:
         clock: Callable[[], float] = time.time,
         cluster: str = "standalone",
         connections: Connections | None = None,
+        failed: Callable[[MagnetarError], None] | None = None,
     ) -> None:
         self.cluster = cluster
         self._config = config
-        self._scope = TaskScope("broker")
+        self._failed = failed
+        self._scope = TaskScope("broker", fails(self._task_failed))
         self._control = ControlPlane.over(topic_metadata, cluster)
         self._traffic = Traffic()
         self._topics = Topics(
@@ -121,6 +124,11 @@ class Broker:
             session.close()
         self._control.close()
         self._server = None
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        self._services.closing = True
+        if self._failed is not None:
+            self._failed(defect(task, error))
 
     def fold_metrics(self) -> None:
         """Bring the metrics up to date; before they are read."""

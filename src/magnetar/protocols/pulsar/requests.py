@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Final, Protocol, TypeAlias
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, fails
 from magnetar.wire.pulsar.commands import COMMAND_NAMES
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
@@ -66,7 +66,7 @@ class Requests:
 
     def _spawn(self, request: Coroutine[None, None, None], name: str) -> None:
         self._counted(1)
-        task = self._scope.spawn(request, f"{self._client.peer} {name}")
+        task = self._scope.spawn(request, f"{self._client.peer} {name}", fails(self._task_failed))
         task.add_done_callback(self._ended)
 
     async def _run_lane(
@@ -83,10 +83,12 @@ class Requests:
             self._counted(-len(waiting))
             del self._lanes[lane]
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, _task: asyncio.Task[None]) -> None:
         self._counted(-1)
-        if not task.cancelled() and task.exception() is not None:
-            self._client.close()
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        """The client must not wait for an answer that will not come."""
+        self._client.close()
 
     def _counted(self, change: int) -> None:
         self._count += change

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.protocols.pulsar.requests import REQUESTS_MAX, SIDE_BY_SIDE, Requests
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
@@ -57,7 +57,7 @@ async def settled() -> None:
 
 def run(scenario: Callable[[Client, Requests], Awaitable[None]]) -> None:
     async def main() -> None:
-        client, scope = Client(), TaskScope("test")
+        client, scope = Client(), TaskScope("test", awaited(by="the test"))
         await scenario(client, Requests(scope, client))
         await scope.close()
 

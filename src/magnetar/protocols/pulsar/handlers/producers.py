@@ -6,6 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.tasks import fails
 from magnetar.model.errors import (
     MagnetarError,
     NotAllowedError,
@@ -127,7 +128,12 @@ def _queue(admission: Admission) -> None:
     topic.waiting.append((producer, turn))
     session.producers[producer.producer_id] = producer
     _tell_success(session, producer, request, topic.epoch, ready=False)
-    session.services.scope.spawn(_wait_turn(admission, turn), f"wait {producer.name}")
+
+    def failed(task: str, error: BaseException) -> None:
+        session.close()  # its client must not wait for a turn that will not come
+
+    name = f"wait {producer.name}"
+    session.services.scope.spawn(_wait_turn(admission, turn), name, fails(failed))
 
 
 async def _wait_turn(admission: Admission, turn: asyncio.Future[None]) -> None:

@@ -1,0 +1,100 @@
+"""What a task's failure is, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.env.tasks import TaskScope, awaited, ends_role, fails, ignored
+from magnetar.model.errors import DefectError, MagnetarError
+
+
+class Loop:
+    """Notes what the loop's exception handler is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(self._handle)
+
+    def _handle(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.told.append(context["message"])
+
+
+async def broken() -> None:
+    raise KeyError("planted")
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+
+
+def test_a_role_ends_with_an_error_that_names_the_task() -> None:
+    async def main() -> None:
+        loop, errors = Loop(), list[MagnetarError]()
+        scope = TaskScope("disks", ends_role(errors.append))
+        await ended(scope.spawn(broken(), "watch"))
+        (error,) = errors
+        assert isinstance(error, DefectError)
+        assert "disks/watch" in str(error)
+        assert "planted" in str(error)
+        assert loop.told == ["disks/watch has failed"]
+        assert len(scope) == 0
+
+    asyncio.run(main())
+
+
+def test_an_owner_is_told_and_a_task_may_have_another() -> None:
+    async def main() -> None:
+        Loop()
+        owner, other = list[str](), list[str]()
+        scope = TaskScope("s", fails(lambda task, error: owner.append(task)))
+        await ended(scope.spawn(broken(), "one"))
+        await ended(scope.spawn(broken(), "two", fails(lambda task, error: other.append(task))))
+        part = scope.part("part", fails(lambda task, error: other.append(task)))
+        await ended(part.spawn(broken(), "three"))
+        assert (owner, other) == (["s/one"], ["s/two", "part/three"])
+
+    asyncio.run(main())
+
+
+def test_whoever_awaits_a_task_has_its_error_and_nobody_else() -> None:
+    async def main() -> None:
+        loop = Loop()
+        scope = TaskScope("s", awaited(by="this test"))
+        task = scope.spawn(broken(), "one")
+        with pytest.raises(KeyError):
+            await task
+        await asyncio.sleep(0)
+        assert loop.told == []
+
+    asyncio.run(main())
+
+
+def test_what_is_passed_over_is_counted_and_said() -> None:
+    async def main() -> None:
+        loop, counted = Loop(), list[int]()
+        scope = TaskScope("s", ignored("it is tried again", lambda: counted.append(1)))
+        await ended(scope.spawn(broken(), "one"))
+        assert (counted, loop.told) == ([1], ["s/one has failed"])
+
+    asyncio.run(main())
+
+
+def test_a_scope_ends_its_tasks_and_those_of_its_parts() -> None:
+    async def main() -> None:
+        failed = list[str]()
+        scope = TaskScope("s", fails(lambda task, error: failed.append(task)))
+        part = scope.part("part", fails(lambda task, error: failed.append(task)))
+        tasks = [scope.spawn(asyncio.sleep(100), "a"), part.spawn(asyncio.sleep(100), "b")]
+        await scope.close()
+        assert all(task.cancelled() for task in tasks)
+        assert failed == []
+        late = broken()
+        with pytest.raises(AssertionError):
+            part.spawn(late, "late")
+        late.close()
+
+    asyncio.run(main())
