@@ -20,8 +20,9 @@ from magnetar.config import LedgerConfig
 from magnetar.log.acknowledgements import AckState
 from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.cursor_format import encode_image
+from magnetar.log.managed.ledgers import LedgerAppendDone
 from magnetar.log.managed.managed_log import ManagedLog
-from magnetar.log.seam import AppendDone, Buffer
+from magnetar.log.seam import Buffer, Run
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST, Position
@@ -72,7 +73,7 @@ def acknowledgements() -> dict[str, float]:
 class FreeWriter(MemoryWriter):
     """Builds nothing, keeps nothing; confirms when told to."""
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> list[bytes]:
+    def append(self, payloads: Sequence[Buffer], done: LedgerAppendDone) -> list[bytes]:
         count = len(payloads)
         self.asked.append((self.last_add_pushed + 1, count, done))
         self.last_add_pushed += count
@@ -83,10 +84,10 @@ class FreeWriter(MemoryWriter):
         for first, count, done in asked:
             done(None, self.ledger_id, first, count)
 
-    asked: list[tuple[int, int, AppendDone]]
+    asked: list[tuple[int, int, LedgerAppendDone]]
 
 
-def ignore(error: MagnetarError | None, ledger_id: int, first: int, count: int) -> None:
+def ignore(error: MagnetarError | None, runs: Sequence[Run]) -> None:
     assert error is None
 
 

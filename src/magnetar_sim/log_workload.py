@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.store import ManagedLogStore
-from magnetar.log.seam import Cursor
+from magnetar.log.seam import Cursor, Run
 from magnetar.model.errors import LogClosedError, MagnetarError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar_sim.cluster import Client, Cluster
@@ -131,9 +131,11 @@ class LogJob:
     ) -> None:
         left = list(payloads)
 
-        def done(error: MagnetarError | None, ledger_id: int, first: int, count: int) -> None:
-            if error is not None:
-                return
+        def done(_error: MagnetarError | None, runs: Sequence[Run]) -> None:
+            for run in runs:
+                confirmed(*run)
+
+        def confirmed(ledger_id: int, first: int, count: int) -> None:
             for entry_id in range(first, first + count):
                 position = Position(ledger_id, entry_id)
                 self.history.confirmed[position] = left.pop(0)
@@ -218,9 +220,9 @@ async def append_until_confirmed(log: ManagedLog, payload: bytes, history: LogHi
     """Append once; when that fails the log has to take the next one."""
     future: asyncio.Future[MagnetarError | None] = asyncio.get_running_loop().create_future()
 
-    def done(error: MagnetarError | None, ledger_id: int, first: int, count: int) -> None:
-        if error is None:
-            history.confirmed[Position(ledger_id, first)] = payload
+    def done(error: MagnetarError | None, runs: Sequence[Run]) -> None:
+        for run in runs:
+            history.confirmed[Position(run.ledger_id, run.first_entry_id)] = payload
         future.set_result(error)
 
     log.append([payload], done)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from magnetar.log.seam import AppendDone, Buffer, Cursors, LogStats, Positions
+from magnetar.log.seam import AppendDone, Buffer, Cursors, LogStats, Positions, Run
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import CursorNotFoundError, LogClosedError, LogFencedError, MagnetarError
@@ -223,7 +223,7 @@ class MemoryLog:
         for datas, done in pending:
             error = LogClosedError(f"log {self.name} is closed") if self.closed else self.failing
             if error is not None:
-                done(error, -1, -1, len(datas))
+                done(error, ())
             else:
                 self._confirm(datas, done)
 
@@ -235,10 +235,12 @@ class MemoryLog:
         ]
         self._watch.grew()
         stop = len(self._entries)
+        runs: list[Run] = []
         while start < stop:
-            run = min(stop, (start // size + 1) * size)
-            done(None, 1 + start // size, start % size, run - start)
-            start = run
+            end = min(stop, (start // size + 1) * size)
+            runs.append(Run(1 + start // size, start % size, end - start))
+            start = end
+        done(None, runs)
 
     @property
     def pending_bytes(self) -> int:

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogFencedError, MagnetarError
@@ -42,13 +42,22 @@ from magnetar.model.ids import EARLIEST, Position
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-AppendDone: TypeAlias = Callable[[MagnetarError | None, int, int, int], None]
-"""``done(error, ledger_id, first_entry_id, count)``: the ``count`` payloads of one ``append``,
-or a leading part of what is still open of it, are confirmed under consecutive ids; the calls for
-one append cover its payloads in order, exactly once. With ``error`` set the rest of the append
-failed (ids are -1) and may or may not be in the log. Called on the loop, never from inside
-``append``. A log goes on after an error: whoever has more under way behind a failed append must
-refuse it until the failed one was sent again, or the order is lost."""
+
+class Run(NamedTuple):
+    """Where consecutive payloads of an append lie: ``entries`` ids from ``first_entry_id`` on."""
+
+    ledger_id: int
+    first_entry_id: int
+    entries: int
+
+
+AppendDone: TypeAlias = Callable[[MagnetarError | None, Sequence[Run]], None]
+"""``done(error, runs)``, once per ``append``: ``runs`` say where its payloads lie, in order; one
+run, or several where the log changed ledgers in the middle. With ``error`` set the append failed:
+``runs`` cover the leading payloads that are confirmed all the same, and the rest may or may not be
+in the log. Called on the loop, never from inside ``append``. A log goes on after an error: whoever
+has more under way behind a failed append must refuse it until the failed one was sent again, or
+the order is lost."""
 
 
 @dataclass(frozen=True, slots=True)

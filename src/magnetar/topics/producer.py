@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from magnetar.cluster.topic_name import TopicName
-from magnetar.log.seam import AppendDone
+from magnetar.log.seam import AppendDone, Run
 from magnetar.model.errors import MagnetarError
 from magnetar.topics.access import AccessMode
 from magnetar.topics.resend import ResendWindow
@@ -93,41 +93,34 @@ class Destination(Protocol):
 
 
 class Publish:
-    """Payloads that went down with one ``append``, or one send that is refused (``refusal``)."""
+    """Payloads that went down with one ``append``."""
 
-    __slots__ = ("answered", "byte_count", "final", "producer", "refusal", "sequences")
+    __slots__ = ("byte_count", "producer", "sequences")
 
-    def __init__(
-        self,
-        producer: Producer,
-        sequences: list[Sequences],
-        byte_count: int,
-        refusal: MagnetarError | None = None,
-        final: bool = False,
-    ) -> None:
+    def __init__(self, producer: Producer, sequences: list[Sequences], byte_count: int) -> None:
         self.producer = producer
-        self.final = final
         self.sequences = sequences
         self.byte_count = byte_count
-        self.refusal = refusal
-        self.answered = 0
 
-    def done(
-        self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, count: int
-    ) -> None:
-        """The log's answer for the next ``count`` payloads (``log.seam.AppendDone``)."""
-        start = self.answered
-        self.answered = stop = start + count
+    def done(self, error: MagnetarError | None, runs: Sequence[Run]) -> None:
+        """The log's answer (``log.seam.AppendDone``)."""
         producer = self.producer
-        if error is not None:
-            producer.append_failed(self, error)
-            return
         if not producer.gone:
-            sends = self.sequences
-            if count < len(sends):
-                sends = sends[start:stop]
-            producer.client.stored(sends, ledger_id, first_entry_id)
-        producer.confirmed(self, count)
+            sends, at = self.sequences, 0
+            for ledger_id, first_entry_id, count in runs:
+                part = sends if count == len(sends) else sends[at : at + count]
+                producer.client.stored(part, ledger_id, first_entry_id)
+                at += count
+        producer.answered(self.byte_count, runs, error)
+
+
+class _Refused(NamedTuple):
+    """A send that is answered with an error, once ``after`` outcomes are there."""
+
+    after: int
+    send: Sequences
+    error: MagnetarError
+    final: bool
 
 
 class Producer:
@@ -163,7 +156,10 @@ class Producer:
         self._payloads: list[memoryview] = []
         self._sequences: list[Sequences] = []
         self._byte_count = 0
-        self._in_flight: deque[Publish] = deque()
+        self._appends = 0
+        self._outcomes = 0
+        """Of those; they come in order, so two counts are all that must be known of them."""
+        self._refused: deque[_Refused] = deque()
         self._drained: asyncio.Future[None] | None = None
 
     def queue(self, sequence_id: int, highest_sequence_id: int, payload: memoryview) -> bool:
@@ -200,7 +196,7 @@ class Producer:
             return 0
         publish = Publish(self, self._sequences, self._byte_count)
         self._payloads, self._sequences, self._byte_count = [], [], 0
-        self._in_flight.append(publish)
+        self._appends += 1
         self.topic.publish(payloads, publish.done)
         return publish.byte_count
 
@@ -215,39 +211,35 @@ class Producer:
         if final:
             self.closed = True
             self.topic.condemn(self, str(error))
-        self._in_flight.append(Publish(self, [send], 0, error, final))
+        self._refused.append(_Refused(self._appends, send, error, final))
         self._release()
 
-    def confirmed(self, publish: Publish, count: int) -> None:
-        """``count`` payloads of ``publish`` are stored and answered."""
-        self.entries_in += count
-        whole = publish.answered == len(publish.sequences)
-        self.topic.entries_confirmed(count, publish.byte_count if whole else 0)
-        if whole:
-            self.bytes_in += publish.byte_count
-            self._ended(publish)
-
-    def _ended(self, publish: Publish) -> None:
-        """``publish``, the oldest in flight, has its outcome."""
-        in_flight = self._in_flight
-        in_flight.popleft()
-        self.client.publish_ended(publish.byte_count)
-        if not in_flight or in_flight[0].refusal is not None:
+    def answered(self, byte_count: int, runs: Sequence[Run], error: MagnetarError | None) -> None:
+        """The oldest append has its outcome."""
+        count = sum(run.entries for run in runs) if len(runs) != 1 else runs[0].entries
+        stored_bytes = byte_count if error is None else 0
+        if count:
+            self.entries_in += count
+            self.bytes_in += stored_bytes
+            self.topic.entries_confirmed(count, stored_bytes)
+        if error is not None:
+            self.closed = True
+        self._outcomes += 1
+        assert self._outcomes <= self._appends, "an append was answered twice"
+        self.client.publish_ended(byte_count)
+        if self._refused or self._outcomes == self._appends:
             self._release()
-
-    def append_failed(self, publish: Publish, error: MagnetarError) -> None:
-        self.closed = True
-        self._ended(publish)
-        self.topic.append_failed(error)
+        if error is not None:
+            self.topic.append_failed(error)
 
     def _release(self) -> None:
         """Tell the refusals whose turn has come; end ``wait_drained`` when all is answered."""
-        in_flight = self._in_flight
-        while in_flight and (refusal := in_flight[0].refusal) is not None:
-            refused = in_flight.popleft()
+        refused = self._refused
+        while refused and refused[0].after <= self._outcomes:
+            refusal = refused.popleft()
             if not self.gone:
-                self.client.refused(refused.sequences[0], refusal, refused.final)
-        if in_flight:
+                self.client.refused(refusal.send, refusal.error, refusal.final)
+        if self.pending:
             return
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
@@ -257,12 +249,12 @@ class Producer:
     @property
     def pending(self) -> bool:
         """Sends of it have no outcome yet."""
-        return bool(self._in_flight)
+        return self._outcomes < self._appends or bool(self._refused)
 
     async def wait_drained(self) -> None:
         """Wait until every send so far has its outcome; takes no more from now on."""
         self.closed = True
-        if self._in_flight:
+        if self.pending:
             if self._drained is None:
                 self._drained = asyncio.get_running_loop().create_future()
             await self._drained

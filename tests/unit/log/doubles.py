@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from magnetar.config import LedgerConfig
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
 from magnetar.log.managed.cursor_store import CursorLimits
+from magnetar.log.managed.ledgers import LedgerAppendDone
 from magnetar.log.managed.store import ManagedLogStore
-from magnetar.log.seam import AppendDone, Buffer
+from magnetar.log.seam import AppendDone, Buffer, Run
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BadVersionError,
@@ -271,10 +272,10 @@ class MemoryWriter:
         self.digest = Layout()
         self._owner = owner
         self._ledger = ledger
-        self._pending: list[tuple[int, list[bytes], AppendDone]] = []
+        self._pending: list[tuple[int, list[bytes], LedgerAppendDone]] = []
         self._ended: MagnetarError | None = None
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> list[bytes]:
+    def append(self, payloads: Sequence[Buffer], done: LedgerAppendDone) -> list[bytes]:
         assert payloads
         loop = asyncio.get_running_loop()
         if self._ended is not None:
@@ -369,7 +370,7 @@ class MemoryReader:
 
 
 class Outcomes:
-    """An ``AppendDone`` that keeps what it is told."""
+    """An ``AppendDone`` that keeps what it is told; ``count`` is of appends."""
 
     def __init__(self) -> None:
         self.positions: list[Position] = []
@@ -380,25 +381,26 @@ class Outcomes:
         self.order: list[tuple[str, int]] = []
 
     def for_append(self, label: str) -> AppendDone:
-        def done(error: MagnetarError | None, ledger_id: int, first: int, count: int) -> None:
-            self.order.append((label, count))
-            self(error, ledger_id, first, count)
+        def done(error: MagnetarError | None, runs: Sequence[Run]) -> None:
+            self.order.append((label, sum(run.entries for run in runs)))
+            self(error, runs)
 
         return done
 
-    def __call__(self, error: MagnetarError | None, ledger_id: int, first: int, count: int) -> None:
-        self.count += count
+    def __call__(self, error: MagnetarError | None, runs: Sequence[Run]) -> None:
+        self.count += 1
         if self.count >= self._wanted:
             self._reached.set()
         if error is not None:
             self.errors.append(error)
-        else:
-            self.positions += [Position(ledger_id, first + i) for i in range(count)]
+        for run in runs:
+            first = run.first_entry_id
+            self.positions += [Position(run.ledger_id, first + i) for i in range(run.entries)]
 
-    async def wait(self, count: int) -> None:
-        self._wanted = count
+    async def wait(self, appends: int) -> None:
+        self._wanted = appends
         self._reached.clear()
-        if self.count < count:
+        if self.count < appends:
             async with asyncio.timeout(20):
                 await self._reached.wait()
-        assert self.count == count
+        assert self.count == appends

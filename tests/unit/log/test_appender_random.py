@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from magnetar.config import LedgerConfig
 from magnetar.log.managed import appender
 from magnetar.log.managed.managed_log import ManagedLog
-from magnetar.log.seam import AppendDone
+from magnetar.log.seam import AppendDone, Run
 from magnetar.model.errors import LedgerError, LogClosedError, LogError, MagnetarError
 from magnetar.model.ids import Position
 from tests.unit.log.doubles import NAME, MemoryLedgers, Process, World
@@ -36,20 +37,18 @@ class Burst:
         self.all_answered.clear()
         self.log.append([number(first + i) for i in range(count)], self._done(first, count))
 
-    def _done(self, expected: int, left: int) -> AppendDone:
-        def done(error: MagnetarError | None, ledger_id: int, first: int, count: int) -> None:
-            nonlocal expected, left
-            assert self.answered == expected, "answered out of order"
-            assert 0 < count <= left
+    def _done(self, first: int, count: int) -> AppendDone:
+        def done(error: MagnetarError | None, runs: Sequence[Run]) -> None:
+            assert self.answered == first, "answered out of order, or twice"
+            stored = [
+                Position(r.ledger_id, r.first_entry_id + i) for r in runs for i in range(r[2])
+            ]
             if error is None:
-                self.confirmed += [
-                    (Position(ledger_id, first + i), expected + i) for i in range(count)
-                ]
+                assert len(stored) == count
             else:
-                assert count == left
+                assert len(stored) < count
                 self.failed.append(error)
-            expected += count
-            left -= count
+            self.confirmed += zip(stored, range(first, first + count), strict=False)
             self.answered += count
             if self.answered == self.sent:
                 self.all_answered.set()

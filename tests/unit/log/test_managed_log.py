@@ -38,7 +38,7 @@ async def publish(log: ManagedLog, first: int, count: int, batch: int = 1) -> li
     outcomes = Outcomes()
     for start in range(first, first + count, batch):
         log.append([number(i) for i in range(start, min(first + count, start + batch))], outcomes)
-    await outcomes.wait(count)
+    await outcomes.wait(len(range(0, count, batch)))
     assert not outcomes.errors
     return outcomes.positions
 
@@ -92,7 +92,7 @@ def test_rolling_under_load_keeps_the_order_and_answers_in_order() -> None:
             log.append([number(2 * i), number(2 * i + 1)], outcomes.for_append(str(i)))
             if i % 7 == 0:
                 await asyncio.sleep(0)
-        await outcomes.wait(600)
+        await outcomes.wait(300)
         labels = list(dict.fromkeys(label for label, _ in outcomes.order))
         assert labels == [str(i) for i in range(300)]
         assert outcomes.positions == sorted(outcomes.positions)
@@ -130,7 +130,7 @@ def test_a_failed_ledger_costs_no_error_no_order_and_no_duplicate(break_after: i
             log.append([number(2 * i - 1), number(2 * i)], outcomes)
         await asyncio.sleep(0)
         log.append([number(19)], outcomes)
-        await outcomes.wait(19)
+        await outcomes.wait(10)
         assert not outcomes.errors
         assert values(await read_all(log)) == list(range(20))
         assert len(log.stats().ledgers) == 2
@@ -152,7 +152,7 @@ def test_what_recovery_finds_in_a_failed_ledger_is_confirmed_and_not_sent_again(
         process.ledgers.close_errors = [MetadataError("no answer")]
         writer.fail(LedgerError("too few bookies"))
         process.ledgers.silent = False
-        await outcomes.wait(3)
+        await outcomes.wait(2)
         assert not outcomes.errors
         assert [p.ledger_id for p in outcomes.positions] == [1, 1, 2]
         assert values(await read_all(log)) == list(range(5))
@@ -241,9 +241,9 @@ def test_a_ledger_id_that_is_not_new_is_refused() -> None:
         process.ledgers.ids = iter([1, 1, 1, 1])
         outcomes = Outcomes()
         log.append([number(i) for i in range(15, 21)], outcomes)
-        await outcomes.wait(6)
+        await outcomes.wait(1)
         log.append([b"x"], outcomes)
-        await outcomes.wait(7)
+        await outcomes.wait(2)
         assert isinstance(outcomes.errors[0], LedgerError)
         assert "counter" in str(outcomes.errors[0])
         assert values(await read_all(log)) == list(range(21))
@@ -275,8 +275,8 @@ def test_appends_fail_in_order_when_no_ledger_can_be_created() -> None:
         outcomes = Outcomes()
         log.append([b"a"], outcomes.for_append("a"))
         log.append([b"b", b"c"], outcomes.for_append("b"))
-        await outcomes.wait(3)
-        assert outcomes.order == [("a", 1), ("b", 2)]
+        await outcomes.wait(2)
+        assert outcomes.order == [("a", 0), ("b", 0)]
         assert all(isinstance(error, NotEnoughBookiesError) for error in outcomes.errors)
         assert log.pending_bytes == 0
         await publish(log, 0, 3)  # and goes on when there are bookies again

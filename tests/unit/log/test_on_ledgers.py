@@ -114,7 +114,7 @@ def test_appends_fail_when_the_bookies_stay_away_and_work_when_they_return(tmp_p
                 bookie.refuse = BookieUnavailableError("gone")
             outcomes = Outcomes()
             log.append([number(5), number(6)], outcomes)
-            await outcomes.wait(2)
+            await outcomes.wait(1)
             assert outcomes.errors
             for bookie in bookies.values():
                 bookie.refuse = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from magnetar.log.managed.open_appends import Append, OpenAppends
-from magnetar.log.seam import AppendDone
+from magnetar.log.seam import AppendDone, Run
 from magnetar.model.errors import LogClosedError, MagnetarError
 
 OFFSET = 2
@@ -16,12 +17,12 @@ class Book:
 
     def __init__(self, waiting_bytes_max: int = 100) -> None:
         self.open = OpenAppends("t", waiting_bytes_max)
-        self.told: list[tuple[str, str, int, int]] = []  # name, outcome, first id, count
+        self.told: list[tuple[object, ...]] = []  # name, error, runs
         self.next_id = 0
 
     def done(self, name: str) -> AppendDone:
-        def tell(error: MagnetarError | None, ledger: int, first: int, count: int) -> None:
-            self.told.append((name, type(error).__name__ if error else str(ledger), first, count))
+        def tell(error: MagnetarError | None, runs: Sequence[Run]) -> None:
+            self.told.append((name, type(error).__name__ if error else "", *runs))
 
         return tell
 
@@ -46,7 +47,7 @@ class Book:
         return sent
 
     def refuse(self, name: str) -> None:
-        self.open.refuse(1, self.done(name), LogClosedError("closed"))
+        self.open.refuse(self.done(name), LogClosedError("closed"))
 
 
 def test_what_the_ledger_holds_is_confirmed_and_the_rest_goes_on_in_order() -> None:
@@ -58,7 +59,7 @@ def test_what_the_ledger_holds_is_confirmed_and_the_rest_goes_on_in_order() -> N
     book.open.wait([b"7"], book.done("d"))
     book.open.confirm(9, 0, 1)
     book.open.settle(9, 2, OFFSET)
-    assert book.told == [("a", "9", 0, 1), ("a", "9", 1, 1), ("b", "9", 2, 1)]
+    assert book.told == [("a", "", (9, 0, 2))], "b is not whole yet"
     assert not book.open.sent
     assert book.send_waiting() == [[b"4", b"5"], [b"6"], [b"7"]]
     assert [item.refusal is None for item in book.open.sent] == [True, False, True, True]
@@ -67,10 +68,10 @@ def test_what_the_ledger_holds_is_confirmed_and_the_rest_goes_on_in_order() -> N
     book.open.confirm(10, 2, 1)
     book.open.confirm(10, 3, 1)
     assert book.told == [
-        ("b", "10", 0, 2),
-        ("no", "LogClosedError", -1, 1),
-        ("c", "10", 2, 1),
-        ("d", "10", 3, 1),
+        ("b", "", (9, 2, 1), (10, 0, 2)),
+        ("no", "LogClosedError"),
+        ("c", "", (10, 2, 1)),
+        ("d", "", (10, 3, 1)),
     ]
     assert book.open.pending_bytes == 0
     assert not book.open
@@ -81,8 +82,19 @@ def test_a_ledger_that_holds_everything_leaves_nothing_to_send_again() -> None:
     book.send("a", b"1", b"2")
     book.refuse("no")
     book.open.settle(9, 1, OFFSET)
-    assert book.told == [("a", "9", 0, 2), ("no", "LogClosedError", -1, 1)]
+    assert book.told == [("a", "", (9, 0, 2)), ("no", "LogClosedError")]
     assert not book.open
+    assert book.open.pending_bytes == 0
+
+
+def test_an_append_that_fails_after_a_part_of_it_was_confirmed_says_where_that_lies() -> None:
+    book = Book()
+    book.send("a", b"1", b"2", b"3")
+    book.open.confirm(9, 0, 1)
+    book.open.confirm(9, 1, 1)
+    assert not book.told
+    book.open.fail_all(MagnetarError("broken"))
+    assert book.told == [("a", "MagnetarError", (9, 0, 2))]
     assert book.open.pending_bytes == 0
 
 
@@ -120,9 +132,9 @@ def test_failing_all_keeps_the_order_and_refusals_alone_come_later() -> None:
         book.open.wait([b"2", b"3"], book.done("b"))
         book.open.fail_all(MagnetarError("broken"))
         assert book.told == [
-            ("a", "MagnetarError", -1, 1),
-            ("no", "LogClosedError", -1, 1),
-            ("b", "MagnetarError", -1, 2),
+            ("a", "MagnetarError"),
+            ("no", "LogClosedError"),
+            ("b", "MagnetarError"),
         ]
         assert book.open.pending_bytes == 0
         book.refuse("later")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.log.seam import AppendDone
+from magnetar.log.seam import AppendDone, Run
 from magnetar.model.errors import (
     ChecksumError,
     LogError,
@@ -106,13 +106,11 @@ def test_sends_of_a_chunk_are_one_append_and_their_receipts_keep_their_order() -
         send(producer, 5, 6, 7)
         assert topic.payloads == [[b"four"] * 3]
         assert client.answers() == []
-        topic.pending[0](None, 1, 0, 2)
-        assert client.answers() == [("receipt", 5), ("receipt", 6)]
         assert (client.ended, producer.pending) == ([], True)
-        topic.pending[0](None, 2, 0, 1)
-        assert client.answers() == [("receipt", 7)]
+        topic.pending[0](None, (Run(1, 0, 2), Run(2, 0, 1)))
+        assert client.answers() == [("receipt", 5), ("receipt", 6), ("receipt", 7)]
         assert (client.ended, producer.pending) == ([12], False)
-        assert topic.confirmed == [(2, 0), (1, 12)]
+        assert topic.confirmed == [(3, 12)]
 
     run(scenario)
 
@@ -123,9 +121,9 @@ def test_a_refusal_waits_for_the_receipts_before_it() -> None:
         producer.refuse((2, 0), ChecksumError("damaged"), final=False)
         send(producer, 3)
         assert client.answers() == []
-        topic.pending[0](None, 1, 0, 1)
+        topic.pending[0](None, [Run(1, 0, 1)])
         assert client.answers() == [("receipt", 1), ("error", 2)]
-        topic.pending[1](None, 1, 1, 1)
+        topic.pending[1](None, [Run(1, 1, 1)])
         assert client.answers() == [("receipt", 3)]
         assert topic.condemned == []
 
@@ -147,7 +145,7 @@ def test_after_a_failed_append_nothing_more_is_taken_and_nothing_is_answered() -
     async def scenario(producer: Producer, client: Client, topic: Destination) -> None:
         send(producer, 1)
         error = LogError("bookies are away")
-        topic.pending[0](error, 0, 0, 1)
+        topic.pending[0](error, ())
         send(producer, 2)
         assert client.answers() == []
         assert topic.failures == [error]
@@ -157,14 +155,27 @@ def test_after_a_failed_append_nothing_more_is_taken_and_nothing_is_answered() -
     run(scenario)
 
 
+def test_what_a_failed_append_stored_for_certain_has_its_receipts() -> None:
+    async def scenario(producer: Producer, client: Client, topic: Destination) -> None:
+        send(producer, 1, 2, 3)
+        producer.refuse((4, 0), ChecksumError("damaged"), final=False)
+        error = LogError("bookies are away")
+        topic.pending[0](error, [Run(1, 0, 2)])
+        assert client.answers() == [("receipt", 1), ("receipt", 2), ("error", 4)]
+        assert (topic.confirmed, topic.failures) == ([(2, 0)], [error])
+        assert not producer.pending
+
+    run(scenario)
+
+
 def test_a_producer_that_is_gone_is_written_nothing_and_forgotten_at_its_last_outcome() -> None:
     async def scenario(producer: Producer, client: Client, topic: Destination) -> None:
         send(producer, 1)
         send(producer, 2)
         topic.remove_producer(producer)
-        topic.pending[0](None, 1, 0, 1)
+        topic.pending[0](None, [Run(1, 0, 1)])
         assert topic.forgotten == []
-        topic.pending[1](None, 1, 1, 1)
+        topic.pending[1](None, [Run(1, 1, 1)])
         assert topic.forgotten == [producer]
         assert client.answers() == []
         assert topic.confirmed == [(1, 4), (1, 4)], "they are in the log all the same"
@@ -180,7 +191,7 @@ def test_draining_waits_for_every_outcome() -> None:
         send(producer, 2)
         assert len(topic.payloads) == 1, "it takes no more"
         assert not drained.done()
-        topic.pending[0](None, 1, 0, 1)
+        topic.pending[0](None, [Run(1, 0, 1)])
         await asyncio.wait_for(drained, 1)
         assert client.answers() == [("receipt", 1)]
 

@@ -38,7 +38,7 @@ import structlog
 from magnetar.env.tasks import TaskScope
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
-from magnetar.log.managed.ledgers import Ledgers, LedgerWriter
+from magnetar.log.managed.ledgers import LedgerAppendDone, Ledgers, LedgerWriter
 from magnetar.log.managed.open_appends import Append, OpenAppends
 from magnetar.log.managed.rules import RollRule
 from magnetar.log.managed.tail_cache import LogTail
@@ -91,7 +91,7 @@ class _OpenLedger:
         self.ledger_id = writer.ledger_id
         self.payload_offset = writer.digest.payload_offset
         self.recovering = False  # by us, so that its writer is fenced, which then says nothing
-        self.answered: AppendDone = partial(answered, self)
+        self.answered: LedgerAppendDone = partial(answered, self)
 
 
 class Appender:
@@ -140,7 +140,7 @@ class Appender:
 
     def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
         if self._refusal is not None:
-            self._open.refuse(len(payloads), done, self._refusal)
+            self._open.refuse(done, self._refusal)
         elif self.state is AppenderState.OPEN and self._ledger is not None:
             size = sum(map(len, payloads))
             self._open.pending_bytes += size

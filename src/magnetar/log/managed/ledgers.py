@@ -6,11 +6,17 @@ All raise ``LedgerError`` (``LedgerFencedError`` once another client recovers th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
-from magnetar.log.seam import AppendDone, Buffer
+from magnetar.log.seam import Buffer
 from magnetar.model.entry import Entry
+from magnetar.model.errors import MagnetarError
+
+LedgerAppendDone: TypeAlias = Callable[[MagnetarError | None, int, int, int], None]
+"""``done(error, ledger_id, first_entry_id, count)``: the ``count`` payloads of one append, or a
+leading part of what is still open of it, are confirmed under consecutive ids; the calls for one
+append cover its payloads in order, exactly once. With ``error`` set the rest of it failed."""
 
 
 class EntryLayout(Protocol):
@@ -56,7 +62,7 @@ class LedgerWriter(Protocol):
     @property
     def digest(self) -> EntryLayout: ...
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> list[bytes]:
+    def append(self, payloads: Sequence[Buffer], done: LedgerAppendDone) -> list[bytes]:
         """Append in order under consecutive ids from ``last_add_pushed`` + 1; returns the whole
         entries as built (the objects that the bookies get). Once one fails all later ones do."""
         ...

@@ -4,8 +4,13 @@ An append is *sent* (in the ledger that is open, or that failed and is not settl
 (for the next ledger; all of these came after all that are sent). Refused appends stand in the
 same order until their turn comes.
 
-Invariants: every payload is answered exactly once, in the order of the appends; what waits is
+A ledger confirms an append in parts; where they lie is collected here (``Append.runs``), so that
+nobody above knows of parts.
+
+Invariants: every append is answered exactly once, in the order of the appends; what waits is
 copied, and bounded in bytes (or one append).
+
+Why one answer per append: docs/adr/0055-whole-append-answers.md.
 """
 
 from __future__ import annotations
@@ -14,16 +19,17 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from magnetar.log.seam import AppendDone, Buffer
+from magnetar.log.seam import AppendDone, Buffer, Run
 from magnetar.model.errors import LogError, MagnetarError
 
 
 class Append:
     """One ``append``, or what is open of it. ``payloads`` are own copies while it waits;
-    ``count`` of them are open, the first of those with the id ``first``; ``size`` is the bytes
-    of all. With ``refusal`` it is there to be failed in its turn."""
+    ``count`` of them are open, the first of those with the id ``first``; the others lie in
+    ``runs``; ``size`` is the bytes of all. With ``refusal`` it is there to be failed in its
+    turn."""
 
-    __slots__ = ("count", "done", "entries", "first", "payloads", "refusal", "size")
+    __slots__ = ("count", "done", "entries", "first", "payloads", "refusal", "runs", "size")
 
     def __init__(
         self,
@@ -40,6 +46,18 @@ class Append:
         self.refusal = refusal
         self.first = -1
         self.entries: Sequence[bytes] = ()
+        self.runs: tuple[Run, ...] = ()
+
+    def confirmed(self, run: Run) -> None:
+        """The next open payloads lie there."""
+        last = self.runs[-1] if self.runs else None
+        if last is not None and last.ledger_id == run.ledger_id:
+            joined = last._replace(entries=last.entries + run.entries)
+            self.runs = (*self.runs[:-1], joined)
+        else:
+            self.runs = (*self.runs, run)
+        self.first += run.entries
+        self.count -= run.entries
 
 
 class OpenAppends:
@@ -74,22 +92,22 @@ class OpenAppends:
                 f"log {self._name} is changing ledgers and {waiting} bytes wait "
                 "already; send again later"
             )
-            self.refuse(len(payloads), done, error)
+            self.refuse(done, error)
             return
         copies = [bytes(payload) for payload in payloads]
         self._waiting.append(Append(done, copies, len(copies), size))
         self._waiting_bytes += size
         self.pending_bytes += size
 
-    def refuse(self, count: int, done: AppendDone, error: MagnetarError) -> None:
+    def refuse(self, done: AppendDone, error: MagnetarError) -> None:
         """Fail an append after all that came before it."""
-        refused = Append(done, (), count, 0, error)
+        refused = Append(done, (), 0, 0, error)
         if self._waiting:
             self._waiting.append(refused)
         elif self.sent:
             self.sent.append(refused)
         else:
-            asyncio.get_running_loop().call_soon(done, error, -1, -1, count)
+            asyncio.get_running_loop().call_soon(done, error, ())
 
     def next_waiting(self) -> Append | None:
         """The next append to send to a new ledger; the caller puts it into ``sent``."""
@@ -112,13 +130,17 @@ class OpenAppends:
         sent = self.sent
         item = sent[0]
         assert item.first == first, f"confirmed {first}, expected {item.first}"
-        assert count <= item.count
-        item.first += count
-        item.count -= count
-        if item.count == 0:
-            sent.popleft()
-            self.pending_bytes -= item.size
-        item.done(None, ledger_id, first, count)
+        run = Run(ledger_id, first, count)
+        if count == item.count and not item.runs:  # nearly always
+            item.runs = (run,)
+        else:
+            assert count <= item.count
+            item.confirmed(run)
+            if item.count > 0:
+                return
+        sent.popleft()
+        self.pending_bytes -= item.size
+        item.done(None, item.runs)
         if sent and sent[0].refusal is not None:
             self._fail_refused()
 
@@ -155,4 +177,4 @@ class OpenAppends:
 
     def _fail(self, item: Append, error: MagnetarError) -> None:
         self.pending_bytes -= item.size
-        item.done(error, -1, -1, item.count)
+        item.done(error, item.runs)

@@ -26,7 +26,7 @@ def log() -> MemoryLog:
     async def fill() -> MemoryLog:
         made = MemoryLog("l", 5)
         done: list[int] = []
-        made.append([b"x"] * 12, lambda error, ledger, first, count: done.append(count))
+        made.append([b"x"] * 12, lambda error, runs: done.extend(run.entries for run in runs))
         made.release()
         assert done == [5, 5, 2]
         return made
