@@ -13,6 +13,8 @@ Rules and invariants:
 * The entry after mark-delete (across ledgers) is not acknowledged: mark-delete is always as far
   as it can be. At the end of a ledger it stays there until an entry of a later one is
   acknowledged.
+* Ack sets are what clients can make large: all of them take ``PARTIAL_BYTES_MAX`` at most, and what
+  would pass that is refused before it is kept.
 * Everything takes batches: the cost per acknowledgement is that of setting a bit.
 
 This module decides; it does no I/O and reads no clock.
@@ -30,12 +32,19 @@ from typing import Protocol
 from pyroaring import BitMap
 
 from magnetar.model.entry import Entry
+from magnetar.model.errors import NotAllowedError
 from magnetar.model.ids import Position
 
 ENTRY_ID_LIMIT = 2**32
 """Bitmaps hold entry ids below this; a ledger is rolled long before."""
 
 _WORD_MASK = 2**64 - 1
+
+PARTIAL_BYTES_MAX = 16 << 20
+"""What the ack sets of one cursor may take in memory: 100 000 batches of 64 messages."""
+
+PARTIAL_OVERHEAD_BYTES = 160
+"""What an ack set costs beside its bits (its key, the slots of two tables)."""
 
 
 class LedgerChain(Protocol):
@@ -84,6 +93,10 @@ def ack_set_words(bits: int) -> list[int]:
     return list(struct.unpack(f"<{count}q", bits.to_bytes(8 * count, "little")))
 
 
+def _partial_bytes(bits: int) -> int:
+    return PARTIAL_OVERHEAD_BYTES + bits.bit_length() // 8
+
+
 def contiguous_end(bitmap: BitMap, first: int) -> int:
     """The last entry of the run of set bits that starts at ``first``; ``first`` - 1 if there is
     none. Gallops, so it takes a few range tests however long the run is."""
@@ -112,6 +125,7 @@ class AckState:
         "_holes",
         "_reset",
         "mark_delete",
+        "partial_bytes",
         "version",
     )
 
@@ -121,6 +135,7 @@ class AckState:
         self._chain = chain
         self._holes: dict[int, BitMap] = {}
         self._ack_sets: dict[Position, int] = {}
+        self.partial_bytes = 0  # what those take
         self._changed: dict[int, BitMap] = {}
         self._changed_sets: dict[Position, None] = {}
         self._reset = False
@@ -215,7 +230,7 @@ class AckState:
             if bitmap is None:
                 bitmap = bitmaps[ledger_id] = BitMap()
             bitmap.add(entry_id)
-        self._ack_sets.pop(position, None)
+        self._drop_set(position)
         self.version += 1
         if follows or ledger_id != mark.ledger_id:
             self._advance()
@@ -236,8 +251,13 @@ class AckState:
         self._union(self._changed, ledger_id, added)
         if self._ack_sets:
             for entry_id in entry_ids:
-                self._ack_sets.pop(Position(ledger_id, entry_id), None)
+                self._drop_set(Position(ledger_id, entry_id))
         return True
+
+    def _drop_set(self, position: Position) -> None:
+        bits = self._ack_sets.pop(position, None)
+        if bits is not None:
+            self.partial_bytes -= _partial_bytes(bits)
 
     @staticmethod
     def _union(bitmaps: dict[int, BitMap], ledger_id: int, added: BitMap) -> None:
@@ -251,7 +271,8 @@ class AckState:
         self, position: Position, batch_size: int, ack_set: Sequence[int]
     ) -> bool:
         """Intersect the entry's ack set with ``ack_set``; True when the whole entry is
-        acknowledged (now or before). ``batch_size`` says how many of the bits count."""
+        acknowledged (now or before). ``batch_size`` says how many of the bits count. Raises
+        ``NotAllowedError`` when the cursor has no room for one more."""
         if self.is_acknowledged(*position):
             return True
         if not 0 <= position.entry_id <= self._chain.last_entry(position.ledger_id):
@@ -265,6 +286,14 @@ class AckState:
             self.acknowledge([position])
             return True
         if bits != stored:
+            more = _partial_bytes(bits) - (0 if stored is None else _partial_bytes(stored))
+            if self.partial_bytes + more > PARTIAL_BYTES_MAX:
+                raise NotAllowedError(
+                    f"{len(self._ack_sets)} batches are acknowledged in part, which takes "
+                    f"{self.partial_bytes} bytes of {PARTIAL_BYTES_MAX}; acknowledge the rest of "
+                    "them first"
+                )
+            self.partial_bytes += more
             self._ack_sets[position] = bits
             self._changed_sets[position] = None
             self.version += 1
@@ -286,6 +315,7 @@ class AckState:
         self.version += 1
         self._holes.clear()
         self._ack_sets.clear()
+        self.partial_bytes = 0
         self._changed.clear()
         self._changed_sets.clear()
         self._reset = True
@@ -301,7 +331,7 @@ class AckState:
         if self._ack_sets:
             done = [p for p in self._ack_sets if p <= position]
             for p in done:
-                del self._ack_sets[p]
+                self._drop_set(p)
 
     def _advance(self) -> None:
         """Move mark-delete over the acknowledged entries that follow it."""
@@ -356,6 +386,7 @@ class AckState:
         self._ack_sets = {
             p: bits for p, bits in self._ack_sets.items() if not self.is_acknowledged(*p)
         }
+        self.partial_bytes = sum(map(_partial_bytes, self._ack_sets.values()))
         self._advance()
         assert self._sound(), f"what was stored at {self.mark_delete} breaks the state's invariants"
 

@@ -79,7 +79,7 @@ class Subscription:
         self._order = 0
         self._switch: asyncio.TimerHandle | None = None
         self.dispatcher = Dispatcher(source, cursor, scope, traffic, entry_format, self._single)
-        self._acknowledging = Acknowledging(name, source, cursor, scope)
+        self._acknowledging = Acknowledging(name, source, cursor, scope, entry_format)
 
     @property
     def durable(self) -> bool:
@@ -209,11 +209,14 @@ class Subscription:
         self.dispatcher.wake()
 
     def acknowledge(self, consumer: Consumer, ids: Sequence[Acked]) -> None:
-        """Acknowledge ``ids`` one by one."""
-        settled = self._acknowledging.each(ids)
+        """Acknowledge ``ids`` one by one. Raises ``NotAllowedError`` if some cannot be; all others
+        are acknowledged then."""
+        settled, refusal = self._acknowledging.each(ids)
         if self.kind is Kind.SHARED:
             self.dispatcher.settle(consumer, settled)
         consumer.acknowledged += len(ids)
+        if refusal is not None:
+            raise refusal
 
     def acknowledge_until(self, consumer: Consumer, last: Acked) -> None:
         """Acknowledge everything up to ``last``. Raises ``NotAllowedError`` if the subscription is

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from magnetar.log.acknowledgements import (
+    PARTIAL_BYTES_MAX,
+    PARTIAL_OVERHEAD_BYTES,
     AckState,
     ack_set_bits,
     ack_set_words,
@@ -19,7 +21,7 @@ from magnetar.log.acknowledgements import (
 from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.cursor_format import decode_image, encode_image
 from magnetar.model.entry import Entry
-from magnetar.model.errors import ProtocolError
+from magnetar.model.errors import NotAllowedError, ProtocolError
 from magnetar.model.ids import EARLIEST, Position
 
 SIZES = {3: 4, 5: 1, 9: 6, 12: 3}  # the last is open
@@ -102,6 +104,8 @@ def check(state: AckState, model: Model) -> None:
     assert left == [p for p in ALL if p not in model.acked]
     after = sum(1 for p in model.acked if p > state.mark_delete)
     assert state.hole_entries == after
+    kept = [PARTIAL_OVERHEAD_BYTES + (max(left) + 1) // 8 for left in model.sets.values()]
+    assert state.partial_bytes == sum(kept)
 
 
 def apply(state: AckState, model: Model, chain: Chain, operation: tuple[Any, ...]) -> None:
@@ -155,6 +159,25 @@ def test_mark_delete_stays_at_the_end_of_a_ledger_until_the_next_is_acknowledged
     state.acknowledge([Position(5, 0)])
     assert state.mark_delete == (9, 0)
     assert state.simple
+
+
+def test_what_ack_sets_take_is_bounded() -> None:
+    chain = Chain([LedgerInfo(1, created_ms=1)])
+    chain.confirm(9_999)
+    state = AckState(chain, EARLIEST)
+    words = [-1] * 1024
+    kept = 0
+    while state.partial_bytes + 64 * len(words) // 8 + PARTIAL_OVERHEAD_BYTES <= PARTIAL_BYTES_MAX:
+        state.acknowledge_batch(Position(1, kept), 64 * len(words), words)
+        kept += 1
+    assert kept > 1000
+    with pytest.raises(NotAllowedError):
+        state.acknowledge_batch(Position(1, kept), 64 * len(words), words)
+    assert state.ack_set(Position(1, kept)) is None
+    state.acknowledge([Position(1, 0)])
+    assert not state.acknowledge_batch(Position(1, kept), 64 * len(words), words)
+    state.acknowledge_cumulative(Position(1, 9_999))
+    assert state.partial_bytes == 0
 
 
 def test_future_positions_cannot_be_acknowledged() -> None:

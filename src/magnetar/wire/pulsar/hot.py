@@ -329,8 +329,18 @@ def _decode_any_ack(view: memoryview, start: int, end: int) -> AckCommand:
     )
 
 
+ACK_SET_WORDS_MAX: Final = 1 << 14
+"""Words of an ack set that can make sense: a million messages in one entry."""
+
+
 def ack_id(data: MessageIdData) -> AckId:
-    """A protobuf message id as the value of this module."""
+    """A protobuf message id as the value of this module. Raises ``ProtocolError`` for an ack set
+    that belongs to no entry there can be."""
+    if len(data.ack_set) > ACK_SET_WORDS_MAX:
+        raise ProtocolError(
+            f"acknowledgement with an ack set of {len(data.ack_set)} words; at most "
+            f"{ACK_SET_WORDS_MAX} make sense"
+        )
     return AckId(
         signed64(data.ledgerId),
         signed64(data.entryId),

@@ -15,7 +15,16 @@ from magnetar.topics import subscription as subscription_module
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
 from tests.interop.pulsar.wire import checked, send_frame
-from tests.unit.protocols.pulsar.harness import EXCLUSIVE, FAILOVER, TOPIC, Peer, World, batch, run
+from tests.unit.protocols.pulsar.harness import (
+    EXCLUSIVE,
+    FAILOVER,
+    SHARED,
+    TOPIC,
+    Peer,
+    World,
+    batch,
+    run,
+)
 
 
 async def consumers(world: World, count: int, kind: int = 1, **fields: object) -> list[Peer]:
@@ -603,6 +612,50 @@ def test_a_seek_to_nowhere_is_refused_and_nobody_is_sent_away() -> None:
         assert refused.error.error == ServerError.NOT_ALLOWED
         peer.flow(10)
         assert await peer.entries() == [0]
+
+    run(scenario)
+
+
+def ack_part(entry_id: int, words: int, batch_size: int, request_id: int = 9) -> BaseCommand:
+    """An ACK of a part of an entry that leaves everything unacknowledged."""
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id, command.ack.ack_type = 1, command.ack.Individual
+    command.ack.request_id = request_id
+    command.ack.message_id.add(
+        ledgerId=1, entryId=entry_id, batch_size=batch_size, ack_set=[-1] * words
+    )
+    return command
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+def test_no_more_is_acknowledged_of_an_entry_than_it_has(kind: int) -> None:
+    async def scenario(world: World) -> None:
+        [peer] = await consumers(world, 1, kind)
+        sender = await producer(world, 1)
+        sender.feed(send_frame(1, 1, batch(100)))
+        await sender.heard()
+        state = world.topic().subscriptions["s"].cursor
+        for entry_id, words in ((0, 10_000), (0, 2), (1, 10_000), (1, 3)):
+            refused = await peer.ask(ack_part(entry_id, words, words * 64))
+            assert refused.ackResponse.error == ServerError.NOT_ALLOWED
+            assert state.ack_set(Position(1, entry_id)) is None
+        # a client that says that its batch is larger than it is gets no more for it
+        taken = await peer.ask(ack_part(1, 2, 500_000_000))
+        assert not taken.ackResponse.HasField("error")
+        assert state.ack_set(Position(1, 1)) is not None
+        world.log().cached = False
+        refused = await peer.ask(ack_part(0, 1025, 0))
+        assert refused.ackResponse.error == ServerError.NOT_ALLOWED
+
+    run(scenario)
+
+
+def test_an_acknowledgement_of_more_than_any_entry_has_ends_the_connection() -> None:
+    async def scenario(world: World) -> None:
+        [peer] = await consumers(world, 1)
+        await producer(world, 1)
+        peer.tell(ack_part(0, 500_000, 0))
+        assert peer.session.closed
 
     run(scenario)
 
