@@ -18,16 +18,37 @@ ENTRY_HEADER_BYTES = 32
 """Bytes before the digest."""
 
 
-class Entry:
-    """One entry, read back. ``data`` is the whole entry (header, digest, payload)."""
+class Chunk(NamedTuple):
+    """A chunk of message number ``message`` (any number that is the same for all its chunks)."""
 
-    __slots__ = ("data", "entry_id", "ledger_id", "payload_offset")
+    message: int
+    last: bool
+
+
+class Description(NamedTuple):
+    """What an entry says of itself, as far as it decides who gets it. A chunk of a message that is
+    larger than an entry counts as one message."""
+
+    messages: int
+    chunk: Chunk | None = None
+
+
+class Entry:
+    """One entry, read back. ``data`` is the whole entry (header, digest, payload).
+
+    ``description`` is None until somebody asked for it (``topics.entry_format.describe``); it is
+    kept here because all who read the entry while it is new share this object, so that its contents
+    are looked at once and not once for each of them.
+    """
+
+    __slots__ = ("data", "description", "entry_id", "ledger_id", "payload_offset")
 
     def __init__(self, ledger_id: int, entry_id: int, data: bytes, payload_offset: int) -> None:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.data = data
         self.payload_offset = payload_offset
+        self.description: Description | None = None
 
     @property
     def payload(self) -> memoryview:

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from magnetar.topics.entry_format import Chunk
+from magnetar.model.entry import Chunk
 
 ROOM_ENOUGH: Final = 1024
 """``room`` stops counting here: nobody reads more at once."""

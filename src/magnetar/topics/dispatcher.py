@@ -19,12 +19,12 @@ import structlog
 
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import Cursor, ReadableLog
-from magnetar.model.entry import Entry
+from magnetar.model.entry import Chunk, Entry
 from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.dispatch import NO_CHUNKS, Machine
-from magnetar.topics.entry_format import Chunk, EntryFormat
+from magnetar.topics.entry_format import EntryFormat, describe
 from magnetar.topics.feed import EntryFeed
 from magnetar.topics.traffic import Traffic
 
@@ -115,7 +115,7 @@ class Dispatcher:
         entries, sizes = self._measure(entries)
         if not entries:
             return True
-        chunks = self._chunks(entries, sizes) if 0 in sizes else NO_CHUNKS
+        chunks = _chunks(entries)
         feed = self.feed
         feed.learn(len(entries), sum(sizes))
         counts = feed.redelivery.counts
@@ -138,34 +138,23 @@ class Dispatcher:
         return stop > 0
 
     def _measure(self, entries: list[Entry]) -> tuple[list[Entry], list[int]]:
-        """The entries that can be sent and how many messages each holds (0: it is a chunk); one
-        whose metadata cannot be read would break every consumer, so it is acknowledged and left
-        out."""
-        messages = self._format.messages
+        """The entries that can be sent and how many messages each holds; one whose contents cannot
+        be read would break every consumer, so it is acknowledged and left out."""
+        entry_format = self._format
         try:
-            return entries, [messages(entry.payload) for entry in entries]
+            return entries, [describe(entry, entry_format).messages for entry in entries]
         except ProtocolError:
             pass
         good: list[Entry] = []
         sizes: list[int] = []
         for entry in entries:
             try:
-                sizes.append(messages(entry.payload))
+                sizes.append(describe(entry, entry_format).messages)
             except ProtocolError as error:
                 self._skip(Position(entry.ledger_id, entry.entry_id), error)
             else:
                 good.append(entry)
         return good, sizes
-
-    def _chunks(self, entries: Sequence[Entry], sizes: list[int]) -> Mapping[int, Chunk]:
-        """The chunks among ``entries``, by index; each counts as one message in ``sizes`` from
-        now."""
-        found = {}
-        for index, size in enumerate(sizes):
-            if size == 0:
-                found[index] = self._format.chunk(entries[index].payload)
-                sizes[index] = 1
-        return found
 
     def _skip(self, position: Position, error: ProtocolError) -> None:
         log.warning(
@@ -212,3 +201,14 @@ class Dispatcher:
             keys = consumer.take_pending()
         self.feed.redelivery.add(keys, counted=True)
         self.wake()
+
+
+def _chunks(entries: Sequence[Entry]) -> Mapping[int, Chunk]:
+    """The chunks among ``entries``, by index."""
+    found = None
+    for index, entry in enumerate(entries):
+        description = entry.description
+        if description is not None and description.chunk is not None:
+            found = found or {}
+            found[index] = description.chunk
+    return found or NO_CHUNKS

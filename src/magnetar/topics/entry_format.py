@@ -4,36 +4,32 @@ A protocol's front end stores what its producers send as it came, so only that p
 many messages an entry holds or who sent it. Its format (``protocols.pulsar.entry_format``) is given
 to topics by whoever builds them.
 
+What decides who gets an entry is read once per entry (``describe``), however many subscriptions
+there are, and remembered with the entry. What few ask for (its time, its producer) is read when
+they ask.
+
 Methods take an entry's payload (the client's bytes, as stored) and raise ``ProtocolError`` for
 bytes that are not of the format.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
+
+from magnetar.model.entry import Description, Entry
 
 Fingerprint: TypeAlias = tuple[int, int, bytes]
 """(sequence id, length, checksum) of what a producer sent: two sends of one producer that agree in
 all three are one message that was sent twice."""
 
 
-class Chunk(NamedTuple):
-    """A chunk of message number ``message`` (any number that is the same for all its chunks)."""
-
-    message: int
-    last: bool
-
-
 class EntryFormat(Protocol):
     """One protocol's way to store messages in entries."""
 
-    def messages(self, payload: memoryview) -> int:
-        """How many messages the entry holds; 0 for a chunk of a larger one (``chunk``). Raises
-        for everything that clients could not read either."""
-        ...
-
-    def chunk(self, payload: memoryview) -> Chunk:
-        """Which chunk the entry is; ``messages`` was 0."""
+    def describe(self, payload: memoryview) -> Description:
+        """How many messages the entry holds, and what else decides who gets it. Raises for
+        everything that clients could not read either; so each count in it is possible for the
+        payload's size."""
         ...
 
     def publish_time_ms(self, payload: memoryview) -> int:
@@ -47,3 +43,11 @@ class EntryFormat(Protocol):
     def sent_by(self, payload: memoryview, producer_name: str) -> Fingerprint | None:
         """The fingerprint of what ``producer_name`` sent; None if another did."""
         ...
+
+
+def describe(entry: Entry, entry_format: EntryFormat) -> Description:
+    """The description of ``entry``, read by the first who asks. Raises ``ProtocolError``."""
+    found = entry.description
+    if found is None:
+        found = entry.description = entry_format.describe(entry.payload)
+    return found

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.log.managed import tail_cache
 from magnetar.log.managed.read_ahead import ReadAheadCache, Window
-from magnetar.log.managed.tail_cache import COMPACT_AT, ENTRY_OVERHEAD_BYTES, TailCache
+from magnetar.log.managed.tail_cache import (
+    COMPACT_AT,
+    ENTRY_OVERHEAD_BYTES,
+    SHARED_ENTRIES,
+    TailCache,
+)
 from magnetar.model.entry import Entry
 
 
@@ -157,3 +165,48 @@ def test_the_windows_used_longest_ago_go_first() -> None:
     assert cache.held_bytes == size
     cache.drop(windows[2])
     assert cache.held_bytes == 0
+
+
+def test_those_who_read_the_newest_entries_share_them() -> None:
+    cache = TailCache(1 << 20)
+    tail = cache.tail()
+    count = 2 * SHARED_ENTRIES
+    tail.add(7, 0, [data(7, i) for i in range(count)], 0, 0)
+    first = tail.read(7, count - 20, count - 11, 100, 1 << 20) or []
+    again = tail.read(7, count - 15, count - 1, 100, 1 << 20) or []
+    assert [entry.entry_id for entry in again] == list(range(count - 15, count))
+    assert [a is b for a, b in zip(first[5:], again, strict=False)] == [True] * 5
+    rest = tail.read(7, count - 10, count - 1, 100, 1 << 20) or []
+    assert [a is b for a, b in zip(again[5:], rest, strict=True)] == [True] * 10
+    old = tail.read(7, 0, count - 1, count, 1 << 20) or []
+    assert [entry.entry_id for entry in old] == list(range(count))
+    [run] = tail._runs
+    assert len(run.shared) <= SHARED_ENTRIES
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(1, 200), st.integers(0, 9)),
+        max_size=40,
+    ),
+    st.integers(1, 12),
+)
+def test_what_is_shared_is_what_was_added(
+    reads: list[tuple[int, int, int, int]], shared_max: int
+) -> None:
+    with patch.object(tail_cache, "SHARED_ENTRIES", shared_max):
+        cache = TailCache(20 * (ENTRY_OVERHEAD_BYTES + 4))
+        tail = cache.tail()
+        end = 0
+        for first, count, bytes_max, added in reads:
+            tail.add(7, end, [data(7, end + i) for i in range(added)], 4 * added, 1)
+            end += added
+            found = tail.read(7, first, end - 1, count, bytes_max)
+            if found is None:
+                continue
+            assert [entry.entry_id for entry in found] == list(range(first, first + len(found)))
+            assert all(entry.data == data(7, entry.entry_id) for entry in found)
+            sizes = [len(data(7, i)) for i in range(first, min(first + count, end))]
+            fitting = [n for n in range(1, len(sizes) + 1) if sum(sizes[:n]) <= bytes_max]
+            assert len(found) == max([1, *fitting])

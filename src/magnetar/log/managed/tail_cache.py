@@ -4,6 +4,11 @@ One budget in bytes over all logs; what came first goes first. A log's tail is o
 consecutive entries per ledger, so reading is slicing a list. Whoever reads bounds the slice by
 what is confirmed: the cache holds unconfirmed entries too.
 
+Subscriptions read a log's newest entries at about the same time. The newest that were read are kept
+as ``Entry`` objects (``SHARED_ENTRIES`` a run), so that all of them get the same ones, and what one
+has found out about an entry (its ``description``) the others need not. Only so many, because the
+collector visits each of them, as it does not the bytes of all others.
+
 Why: docs/adr/0054-lazy-ledgers-and-two-caches.md.
 """
 
@@ -16,6 +21,9 @@ from magnetar.model.entry import Entry
 
 ENTRY_OVERHEAD_BYTES = 80
 """What an entry costs beside its bytes (object header, list slot, allocator)."""
+
+SHARED_ENTRIES = 512
+"""Entries of a run that are shared as objects; twice what a reader takes at once."""
 
 COMPACT_AT = 512
 """Dropped slots at a list's front before they are given back."""
@@ -37,6 +45,8 @@ class _Run:
         "held_bytes",
         "ledger_id",
         "payload_offset",
+        "shared",
+        "shared_first",
     )
 
     def __init__(self, ledger_id: int, first: int, payload_offset: int) -> None:
@@ -48,6 +58,8 @@ class _Run:
         self.held_bytes = 0
         self.batches = 0
         self.dead = False
+        self.shared: list[Entry] = []
+        self.shared_first = first  # the id of ``shared[0]``
 
     def __len__(self) -> int:
         return len(self.entries) - self.dropped
@@ -57,9 +69,48 @@ class _Run:
         self.entries[self.dropped : end] = [None] * count
         self.first += count
         self.dropped = end
+        if self.shared_first < self.first:
+            del self.shared[: self.first - self.shared_first]
+            self.shared_first = self.first
         if end >= COMPACT_AT and 2 * end >= len(self.entries):
             del self.entries[:end]
             self.dropped = 0
+
+    def slice(self, first: int, count: int, bytes_max: int) -> list[Entry]:
+        """Entries ``first`` to ``first + count``, which are held; fewer if they are larger than
+        ``bytes_max`` together, but at least one."""
+        shared, at = self.shared, first - self.shared_first
+        found = shared[at : at + count] if 0 <= at < len(shared) else []
+        for index, entry in enumerate(found):
+            bytes_max -= len(entry.data)
+            if bytes_max < 0 and index:
+                return found[:index]
+        if len(found) < count and (bytes_max > 0 or not found):
+            found += self._make(first + len(found), count - len(found), bytes_max, not found)
+        return found
+
+    def _make(self, first: int, count: int, bytes_max: int, at_least_one: bool) -> list[Entry]:
+        """Objects for entries of which none are shared; they are from now on if they are new."""
+        begin = self.dropped + first - self.first
+        ledger_id, offset = self.ledger_id, self.payload_offset
+        made: list[Entry] = []
+        for entry_id, data in enumerate(self.entries[begin : begin + count], first):
+            assert data is not None, "it was dropped"
+            bytes_max -= len(data)
+            if bytes_max < 0 and not (at_least_one and not made):
+                break
+            made.append(Entry(ledger_id, entry_id, data, offset))
+        shared = self.shared
+        end = self.shared_first + len(shared)
+        if first == end:
+            shared += made
+        elif first > end:  # nobody has read what lies between: begin anew
+            self.shared = shared = made.copy()
+            self.shared_first = first
+        if len(shared) > SHARED_ENTRIES:
+            self.shared_first += len(shared) - SHARED_ENTRIES
+            del shared[:-SHARED_ENTRIES]
+        return made
 
 
 class LogTail:
@@ -104,17 +155,7 @@ class LogTail:
         count = min(max_entries, last - first + 1, len(run) - at)
         if at < 0 or count <= 0:
             return None
-        begin = run.dropped + at
-        offset = run.payload_offset
-        found: list[Entry] = []
-        for data in run.entries[begin : begin + count]:
-            assert data is not None
-            max_bytes -= len(data)
-            if max_bytes < 0 and found:
-                break
-            found.append(Entry(ledger_id, first, data, offset))
-            first += 1
-        return found
+        return run.slice(first, count, max_bytes)
 
     def drop_front(self, run: _Run, count: int) -> None:
         """The cache evicts ``count`` entries of ``run``."""
@@ -165,6 +206,7 @@ class TailCache:
         when they are most of what waits for it."""
         run.dead = True
         run.entries = []
+        run.shared = []
         self.held_bytes -= run.held_bytes
         self._dead_batches += run.batches
         if self._dead_batches > DEAD_BATCHES_LEAST and 2 * self._dead_batches > len(self._batches):

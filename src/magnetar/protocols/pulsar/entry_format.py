@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.topics.entry_format import Chunk, Fingerprint
+from magnetar.model.entry import Chunk, Description
+from magnetar.topics.entry_format import Fingerprint
 from magnetar.wire.pulsar.metadata import (
     MAGIC_CRC32C,
     dispatch_size,
@@ -18,16 +19,20 @@ from magnetar.wire.pulsar.metadata import (
 
 _MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
 
+_WHOLE: Final = tuple(Description(messages) for messages in range(1025))
+"""Descriptions of entries that hold whole messages: most entries share one, and it costs none."""
+
 
 class PulsarEntryFormat:
     """``topics.entry_format.EntryFormat`` of entries that Pulsar's clients sent."""
 
-    def messages(self, payload: memoryview) -> int:
-        return dispatch_size(payload)
-
-    def chunk(self, payload: memoryview) -> Chunk:
+    def describe(self, payload: memoryview) -> Description:
+        messages = dispatch_size(payload)
+        if messages:
+            return _WHOLE[messages] if messages < len(_WHOLE) else Description(messages)
         meta = parse_metadata(payload)[0]
-        return Chunk(hash(meta.uuid), meta.chunk_id >= meta.num_chunks_from_msg - 1)
+        last = meta.chunk_id >= meta.num_chunks_from_msg - 1
+        return Description(1, Chunk(hash(meta.uuid), last))
 
     def publish_time_ms(self, payload: memoryview) -> int:
         return publish_time_ms(payload)
