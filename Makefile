@@ -9,6 +9,9 @@
 #   make sim-mutants [MUTANT="name" [RING=2] [SEED=n]]   plants known bugs one by one, each must
 #                           be found; writes the table
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
+#   make interop            the Java clients of Pulsar (pulsar-perf too) and of BookKeeper; needs
+#                           Maven and a Java compiler, which it does not install, and fetches the
+#                           clients; KEPT=dir keeps what it fetched
 #   make chaos              kill -9 at random while clients and Spark work, then count
 #   make bench              the measurements, into bench/
 #   make pages              ARCHITECTURE.md's tables, docs/machines.md and the index of decisions
@@ -24,7 +27,7 @@ TESTS ?= tests
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim sim-mutants scenarios chaos bench pages proto clean java
+.PHONY: help demo test check sim sim-mutants scenarios interop chaos bench pages proto clean java
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,6 +65,12 @@ sim-mutants: $(VENV)/.dev
 
 scenarios: $(VENV)/.dev java
 	$(if $(STALL_S),STALL_S=$(STALL_S) )$(BIN)/python -m pytest --durations=0 tests/scenarios
+
+interop: $(VENV)/.dev java
+	@for tool in mvn javac; do command -v $$tool > /dev/null || \
+		{ echo "make interop needs $$tool: install Maven and a JDK (17 or later)"; exit 1; }; done
+	$(if $(KEPT),MAGNETAR_PEER_DIR=$(abspath $(KEPT)) )$(BIN)/python -m pytest -m peer \
+		tests/interop/bookkeeper tests/interop/java
 
 chaos: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.crash_publish

@@ -1,0 +1,433 @@
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.client.api.BatchReceivePolicy;
+import org.apache.pulsar.client.api.CompressionType;
+import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.ConsumerBuilder;
+import org.apache.pulsar.client.api.DeadLetterPolicy;
+import org.apache.pulsar.client.api.Message;
+import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerBuilder;
+import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.PulsarClientException;
+import org.apache.pulsar.client.api.Reader;
+import org.apache.pulsar.client.api.Schema;
+import org.apache.pulsar.client.api.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.SubscriptionType;
+
+/**
+ * Uses a broker the way applications do, through Pulsar's own client, and says what worked.
+ *
+ * Arguments: the service URL, and the steps' names if not all. Each step prints "ok NAME"; the first
+ * that fails ends the program with its stack trace and status 1.
+ */
+public final class PulsarPeer {
+    /** More than any step needs, and less than the client's own time-outs of 30 s. */
+    private static final int WAIT_S = 20;
+    private static final int AT_ONCE_S = 5;
+
+    interface Step {
+        void run() throws Exception;
+    }
+
+    public static final class Thing {
+        public String name;
+        public int number;
+
+        public Thing() {
+        }
+
+        Thing(String name, int number) {
+            this.name = name;
+            this.number = number;
+        }
+    }
+
+    private final String url;
+    private final List<String> only;
+    private final PulsarClient client;
+    private int topics;
+
+    private PulsarPeer(String url, List<String> only) throws Exception {
+        this.url = url;
+        this.only = only;
+        this.client = PulsarClient.builder().serviceUrl(url).build();
+    }
+
+    public static void main(String[] args) {
+        try {
+            new PulsarPeer(args[0], Arrays.asList(args).subList(1, args.length)).run();
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0);
+    }
+
+    private void run() throws Exception {
+        for (SubscriptionType type : new SubscriptionType[] {
+            SubscriptionType.Exclusive, SubscriptionType.Shared, SubscriptionType.Failover}) {
+            step("consume " + type, () -> produceAndConsume(type));
+        }
+        for (CompressionType type : CompressionType.values()) {
+            step("batches " + type, () -> batches(type));
+        }
+        step("batch index acknowledgement", this::batchIndexes);
+        step("chunks", this::chunks);
+        step("reader", this::reader);
+        step("reader from every id", this::readerFromEveryId);
+        step("seek", this::seek);
+        step("negative acknowledgement", this::negativeAcknowledgement);
+        step("dead letter", this::deadLetter);
+        step("reconsume later", this::reconsumeLater);
+        step("json schema", () -> typed(Schema.JSON(Thing.class)));
+        step("avro schema", () -> typed(Schema.AVRO(Thing.class)));
+        step("auto produce and consume", this::automatic);
+        step("pattern", this::pattern);
+        step("delayed is refused", this::delayed);
+        step("transactions are refused", this::transactions);
+        step("bad names are refused", this::badNames);
+        step("key shared is refused", this::keyShared);
+    }
+
+    private void step(String name, Step step) throws Exception {
+        if (only.isEmpty() || only.contains(name)) {
+            step.run();
+            System.out.println("ok " + name);
+        }
+    }
+
+    // -- what steps say over and over -------------------------------------------------------------
+
+    private String topic() {
+        topics++;
+        return "persistent://public/default/java-peer-" + System.nanoTime() + "-" + topics;
+    }
+
+    private ConsumerBuilder<byte[]> consumer(String topic, SubscriptionType type) {
+        return client.newConsumer().topic(topic).subscriptionName("s").subscriptionType(type)
+            .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest);
+    }
+
+    private Producer<byte[]> plain(String topic) throws Exception {
+        return client.newProducer().topic(topic).enableBatching(false).create();
+    }
+
+    private ProducerBuilder<byte[]> batching(String topic, int size) {
+        return client.newProducer().topic(topic).batchingMaxMessages(size)
+            .batchingMaxPublishDelay(10, TimeUnit.SECONDS);
+    }
+
+    private static List<MessageId> publish(Producer<byte[]> producer, int count) throws Exception {
+        List<java.util.concurrent.CompletableFuture<MessageId>> sent = new ArrayList<>();
+        for (int number = 0; number < count; number++) {
+            sent.add(producer.sendAsync(Integer.toString(number).getBytes()));
+        }
+        producer.flush();
+        List<MessageId> ids = new ArrayList<>();
+        for (java.util.concurrent.CompletableFuture<MessageId> one : sent) {
+            ids.add(one.get(WAIT_S, TimeUnit.SECONDS));
+        }
+        return ids;
+    }
+
+    private static <T> Message<T> next(Consumer<T> consumer) throws Exception {
+        Message<T> message = consumer.receive(WAIT_S, TimeUnit.SECONDS);
+        check(message != null, "a message comes");
+        return message;
+    }
+
+    private static void expect(Consumer<byte[]> consumer, int first, int stop) throws Exception {
+        for (int number = first; number < stop; number++) {
+            String text = new String(next(consumer).getData());
+            check(text.equals(Integer.toString(number)), "message " + number + ", got " + text);
+        }
+    }
+
+    private static void check(boolean true_, String what) {
+        if (!true_) {
+            throw new AssertionError(what);
+        }
+    }
+
+    /** {@code step} ends with an error that has {@code words}, at once. */
+    private static void refused(String words, Step step) throws Exception {
+        long begun = System.nanoTime();
+        try {
+            step.run();
+        } catch (Exception error) {
+            long seconds = (System.nanoTime() - begun) / 1_000_000_000;
+            check(seconds < AT_ONCE_S, "refused at once, not after " + seconds + " s: " + error);
+            check(String.valueOf(error).contains(words), "'" + words + "' in: " + error);
+            return;
+        }
+        throw new AssertionError("not refused: " + words);
+    }
+
+    // -- the steps --------------------------------------------------------------------------------
+
+    private void produceAndConsume(SubscriptionType type) throws Exception {
+        String topic = topic();
+        try (Consumer<byte[]> consumer = consumer(topic, type).subscribe();
+            Producer<byte[]> producer = plain(topic)) {
+            List<MessageId> ids = publish(producer, 20);
+            for (int number = 0; number < 20; number++) {
+                Message<byte[]> message = next(consumer);
+                check(message.getMessageId().compareTo(ids.get(number)) == 0, "the receipt's id");
+                check(new String(message.getData()).equals(Integer.toString(number)), "in order");
+                if (number % 3 != 0) {
+                    consumer.acknowledge(message);
+                }
+            }
+        }
+        try (Consumer<byte[]> again = consumer(topic, type).subscribe()) {
+            for (int number = 0; number < 20; number += 3) {
+                String text = new String(next(again).getData());
+                check(text.equals(Integer.toString(number)), "not acknowledged: " + number);
+            }
+            check(again.getLastMessageIds().size() == 1, "a last message id");
+            again.unsubscribe();
+        }
+    }
+
+    private void batches(CompressionType compression) throws Exception {
+        String topic = topic();
+        try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Exclusive)
+                .batchReceivePolicy(BatchReceivePolicy.builder().maxNumMessages(10)
+                    .timeout(WAIT_S, TimeUnit.SECONDS).build()).subscribe();
+            Producer<byte[]> producer =
+                batching(topic, 10).compressionType(compression).create()) {
+            publish(producer, 100);
+            for (int batch = 0; batch < 10; batch++) {
+                check(consumer.batchReceive().size() == 10, "ten messages at a time");
+            }
+        }
+    }
+
+    private void batchIndexes() throws Exception {
+        String topic = topic();
+        ConsumerBuilder<byte[]> builder = consumer(topic, SubscriptionType.Shared)
+            .enableBatchIndexAcknowledgment(true).isAckReceiptEnabled(true);
+        try (Consumer<byte[]> consumer = builder.subscribe();
+            Producer<byte[]> producer = batching(topic, 10).create()) {
+            publish(producer, 10);
+            for (int number = 0; number < 10; number++) {
+                Message<byte[]> message = next(consumer);
+                if (number != 4) {
+                    consumer.acknowledge(message);
+                }
+            }
+        }
+        try (Consumer<byte[]> again = builder.subscribe()) {
+            expect(again, 4, 5);
+        }
+    }
+
+    private void chunks() throws Exception {
+        String topic = topic();
+        byte[] large = new byte[12 << 20];
+        new java.util.Random(7).nextBytes(large);
+        try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Exclusive).subscribe();
+            Producer<byte[]> producer = client.newProducer().topic(topic).enableBatching(false)
+                .enableChunking(true).create()) {
+            producer.send(large);
+            producer.send("small".getBytes());
+            check(Arrays.equals(next(consumer).getData(), large), "the large message");
+            check(new String(next(consumer).getData()).equals("small"), "the small message");
+        }
+    }
+
+    private void reader() throws Exception {
+        String topic = topic();
+        try (Producer<byte[]> producer = plain(topic);
+            Reader<byte[]> tail = client.newReader().topic(topic)
+                .startMessageId(MessageId.latest).create()) {
+            publish(producer, 10);
+            try (Reader<byte[]> all = client.newReader().topic(topic)
+                .startMessageId(MessageId.earliest).create()) {
+                int count = 0;
+                while (all.hasMessageAvailable()) {
+                    String text = new String(all.readNext(WAIT_S, TimeUnit.SECONDS).getData());
+                    check(text.equals(Integer.toString(count)), "read " + count);
+                    count++;
+                }
+                check(count == 10, "all are read, not " + count);
+            }
+            String text = new String(tail.readNext(WAIT_S, TimeUnit.SECONDS).getData());
+            check(text.equals("0"), "what came after the reader");
+        }
+    }
+
+    private void readerFromEveryId() throws Exception {
+        for (int batch : new int[] {1, 10}) {
+            String topic = topic();
+            List<MessageId> ids;
+            try (Producer<byte[]> producer =
+                batching(topic, batch).enableBatching(batch > 1).create()) {
+                ids = publish(producer, 20);
+            }
+            for (boolean inclusive : new boolean[] {false, true}) {
+                for (int index : new int[] {0, 3, 9, 10, 18}) {
+                    readFrom(topic, ids.get(index), inclusive, inclusive ? index : index + 1);
+                }
+            }
+        }
+    }
+
+    private void readFrom(String topic, MessageId id, boolean inclusive, int first)
+        throws Exception {
+        org.apache.pulsar.client.api.ReaderBuilder<byte[]> builder =
+            client.newReader().topic(topic).startMessageId(id);
+        if (inclusive) {
+            builder.startMessageIdInclusive();
+        }
+        try (Reader<byte[]> reader = builder.create()) {
+            for (int number = first; number < 20; number++) {
+                Message<byte[]> message = reader.readNext(WAIT_S, TimeUnit.SECONDS);
+                check(message != null, "message " + number + " from " + id);
+                String text = new String(message.getData());
+                check(text.equals(Integer.toString(number)), number + " from " + id + ": " + text);
+            }
+        }
+    }
+
+    private void seek() throws Exception {
+        String topic = topic();
+        try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Exclusive).subscribe();
+            Producer<byte[]> producer = plain(topic)) {
+            List<MessageId> ids = publish(producer, 20);
+            expect(consumer, 0, 20);
+            consumer.seek(ids.get(5)); // exclusive, unless the consumer asks for more
+            expect(consumer, 6, 20);
+            consumer.seek(MessageId.earliest);
+            expect(consumer, 0, 20);
+            consumer.seek(System.currentTimeMillis() - 3_600_000);
+            expect(consumer, 0, 20);
+        }
+    }
+
+    private void negativeAcknowledgement() throws Exception {
+        String topic = topic();
+        try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Shared)
+                .negativeAckRedeliveryDelay(100, TimeUnit.MILLISECONDS).subscribe();
+            Producer<byte[]> producer = plain(topic)) {
+            publish(producer, 1);
+            consumer.negativeAcknowledge(next(consumer));
+            Message<byte[]> again = next(consumer);
+            check(again.getRedeliveryCount() == 1, "redelivered once");
+            consumer.acknowledge(again);
+        }
+    }
+
+    private void deadLetter() throws Exception {
+        String topic = topic();
+        DeadLetterPolicy policy = DeadLetterPolicy.builder().maxRedeliverCount(2)
+            .deadLetterTopic(topic + "-dead").initialSubscriptionName("kept").build();
+        try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Shared)
+                .deadLetterPolicy(policy).negativeAckRedeliveryDelay(50, TimeUnit.MILLISECONDS)
+                .subscribe();
+            Producer<byte[]> producer = plain(topic)) {
+            publish(producer, 1);
+            for (int count = 0; count < 3; count++) {
+                consumer.negativeAcknowledge(next(consumer));
+            }
+            check(consumer.receive(1, TimeUnit.SECONDS) == null, "it comes no more");
+            try (Consumer<byte[]> dead = client.newConsumer().topic(topic + "-dead")
+                .subscriptionName("kept").subscribe()) {
+                expect(dead, 0, 1);
+            }
+        }
+    }
+
+    /** Without a delay: a delayed message is refused, and the original comes again. */
+    private void reconsumeLater() throws Exception {
+        String topic = topic();
+        DeadLetterPolicy policy = DeadLetterPolicy.builder().maxRedeliverCount(2)
+            .retryLetterTopic(topic + "-retry").deadLetterTopic(topic + "-dead").build();
+        try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Shared)
+                .enableRetry(true).deadLetterPolicy(policy).subscribe();
+            Consumer<byte[]> dead = client.newConsumer().topic(topic + "-dead")
+                .subscriptionName("d").subscribe();
+            Producer<byte[]> producer = plain(topic)) {
+            publish(producer, 1);
+            for (int count = 0; count < 3; count++) {
+                consumer.reconsumeLater(next(consumer), 0, TimeUnit.SECONDS);
+            }
+            expect(dead, 0, 1);
+        }
+    }
+
+    private void typed(Schema<Thing> schema) throws Exception {
+        String topic = topic();
+        try (Consumer<Thing> consumer = client.newConsumer(schema).topic(topic)
+                .subscriptionName("s").subscribe();
+            Producer<Thing> producer = client.newProducer(schema).topic(topic).create()) {
+            for (int number = 0; number < 5; number++) {
+                producer.send(new Thing("thing", number));
+            }
+            for (int number = 0; number < 5; number++) {
+                Thing thing = next(consumer).getValue();
+                check(thing.number == number && thing.name.equals("thing"), "thing " + number);
+            }
+        }
+    }
+
+    /** On a topic without a schema both deal in bytes. */
+    private void automatic() throws Exception {
+        String topic = topic();
+        try (Consumer<org.apache.pulsar.client.api.schema.GenericRecord> consumer =
+                client.newConsumer(Schema.AUTO_CONSUME()).topic(topic).subscriptionName("s")
+                .subscribe();
+            Producer<byte[]> producer =
+                client.newProducer(Schema.AUTO_PRODUCE_BYTES()).topic(topic).create()) {
+            producer.send("bytes".getBytes());
+            check(new String(next(consumer).getData()).equals("bytes"), "the bytes");
+        }
+    }
+
+    private void pattern() throws Exception {
+        String topic = topic();
+        try (Producer<byte[]> one = plain(topic + "-one"); Producer<byte[]> two =
+                plain(topic + "-two"); Consumer<byte[]> consumer = client.newConsumer()
+                .topicsPattern(topic + "-.*").subscriptionName("s")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe()) {
+            one.send("1".getBytes());
+            two.send("2".getBytes());
+            check(next(consumer).getData().length + next(consumer).getData().length == 2, "both");
+        }
+    }
+
+    // -- what is not served -----------------------------------------------------------------------
+
+    private void delayed() throws Exception {
+        String topic = topic();
+        try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Shared).subscribe();
+            Producer<byte[]> producer = batching(topic, 10).create()) {
+            refused("delayed delivery is not served", () -> producer.newMessage()
+                .value("later".getBytes()).deliverAfter(1, TimeUnit.MINUTES).send());
+            producer.sendAsync("now".getBytes()); // the producer goes on
+            producer.flush();
+            check(new String(next(consumer).getData()).equals("now"), "what is not delayed");
+        }
+    }
+
+    private void transactions() throws Exception {
+        refused("transactions are not served",
+            () -> PulsarClient.builder().serviceUrl(url).enableTransaction(true).build());
+    }
+
+    private void badNames() throws Exception {
+        for (String name : new String[] {".", "..", "x".repeat(1100), "a\u0001b"}) {
+            String topic = "persistent://public/default/" + name;
+            refused("", () -> plain(topic));
+            refused("", () -> consumer(topic, SubscriptionType.Exclusive).subscribe());
+        }
+    }
+
+    private void keyShared() throws Exception {
+        refused("not served", () -> consumer(topic(), SubscriptionType.Key_Shared).subscribe());
+    }
+}

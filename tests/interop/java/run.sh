@@ -1,0 +1,29 @@
+#!/bin/sh
+# Fetch Pulsar's Java client and pulsar-perf (once), compile PulsarPeer, run what is asked for.
+# Usage: run.sh WORK_DIR peer SERVICE_URL [STEP...]   each step of PulsarPeer, or those
+#        run.sh WORK_DIR perf SERVICE_URL HTTP_URL COMMAND [ARGUMENT...]   pulsar-perf
+#        run.sh WORK_DIR fetch                                      nothing but fetch and compile
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+work=$1
+what=$2
+shift 2
+mkdir -p "$work/classes"
+if ! cmp -s "$here/pom.xml" "$work/fetched"; then
+    rm -rf "$work/lib"
+    mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$work/lib" >&2
+    cp "$here/pom.xml" "$work/fetched"
+fi
+quiet="-Dorg.slf4j.simpleLogger.defaultLogLevel=${PEER_LOG_LEVEL:-off}"
+case $what in
+fetch | peer)
+    javac -cp "$work/lib/*" -d "$work/classes" "$here/PulsarPeer.java"
+    [ "$what" = fetch ] || exec java "$quiet" -cp "$work/classes:$work/lib/*" PulsarPeer "$@"
+    ;;
+perf)
+    printf 'brokerServiceUrl=%s\nwebServiceUrl=%s\n' "$1" "$2" > "$work/client.conf"
+    shift 2
+    exec java -cp "$work/lib/*" org.apache.pulsar.testclient.PulsarPerfTestTool \
+        "$work/client.conf" "$@"
+    ;;
+esac

@@ -1,0 +1,87 @@
+"""Pulsar's own Java client and pulsar-perf against a standalone: peer tests, not part of ``make
+test``.
+
+Need ``java``, ``javac``, ``mvn`` and a place to fetch from. Run: ``make interop``.
+``MAGNETAR_PEER_DIR`` (in make: ``KEPT``) keeps what was fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.standalone import Standalone
+
+HERE = Path(__file__).parent
+STEPS = re.findall(r'^ +step\("([^"]+)"( \+ type)?', (HERE / "PulsarPeer.java").read_text(), re.M)
+TYPES = {
+    "consume ": ("Exclusive", "Shared", "Failover"),
+    "batches ": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
+}
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for tool in ("java", "javac", "mvn"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    kept = os.environ.get("MAGNETAR_PEER_DIR")
+    made = Path(kept) / "pulsar" if kept else tmp_path_factory.mktemp("peer")
+    made.mkdir(parents=True, exist_ok=True)
+    run(made, "fetch", timeout_s=600)
+    return made
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("standalone") / "data") as made:
+        yield made
+
+
+def run(work_dir: Path, *arguments: str, timeout_s: float = 300) -> str:
+    """Run ``run.sh``; its standard output and error."""
+    done = subprocess.run(
+        [HERE / "run.sh", work_dir, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
+
+
+def wanted_steps() -> list[str]:
+    names = []
+    for name, typed in STEPS:
+        names += [name + kind for kind in TYPES[name]] if typed else [name]
+    return names
+
+
+def test_the_java_client_uses_a_standalone(work_dir: Path, standalone: Standalone) -> None:
+    assert len(STEPS) >= 18
+    said = run(work_dir, "peer", standalone.service_url)
+    assert [line[3:] for line in said.splitlines() if line[:3] == "ok "] == wanted_steps()
+
+
+def test_pulsar_perf_produces_and_consumes(work_dir: Path, standalone: Standalone) -> None:
+    def perf(*arguments: str) -> int:
+        """Runs; how many messages it says it had."""
+        said = run(work_dir, "perf", standalone.service_url, standalone.http_url, *arguments)
+        found = re.findall(r"Aggregated throughput stats --- (\d+) records", said)
+        assert found, said[-4000:]
+        return int(found[-1])
+
+    sent = perf("produce", "-r", "2000", "-s", "100", "-m", "10000", "perf")
+    assert sent == 10_000
+    received = perf("consume", "-sp", "Earliest", "-ss", "s", "-m", "10000", "perf")
+    assert received == 10_000
