@@ -1,7 +1,9 @@
 """The consuming half of the load generator: counts messages from a topic's start.
 
 One process, many consumers, each exclusive on a subscription of its own. Permits are renewed at
-half; entries may be acknowledged one by one or cumulatively per received chunk, or not at all.
+half. Acknowledgements: none, one command for the entries of a received chunk (individual or
+cumulative), or ("single") a command for each entry, written by itself, as a Java client that does
+not group them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class ConsumePhase:
 
     messages: int
     idle_s: float = 5.0
-    acknowledge: str = "none"  # none, individual, cumulative
+    acknowledge: str = "none"  # none, individual, cumulative, single
 
 
 @dataclass
@@ -98,17 +100,13 @@ class Consumer:
         """Acknowledge the entries whose frames start at these places."""
         if self._acknowledge == "none":
             return
-        command = BaseCommand(type=BaseCommand.ACK)
-        command.ack.consumer_id = CLIENT_ID
         cumulative = self._acknowledge == "cumulative"
-        command.ack.ack_type = CommandAck.Cumulative if cumulative else CommandAck.Individual
-        for at in entries[-1:] if cumulative else entries:
-            stop = at + 8 + int.from_bytes(view[at + 4 : at + 8], "big")
-            message = BaseCommand.FromString(bytes(view[at + 8 : stop])).message
-            command.ack.message_id.add(
-                ledgerId=message.message_id.ledgerId, entryId=message.message_id.entryId
-            )
-        self.sock.sendall(encode_command(command))
+        ids = [message_id(view, at) for at in (entries[-1:] if cumulative else entries)]
+        if self._acknowledge == "single":
+            for item in ids:
+                self.sock.sendall(ack_frame([item]))
+        else:
+            self.sock.sendall(ack_frame(ids, cumulative=cumulative))
 
     def _other_command(self, view: memoryview, at: int, stop: int) -> None:
         command = decode_command(view, at + 4, stop)
@@ -120,14 +118,41 @@ class Consumer:
             raise RefusedError(f"the broker said: {str(command).strip()}")
 
 
+def message_id(view: memoryview, at: int) -> tuple[int, int]:
+    """Ledger and entry of the MESSAGE whose frame starts at ``at``."""
+    stop = at + 8 + int.from_bytes(view[at + 4 : at + 8], "big")
+    found = BaseCommand.FromString(bytes(view[at + 8 : stop])).message.message_id
+    return found.ledgerId, found.entryId
+
+
+def ack_frame(
+    ids: list[tuple[int, int]], *, cumulative: bool = False, request_id: int | None = None
+) -> bytes:
+    """An ACK of entries; one with ``request_id`` is answered when it is stored."""
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id = CLIENT_ID
+    command.ack.ack_type = CommandAck.Cumulative if cumulative else CommandAck.Individual
+    for ledger_id, entry_id in ids:
+        command.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+    if request_id is not None:
+        command.ack.request_id = request_id
+    return encode_command(command)
+
+
 class ConsumeWorker:
     """All consumers of one process."""
 
     def __init__(
-        self, host: str, port: int, topics: list[str], subscriptions: list[str], batch: int
+        self,
+        host: str,
+        port: int,
+        topics: list[str],
+        subscriptions: list[str],
+        batch: int,
+        shared: bool = False,
     ) -> None:
         pairs = zip(topics, subscriptions, strict=True)
-        self._socks = [open_consumer(host, port, topic, name) for topic, name in pairs]
+        self._socks = [open_consumer(host, port, topic, name, shared) for topic, name in pairs]
         self._batch = batch
 
     def run(self, phase: ConsumePhase) -> Consumed:

@@ -12,11 +12,12 @@ import sys
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import uvloop
 
-from bench.server import ROOT
+from bench.server import ROOT, environment_of
 from magnetar.cli.process import tune_allocator, tune_collector
 from magnetar.ledger import LedgerConfig
 
@@ -48,10 +49,15 @@ class Child:
     """A client under way, a context manager that leaves none behind. One that reads until it is
     told to stop is told by ``end``."""
 
-    def __init__(self, module: str, role: str, load: Client) -> None:
+    def __init__(self, module: str, role: str, load: Client, source: Path | None = None) -> None:
         command = [sys.executable, "-m", module, role, json.dumps(asdict(load))]
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            env=environment_of(source),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def __enter__(self) -> Child:
@@ -78,9 +84,9 @@ class Child:
         return report
 
 
-def run(module: str, role: str, load: Client) -> Report:
-    """One client, from start to end."""
-    with Child(module, role, load) as child:
+def run(module: str, role: str, load: Client, source: Path | None = None) -> Report:
+    """One client, from start to end; of the ledger library in ``source``, if given."""
+    with Child(module, role, load, source) as child:
         return child.end()
 
 

@@ -14,6 +14,15 @@ Read everything that is in the topic, ``--connections`` times, over as many subs
 
     python -m bench.loadgen consume --port 6650 --messages 400000
 
+The shapes of real clients: a Java producer (``--pieces``: every SEND written by itself, in two
+pieces), acknowledgements one by one, many consumers of one subscription, and those
+acknowledgements alone::
+
+    python -m bench.loadgen publish --port 6650 --pieces --depth 1000 --entries 100000
+    python -m bench.loadgen consume --port 6650 --messages 1000 --connections 100 --shared \\
+        --acknowledge single
+    python -m bench.loadgen acknowledge --port 6650 --messages 20000
+
 The result is one JSON object on standard output.
 """
 
@@ -28,6 +37,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 
+from bench.acknowledging import Acknowledged, AcknowledgePhase, AcknowledgeWorker
 from bench.consuming import Consumed, ConsumePhase, ConsumeWorker
 from bench.measure import CpuClock, Histogram
 from bench.publishing import Outcome, Phase, PublishWorker
@@ -58,11 +68,13 @@ class PublishLoad:
     batch: int = 0
     topics: int = 1
     processes: int = 1
+    pieces: bool = False
 
 
 @dataclass(frozen=True)
 class ConsumeLoad:
-    """What is consumed: ``messages`` per connection."""
+    """What is consumed: ``messages`` per connection. ``shared``: all connections have one
+    subscription, else each has one of its own."""
 
     connections: int = 1
     messages: int = 1
@@ -70,6 +82,7 @@ class ConsumeLoad:
     topics: int = 1
     acknowledge: str = "none"
     processes: int = 1
+    shared: bool = False
 
 
 class Workers:
@@ -118,12 +131,13 @@ class Workers:
 
 def _serve(pipe: Connection, kind: str, *arguments: object) -> None:
     """The main function of a generator process."""
-    worker: PublishWorker | ConsumeWorker
+    makers = {
+        "publish": PublishWorker,
+        "consume": ConsumeWorker,
+        "acknowledge": AcknowledgeWorker,
+    }
     try:
-        if kind == "publish":
-            worker = PublishWorker(*arguments)  # type: ignore[arg-type]
-        else:
-            worker = ConsumeWorker(*arguments)  # type: ignore[arg-type]
+        worker = makers[kind](*arguments)
         pipe.send(None)
         while True:
             pipe.send(worker.run(pipe.recv()))
@@ -146,7 +160,7 @@ def publish(target: Target, load: PublishLoad) -> dict[str, object]:
     """Run a publishing load and describe what happened; raises ``RefusedError``."""
     topics = [_topic(target, i, load.topics) for i in range(load.connections)]
     count = min(load.processes, load.connections)
-    common = (load.message_bytes, load.batch)
+    common = (load.message_bytes, load.batch, load.pieces)
     workers = Workers(
         [("publish", target.host, target.port, topics[i::count], *common) for i in range(count)]
     )
@@ -188,31 +202,67 @@ def _publish_report(
         "server_cpu_s": round(served_s, 2),
         "server_cpu_us_per_entry": round(served_s * 1e6 / entries, 2),
         "server_cpu_in_kernel_percent": round(served.system_s() / max(served_s, 1e-9) * 100),
-        "server_cpu_s_per_million_messages": round(served_s * 1e6 / messages, 2),
+        "server_cpu_s_per_million_messages": round(served_s * 1e6 / messages, 4),
         "generator_cpu_us_per_entry": round(own.total_s() * 1e6 / entries, 2),
     }
 
 
-def consume(target: Target, load: ConsumeLoad) -> dict[str, object]:
-    """Run a consuming load and describe what happened; raises ``RefusedError``."""
-    run = uuid.uuid4().hex[:8]
-    topics = [_topic(target, i, load.topics) for i in range(load.connections)]
-    names = [f"load-{run}-{i}" for i in range(load.connections)]
-    count = min(load.processes, load.connections)
-    workers = Workers(
-        [
-            ("consume", target.host, target.port, topics[i::count], names[i::count], load.batch)
-            for i in range(count)
+class ConsumeRun:
+    """Consumers that are subscribed; ``run`` lets them consume. A context manager."""
+
+    def __init__(self, target: Target, load: ConsumeLoad) -> None:
+        run = uuid.uuid4().hex[:8]
+        topics = [_topic(target, i, load.topics) for i in range(load.connections)]
+        names = [
+            f"load-{run}" if load.shared else f"load-{run}-{i}" for i in range(load.connections)
         ]
-    )
-    try:
+        self._target, self._load = target, load
+        self._count = count = min(load.processes, load.connections)
+        where = ("consume", target.host, target.port)
+        how = (load.batch, load.shared)
+        self._workers = Workers(
+            [(*where, topics[i::count], names[i::count], *how) for i in range(count)]
+        )
+
+    def run(self) -> dict[str, object]:
+        """Consume and describe what happened; raises ``RefusedError``."""
+        load = self._load
         phases: list[object] = [
             ConsumePhase(load.messages * part, acknowledge=load.acknowledge)
-            for part in _split(load.connections, count)
+            for part in _split(load.connections, self._count)
         ]
-        served, own = CpuClock(target.pids), CpuClock(workers.pids)
-        totals = [item for item in workers.run(phases) if isinstance(item, Consumed)]
+        served, own = CpuClock(self._target.pids), CpuClock(self._workers.pids)
+        totals = [item for item in self._workers.run(phases) if isinstance(item, Consumed)]
         return _consume_report(load, totals, served, own)
+
+    def __enter__(self) -> ConsumeRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workers.close()
+
+
+def consume(target: Target, load: ConsumeLoad) -> dict[str, object]:
+    """Run a consuming load and describe what happened; raises ``RefusedError``."""
+    with ConsumeRun(target, load) as run:
+        return run.run()
+
+
+def acknowledge(target: Target, messages: int) -> dict[str, object]:
+    """Acknowledge ``messages`` of the topic one by one, and nothing else; see ``acknowledging``."""
+    name = f"load-{uuid.uuid4().hex[:8]}"
+    where = (target.host, target.port, _topic(target, 0, 1))
+    workers = Workers([("acknowledge", *where, name, messages)])
+    try:
+        served = CpuClock(target.pids)
+        (total,) = workers.run([AcknowledgePhase()])
+        assert isinstance(total, Acknowledged)
+        return {
+            "load": {"kind": "acknowledge"},
+            "messages": total.messages,
+            "seconds": round(total.seconds, 3),
+            "server_cpu_us_per_message": round(served.total_s() * 1e6 / total.messages, 4),
+        }
     finally:
         workers.close()
 
@@ -231,7 +281,7 @@ def _consume_report(
         "messages_per_s": round(messages / seconds),
         "mb_per_s": round(sum(total.received_bytes for total in totals) / seconds / 1e6, 1),
         "server_cpu_s": round(served_s, 2),
-        "server_cpu_us_per_message": round(served_s * 1e6 / messages, 2),
+        "server_cpu_us_per_message": round(served_s * 1e6 / messages, 4),
         "generator_cpu_us_per_message": round(own.total_s() * 1e6 / messages, 2),
     }
 
@@ -257,9 +307,14 @@ def _parser() -> argparse.ArgumentParser:
     pub.add_argument("--rate", type=float, default=0.0, help="entries/s in all; 0: as they go")
     pub.add_argument("--warmup", type=int, default=0, help="entries before the clock starts")
     pub.add_argument("--message-bytes", type=int, default=1024)
+    pub.add_argument("--pieces", action="store_true", help="every SEND by itself, as Java does")
     con = commands.add_parser("consume", parents=[both])
     con.add_argument("--messages", type=int, required=True, help="per connection")
-    con.add_argument("--acknowledge", choices=("none", "individual", "cumulative"), default="none")
+    modes = ("none", "individual", "cumulative", "single")
+    con.add_argument("--acknowledge", choices=modes, default="none")
+    con.add_argument("--shared", action="store_true", help="one subscription for a topic")
+    ack = commands.add_parser("acknowledge", parents=[both])
+    ack.add_argument("--messages", type=int, required=True)
     return parser
 
 
@@ -282,8 +337,11 @@ def main() -> int:
                 options.batch,
                 options.topics,
                 options.processes,
+                options.pieces,
             )
             report = publish(target, load)
+        elif options.kind == "acknowledge":
+            report = acknowledge(target, options.messages)
         else:
             report = consume(
                 target,
@@ -294,6 +352,7 @@ def main() -> int:
                     options.topics,
                     options.acknowledge,
                     options.processes,
+                    options.shared,
                 ),
             )
     except (RefusedError, OSError) as error:

@@ -44,28 +44,43 @@ def free_port() -> int:
 
 
 @contextmanager
-def standalone(bookies: int = 1, *arguments: str) -> Iterator[Server]:
-    """Start a platform on an empty directory of a real disk; end it and remove the directory."""
-    with work_directory() as data_dir:
-        ports = free_port(), free_port()
-        log_path = WORK_DIR / "server.log"
-        begun = time.monotonic()
-        process = _begin(
-            log_path, "standalone", "--data-dir", str(data_dir),
-            "--broker-port", str(ports[0]), "--http-port", str(ports[1]),
-            "--bookies", str(bookies), *arguments,
-        )  # fmt: skip
-        try:
-            _wait_ready(process, begun + READY_TIMEOUT_S, log_path)
-            yield Server(process.pid, *ports, time.monotonic() - begun, data_dir)
-        finally:
-            _stop(process)
+def standalone(bookies: int = 1, *arguments: str, source: Path | None = None) -> Iterator[Server]:
+    """Start a platform on an empty directory of a real disk; end it and remove the directory.
+    ``source``: the ``src`` directory of another checkout to run."""
+    with (
+        work_directory() as data_dir,
+        standalone_on(data_dir, bookies, *arguments, source=source) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def standalone_on(
+    data_dir: Path, bookies: int = 1, *arguments: str, source: Path | None = None
+) -> Iterator[Server]:
+    """As ``standalone``, on a directory that is there and stays."""
+    ports = free_port(), free_port()
+    log_path = WORK_DIR / "server.log"
+    begun = time.monotonic()
+    process = _begin(
+        log_path, source, "standalone", "--data-dir", str(data_dir),
+        "--broker-port", str(ports[0]), "--http-port", str(ports[1]),
+        "--bookies", str(bookies), *arguments,
+    )  # fmt: skip
+    try:
+        _wait_ready(process, begun + READY_TIMEOUT_S, log_path)
+        yield Server(process.pid, *ports, time.monotonic() - begun, data_dir)
+    finally:
+        _stop(process)
 
 
 class BookieProcess:
     """One bookie: a directory and a port that it keeps, and the process that runs on them."""
 
-    def __init__(self, folder: Path, index: int, metadata_url: str) -> None:
+    def __init__(
+        self, folder: Path, index: int, metadata_url: str, source: Path | None = None
+    ) -> None:
+        self._source = source
         self.data_dir = folder / f"bookie-{index}"
         self.port = free_port()
         self._log_path = WORK_DIR / f"bookie-{index}.log"
@@ -80,7 +95,7 @@ class BookieProcess:
     def begin(self) -> None:
         """Start without waiting until it is ready."""
         self._process = _begin(
-            self._log_path, "bookie", "--data-dir", str(self.data_dir),
+            self._log_path, self._source, "bookie", "--data-dir", str(self.data_dir),
             "--port", str(self.port), "--metadata", self._metadata_url,
         )  # fmt: skip
 
@@ -119,12 +134,13 @@ class Store:
 
 
 @contextmanager
-def ledger_store(bookies: int = 3) -> Iterator[Store]:
+def ledger_store(bookies: int = 3, source: Path | None = None) -> Iterator[Store]:
     """Bookies with every setting at its default (journal sync on) and a ZooKeeper of their own,
     on an empty directory of a real disk, which is removed in the end."""
     with work_directory() as folder, ZooKeeperServer(folder / "zookeeper") as zookeeper:
         url = f"zk://{zookeeper.address}/bench"
-        store = Store(url, tuple(BookieProcess(folder, index, url) for index in range(bookies)))
+        made = (BookieProcess(folder, index, url, source) for index in range(bookies))
+        store = Store(url, tuple(made))
         try:
             store.start()
             yield store
@@ -143,11 +159,18 @@ def work_directory() -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _begin(log_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def environment_of(source: Path | None) -> dict[str, str]:
+    """The environment of a process that is to import ``magnetar`` from ``source``."""
+    return dict(os.environ) if source is None else {**os.environ, "PYTHONPATH": str(source)}
+
+
+def _begin(log_path: Path, source: Path | None, *arguments: str) -> subprocess.Popen[bytes]:
     """``magnetar ARGUMENTS...``, its log in a file."""
     command = [sys.executable, "-m", "magnetar", *arguments]
     with log_path.open("wb") as log:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, env=environment_of(source)
+        )
 
 
 def _wait_ready(process: subprocess.Popen[bytes], deadline: float, log_path: Path) -> None:

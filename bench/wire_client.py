@@ -105,13 +105,16 @@ def open_producer(host: str, port: int, topic: str) -> socket.socket:
     return connection.sock
 
 
-def open_consumer(host: str, port: int, topic: str, subscription: str) -> socket.socket:
+def open_consumer(
+    host: str, port: int, topic: str, subscription: str, shared: bool = False
+) -> socket.socket:
     """A socket on which MESSAGEs follow once FLOW is sent; reads from the topic's start."""
     connection = connect_to_owner(host, port, topic)
     command = BaseCommand(type=BaseCommand.SUBSCRIBE)
     command.subscribe.topic = topic
     command.subscribe.subscription = subscription
-    command.subscribe.subType = CommandSubscribe.Exclusive
+    kind = CommandSubscribe.Shared if shared else CommandSubscribe.Exclusive
+    command.subscribe.subType = kind
     command.subscribe.consumer_id = CLIENT_ID
     command.subscribe.request_id = 2
     command.subscribe.initialPosition = CommandSubscribe.Earliest

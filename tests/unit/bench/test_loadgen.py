@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench.loadgen import ConsumeLoad, PublishLoad, Target, consume, publish
-from bench.publishing import Publisher
+from bench.publishing import HEAD_BYTES, PiecePublisher, Publisher
 from bench.wire_client import CLIENT_ID, FIRST_SEQUENCE_ID, RefusedError, send_frame
 from magnetar.wire.pulsar import replies
 from magnetar.wire.pulsar.batches import iterate_messages
@@ -42,6 +42,8 @@ def target() -> Iterator[Target]:
         PublishLoad(connections=2, depth=4, entries=300, batch=7, processes=2),
         PublishLoad(connections=1, depth=3, entries=20, message_bytes=500_000),
         PublishLoad(connections=3, rate=5000.0, entries=1000),
+        PublishLoad(connections=2, depth=100, entries=500, pieces=True),
+        PublishLoad(depth=10, entries=100, batch=100, message_bytes=1000, pieces=True),
     ],
 )
 def test_every_entry_is_acknowledged_and_counted(target: Target, load: PublishLoad) -> None:
@@ -91,6 +93,42 @@ def test_the_frames_are_good_sends() -> None:
         sequences.append(send.sequence_id)
         at = end
     assert sequences == [FIRST_SEQUENCE_ID + i for i in range(3)]
+
+
+class Pieces(socket.socket):
+    """Notes what each write asks for, and takes only part of a large one."""
+
+    asked: list[int]
+
+    def send(self, data: bytes, flags: int = 0) -> int:  # type: ignore[override]
+        self.asked.append(len(data))
+        return super().send(data[:50_000], flags)
+
+
+def test_small_pieces_are_a_head_and_the_rest_of_each_frame() -> None:
+    ours, theirs = socket.socketpair()
+    noting = Pieces(fileno=ours.detach())
+    noting.asked = []
+    frame, offset = send_frame(1000, 0)
+    made = PiecePublisher(noting, frame, offset)
+    made.send(3)
+    assert noting.asked == [HEAD_BYTES, len(frame) - HEAD_BYTES] * 3
+    assert len(theirs.recv(1 << 16)) == 3 * len(frame)
+
+
+def test_a_piece_that_the_kernel_takes_half_of_goes_on_where_it_stopped() -> None:
+    ours, theirs = socket.socketpair()
+    noting = Pieces(fileno=ours.detach())
+    noting.asked = []
+    frame, offset = send_frame(60_000, 0)
+    made = PiecePublisher(noting, frame, offset)
+    made.send(1)
+    rest = len(frame) - HEAD_BYTES
+    assert noting.asked == [HEAD_BYTES, rest, rest - 50_000]
+    data = bytearray()
+    while len(data) < len(frame):
+        data += theirs.recv(1 << 16)
+    assert data[offset + 4 :] == frame[offset + 4 :]
 
 
 def receipts(*offsets: int) -> bytes:
