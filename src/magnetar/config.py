@@ -393,6 +393,14 @@ class ConnectionsConfig:
             "least": 1 << 20,
         },
     )
+    descriptors_reserved: int = field(
+        default=1024,
+        metadata={
+            "meaning": "file descriptors kept for storage, metadata and REST; the rest is for "
+            "connections",
+            "least": 64,
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)

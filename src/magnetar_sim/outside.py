@@ -16,6 +16,7 @@ from magnetar_sim.loop import SimLoop, SimProcess
 from magnetar_sim.metadata import MetadataServer, SimMetadataStore
 
 SINCE_1970_S = 1_700_000_000.0
+DESCRIPTORS_MAX = 1 << 20
 """The wall clock when a run begins."""
 
 
@@ -48,4 +49,5 @@ def simulated(
         make_bookie=make_bookie,
         clock_s=lambda: SINCE_1970_S + loop.time() + off.seconds,
         random=rng,
+        descriptors_max=DESCRIPTORS_MAX,
     )

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from magnetar import __version__
 from magnetar.admin import errors, health_api, ledger_api, topic_api
+from magnetar.admin.body_limit import BodyLimit
 from magnetar.admin.docs_page import DOCS_PAGE
 from magnetar.admin.queries import LedgerQueries, TopicQueries
 from magnetar.env.health import Health
-
-BODY_BYTES_MAX = 64 << 10
-
-Next: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 def create(
@@ -39,7 +35,7 @@ def create(
         redoc_url=None,
     )
     errors.install(app)
-    app.middleware("http")(_bounded_body)
+    app.add_middleware(BodyLimit)
     app.include_router(_process_routes(registry, before_scrape))
     app.include_router(health_api.routes(health or Health()))
     if ledgers is not None:
@@ -47,15 +43,6 @@ def create(
     if topics is not None:
         app.include_router(topic_api.routes(topics))
     return app
-
-
-async def _bounded_body(request: Request, call_next: Next) -> Response:
-    """No request here needs a large body, so none is buffered: lengths must be told and small."""
-    length = request.headers.get("content-length", "0")
-    chunked = "transfer-encoding" in request.headers
-    if chunked or not length.isdecimal() or int(length) > BODY_BYTES_MAX:
-        return errors.reason(413, f"a body must have a content-length of {BODY_BYTES_MAX} at most")
-    return await call_next(request)
 
 
 def _process_routes(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import structlog
 import uvicorn
@@ -26,24 +27,67 @@ CONNECTIONS_MAX = 512
 REQUEST_TIMEOUT_S = 15.0
 KEEP_ALIVE_S = 30
 SHUTDOWN_S = 1
+LINGER_S = 2.0
+LINGER_BYTES_MAX = 1 << 20
+
+
+class _LingeringClose:
+    """A transport whose ``close`` is ``protocol.end``."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: DeadlineProtocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        self._protocol.end(self._transport)
 
 
 class DeadlineProtocol(H11Protocol):
-    """HTTP/1.1 whose requests must be whole in ``request_timeout_s``.
+    """HTTP/1.1 whose requests must be whole in ``request_timeout_s``, on ``connections_max``
+    connections.
 
     uvicorn waits for ever for a request that is begun and not finished, or never begun; enough of
-    those would use up ``CONNECTIONS_MAX``.
+    those would use up ``connections_max``. It also closes under a body that is still coming, so
+    that the kernel throws the answer away with it: here the answer leaves first, and what comes
+    for ``LINGER_S`` more is dropped, up to ``LINGER_BYTES_MAX``.
     """
 
     request_timeout_s = REQUEST_TIMEOUT_S
+    connections_max = CONNECTIONS_MAX
     _deadline: asyncio.TimerHandle | None = None
+    _dropped_bytes = -1  # of a body after the answer; -1: nothing is dropped
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(_LingeringClose(transport, self))  # type: ignore[arg-type]
+        if len(self.connections) > self.connections_max:
+            transport.abort()  # uvicorn's own answer at its limit would need descriptors as well
+            return
         self._expect_request()
 
+    def end(self, transport: asyncio.Transport) -> None:
+        """The answer has been written, and no other request is to come."""
+        cycle = self.cycle
+        if cycle is None or not cycle.more_body or transport.is_closing():
+            transport.close()
+        elif self._dropped_bytes < 0:
+            self._dropped_bytes = 0
+            transport.write_eof()
+            transport.resume_reading()
+            self._stop_waiting()
+            self._deadline = self.loop.call_later(LINGER_S, transport.close)
+
     def data_received(self, data: bytes) -> None:
+        if self._dropped_bytes >= 0:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > LINGER_BYTES_MAX:
+                self.transport.abort()
+            return
         super().data_received(data)
+        if self._dropped_bytes >= 0:
+            return
         cycle = self.cycle
         if cycle is None or cycle.more_body or cycle.response_complete:
             self._expect_request()
@@ -69,26 +113,28 @@ class DeadlineProtocol(H11Protocol):
 
 
 class HttpServer:
-    """Serves one application on one bound socket."""
+    """Serves one application on one bound socket. Past ``connections_max`` connections, new ones
+    are closed as they come."""
 
     def __init__(
         self,
         app: FastAPI,
         bound: socket.socket,
         protocol: type[DeadlineProtocol] = DeadlineProtocol,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self._socket = bound
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=protocol,
+                http=type("Protocol", (protocol,), {"connections_max": connections_max}),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                limit_concurrency=CONNECTIONS_MAX,
+                limit_concurrency=connections_max,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=SHUTDOWN_S,
             )

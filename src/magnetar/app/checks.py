@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from magnetar.config import LedgerConfig
+from magnetar.env.connections import Connections
+from magnetar.env.descriptors import DescriptorPlan, open_descriptors
 from magnetar.env.health import WELL, Check, PartHealth
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
@@ -14,6 +16,27 @@ def metadata_check(metadata: MetadataStore) -> Check:
     async def check() -> PartHealth:
         await metadata.sync()  # all the way: a quorum of ZooKeeper, the thread of SQLite
         return WELL
+
+    return check
+
+
+def descriptors_check(plan: DescriptorPlan, connections: Connections) -> Check:
+    """There are file descriptors for more connections, and for storage."""
+
+    async def check() -> PartHealth:
+        in_use = open_descriptors()
+        files = in_use - connections.count
+        if connections.count < plan.connections_max and files <= plan.reserved * 9 // 10:
+            return WELL
+        refused = connections.count >= plan.connections_max
+        return PartHealth(
+            False,
+            f"{in_use} of {plan.limit} file descriptors are in use, {connections.count} by "
+            f"connections (at most {plan.connections_max})"
+            + ("; more connections are refused" if refused else ""),
+            "raise the limit on open files (ulimit -n, LimitNOFILE) and start this process again, "
+            "or have fewer connections",
+        )
 
     return check
 

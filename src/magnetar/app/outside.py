@@ -19,6 +19,7 @@ from uuid import UUID
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.config import BookieConfig, Config
+from magnetar.env.descriptors import raise_limit
 from magnetar.env.disk import Disk, RealDisk
 from magnetar.env.metadata import MetadataStore
 from magnetar.metrics import Metrics
@@ -34,6 +35,7 @@ class Outside:
     that a configuration names (the second argument: the file of an embedded one, if it names
     none). ``make_bookie`` makes a bookie whose directories lie on ``disk``. ``clock_s`` gives
     seconds since 1970. ``random`` also makes tokens that nobody must guess.
+    ``descriptors_max``: files and connections that this process may have open.
     """
 
     process: str
@@ -42,6 +44,7 @@ class Outside:
     make_bookie: Callable[[BookieConfig, Metrics], Bookie]
     clock_s: Callable[[], float]
     random: random.Random
+    descriptors_max: int
 
     def clock_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -66,6 +69,7 @@ def real() -> Outside:
         make_bookie=lambda config, metrics: Bookie(config, metrics, disk),
         clock_s=time.time,
         random=random.SystemRandom(),
+        descriptors_max=raise_limit(),
     )
 
 

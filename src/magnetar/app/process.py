@@ -6,11 +6,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import structlog
+
 from magnetar.app.fate import Fate
 from magnetar.app.outside import Outside
 from magnetar.config import Config
 from magnetar.env.connections import Connections
+from magnetar.env.descriptors import DescriptorPlan, plan_descriptors
 from magnetar.metrics import Metrics
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,4 +32,23 @@ class Process:
     @cached_property
     def connections(self) -> Connections:
         """What those that others make to any listener of this process share."""
-        return Connections(self.config.connections.partial_frame_bytes_max)
+        return Connections(
+            self.config.connections.partial_frame_bytes_max,
+            connections_max=self.descriptors.connections_max,
+        )
+
+    @cached_property
+    def descriptors(self) -> DescriptorPlan:
+        """How many files and connections there may be."""
+        wanted = self.config.connections.descriptors_reserved
+        plan = plan_descriptors(self.outside.descriptors_max, wanted)
+        if plan.connections_max < self.config.broker.connections_max or plan.reserved < wanted:
+            log.warning(
+                "file descriptors are short: raise the limit on open files (ulimit -n, "
+                "LimitNOFILE)",
+                limit=plan.limit,
+                kept_for_storage=plan.reserved,
+                connections_max=plan.connections_max,
+                configured_connections_max=self.config.broker.connections_max,
+            )
+        return plan

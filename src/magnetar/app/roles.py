@@ -104,8 +104,8 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         stack.callback(bound.close)
         scope = TaskScope("broker role", ends_role(fate.fail))
         stack.push_async_callback(scope.close)
-        rest = Rest(scope, bound)
         process = Process(config, real(), stack, fate)
+        rest = Rest(scope, bound, process.descriptors.http_connections_max)
         cluster, ledgers, broker = await open_broker(process)
         url = http_url(config, bound)
         stored = ledger_queries(cluster, ledgers, config, [])
@@ -115,7 +115,7 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
             topic_queries(broker, url),
             stored,
             [broker.fold_metrics],
-            broker_health(cluster.metadata, ledgers, config),
+            broker_health(process, cluster.metadata, ledgers),
         )
         ready(
             f"magnetar broker is ready: {broker.service_url}  {url}  "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
-from magnetar.app.checks import bookies_check, metadata_check
+from magnetar.app.checks import bookies_check, descriptors_check, metadata_check
 from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.storage import METADATA_END_S, Cluster
@@ -89,8 +89,9 @@ class Rest:
     """REST of this process. Its libraries are imported on a thread from ``prepare`` on, while
     the loop opens everything else."""
 
-    def __init__(self, scope: TaskScope, bound: socket.socket) -> None:
+    def __init__(self, scope: TaskScope, bound: socket.socket, connections_max: int) -> None:
         self._bound = bound
+        self._connections_max = connections_max
         self._imported = scope.spawn(asyncio.to_thread(_import_admin), "import REST")
 
     async def start(
@@ -110,7 +111,9 @@ class Rest:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
         server = HttpServer(
-            api.create(metrics.registry, topics, ledgers, before_scrape, health), self._bound
+            api.create(metrics.registry, topics, ledgers, before_scrape, health),
+            self._bound,
+            connections_max=self._connections_max,
         )
         stack.push_async_callback(server.stop)
         await server.start()
@@ -121,11 +124,12 @@ def _import_admin() -> None:
         importlib.import_module(name)
 
 
-def broker_health(metadata: MetadataStore, ledgers: LedgerAccess, config: Config) -> Health:
+def broker_health(process: Process, metadata: MetadataStore, ledgers: LedgerAccess) -> Health:
     """The checks of every process with a broker; who builds more parts adds theirs."""
     health = Health()
     health.add("metadata", metadata_check(metadata))
-    health.add("bookies", bookies_check(ledgers.registry, config.ledger))
+    health.add("bookies", bookies_check(ledgers.registry, process.config.ledger))
+    health.add("descriptors", descriptors_check(process.descriptors, process.connections))
     return health
 
 

@@ -79,7 +79,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     stack.callback(bound.close)
     scope = TaskScope("standalone", ends_role(process.fate.fail))
     stack.push_async_callback(scope.close)
-    rest = Rest(scope, bound)
+    rest = Rest(scope, bound, process.descriptors.http_connections_max)
     metadata = await open_metadata(process)
     cluster = await open_cluster(metadata, process.outside)
     await claim_cluster(process, metadata)
@@ -94,7 +94,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
         topic_queries(broker, url),
         ledger_queries(cluster, ledgers, config, list(local)),
         [broker.fold_metrics],
-        broker_health(metadata, ledgers, config),
+        broker_health(process, metadata, ledgers),
     )
     plural = "bookie" if bookies == 1 else "bookies"
     return (

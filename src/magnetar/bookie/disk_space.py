@@ -62,6 +62,18 @@ def _judge_one(rules: SpaceRules, space: Space, before: Level) -> Level:
     return Level.CROWDED if used_share >= rules.warn_share else Level.WRITABLE
 
 
+def is_no_descriptor(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is that no more files can be opened: of the process or
+    the machine, and no fault of the disk. RocksDB says it in words only."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        if "Too many open files" in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
 def is_no_space(error: BaseException | None) -> bool:
     """Whether an error, or what caused it, is a full disk. RocksDB says it in words only."""
     while error is not None:

@@ -1,5 +1,5 @@
-"""What the connections of a process share: the buffer they read into, and the memory that their
-unfinished frames may take together.
+"""What the connections of a process share: the buffer they read into, the memory that their
+unfinished frames may take together, and how many of them there may be (``descriptors.py``).
 
 A connection holds no buffer of its own while it has nothing partial: reading and the handling of
 what was read are one call of the event loop, so that one buffer serves all. What is left of a
@@ -10,6 +10,7 @@ always taken; larger ones come out of one budget (``frame_budget.py``).
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Final, Protocol
 
 import structlog
@@ -31,6 +32,7 @@ PATIENCE_S: Final = 5.0
 """How long a large frame may be under way while others wait for its memory."""
 
 SAY_AGAIN_S: Final = 30.0
+REFUSED_SAY_AGAIN_S: Final = 10.0
 
 
 class Receiver(Protocol):
@@ -51,12 +53,14 @@ class Connections:
     """Given to every connection of a process by whoever accepts or makes it.
 
     ``partial_frame_bytes_max``: of all connections together, besides ``SMALL_FRAME_BYTES`` each.
+    ``connections_max``: how many there may be; those past it are closed as they come.
     """
 
     def __init__(
         self,
         partial_frame_bytes_max: int = PARTIAL_FRAME_BYTES_MAX,
         patience_s: float = PATIENCE_S,
+        connections_max: int = sys.maxsize,
     ) -> None:
         self.view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         """Where to read. What is in it is of use until the call that hands it out returns."""
@@ -68,6 +72,41 @@ class Connections:
         self._patience_s = patience_s
         self._timer: asyncio.TimerHandle | None = None
         self._said_s = float("-inf")
+        self.connections_max = connections_max
+        self.count = 0
+        """Connections that are open now."""
+        self.refused = 0
+        """Connections that were closed as they came, since the start."""
+        self._refused_unsaid = 0
+        self._refused_said_s = float("-inf")
+
+    # -- how many -----------------------------------------------------------------------------
+
+    def enter(self, peer: str) -> bool:
+        """A connection is made; False: there are too many, close it at once. One that has entered
+        must ``leave``."""
+        if self.count >= self.connections_max:
+            self.say_refused(
+                peer,
+                f"{self.count} are open in this process, and the rest of its file descriptors is "
+                "kept for storage; raise the limit on open files (ulimit -n, LimitNOFILE)",
+            )
+            return False
+        self.count += 1
+        return True
+
+    def leave(self) -> None:
+        self.count -= 1
+
+    def say_refused(self, peer: str, why: str) -> None:
+        """A connection is closed as it comes, because of ``why``; one line now and then for many
+        of them."""
+        self.refused += 1
+        self._refused_unsaid += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._refused_said_s >= REFUSED_SAY_AGAIN_S:
+            log.warning("connections refused", count=self._refused_unsaid, last=peer, reason=why)
+            self._refused_said_s, self._refused_unsaid = now_s, 0
 
     # -- buffers ------------------------------------------------------------------------------
 

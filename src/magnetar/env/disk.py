@@ -20,6 +20,7 @@ import ctypes
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,9 @@ SECTOR_BYTES = 512
 """What a device writes whole or not at all."""
 CANNOT_PUNCH = frozenset((errno.EOPNOTSUPP, errno.ENOSYS))
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2), Linux
+NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
+DESCRIPTOR_WAIT_S = 5.0
+DESCRIPTOR_LOOK_S = 0.25
 FLAG_UNKNOWN = frozenset((errno.EOPNOTSUPP, errno.ENOSYS))
 
 
@@ -221,12 +225,27 @@ class RealFile:
             os.close(fd)
 
 
+def _open(path: Path, flags: int) -> int:
+    """As ``os.open``. No free descriptor is nothing that a disk does: another part of the process
+    has taken too many for a moment (connections that are being refused, say), so that waiting is
+    right, and failing a journal or a directory would be wrong."""
+    for _ in range(round(DESCRIPTOR_WAIT_S / DESCRIPTOR_LOOK_S)):
+        try:
+            return os.open(path, flags, 0o644)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+            log.warning("no free file descriptor; waiting for one", path=str(path))
+        time.sleep(DESCRIPTOR_LOOK_S)
+    return os.open(path, flags, 0o644)
+
+
 class RealDisk:
     """The operating system's files, and real threads."""
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(path, os.open(path, flags, 0o644))
+        return RealFile(path, _open(path, flags))
 
     def make_dir(self, path: Path) -> None:
         if path.is_dir():
@@ -246,7 +265,7 @@ class RealDisk:
         path.unlink()
 
     def sync_dir(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -254,7 +273,7 @@ class RealDisk:
 
     def drop_cached(self, path: Path, start: int, end: int) -> None:
         with suppress(OSError):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = _open(path, os.O_RDONLY | os.O_CLOEXEC)
             start -= start % PAGE_BYTES  # the kernel drops whole pages only
             try:
                 os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)

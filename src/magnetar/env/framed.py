@@ -80,6 +80,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._kept = 0  # bytes of a partial frame, in ``_partial`` or ``_own``
         self._claims = False  # some of the budget is ours
         self._wanted = 0  # what we wait to hold
+        self._entered = False
         self.paused = 0
         """Why the connection is not read: bits of ``pause``; 0 while it is."""
         self._out: list[Buffer] = []
@@ -106,7 +107,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         return start
 
     def connected(self) -> None:
-        """The connection is up; ``transport`` and ``peer`` are set."""
+        """The connection is up; ``transport`` and ``peer`` are set. Not called, and
+        ``disconnected`` neither, for one that is refused since there are too many."""
 
     def disconnected(self, error: Exception | None) -> None:
         """The connection is gone, whoever ended it. Called once."""
@@ -194,14 +196,20 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
-        self.connected()
+        self._entered = self._connections.enter(self.peer)
+        if self._entered:
+            self.connected()
+        else:
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._out.clear()
         self._out_bytes = 0
         self._forget_partial()
-        self.disconnected(exc)
+        if self._entered:
+            self._connections.leave()
+            self.disconnected(exc)
 
     def pause_writing(self) -> None:
         self.writable = False

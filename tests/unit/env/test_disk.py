@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.env import disk as disk_module
 from magnetar.env.disk import IOV_MAX, RealDisk
 
 
@@ -176,3 +177,22 @@ def test_an_unused_lane_has_no_thread() -> None:
         await lane.close()
 
     asyncio.run(scenario())
+
+
+def test_no_free_descriptor_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals and directories must not fail because connections have taken too many."""
+    opened, refusals = os.open, [errno.EMFILE, errno.ENFILE]
+
+    def scarce(path: Path, flags: int, mode: int) -> int:
+        if refusals:
+            raise OSError(refusals.pop(), "too many open files", str(path))
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", scarce)
+    monkeypatch.setattr(disk_module, "DESCRIPTOR_LOOK_S", 0.01)
+    file = RealDisk().open(tmp_path / "file", create=True)
+    file.close()
+    assert not refusals
+    refusals += [errno.ENOSPC]
+    with pytest.raises(OSError, match="too many"):
+        RealDisk().open(tmp_path / "file")

@@ -85,11 +85,8 @@ class BookieServer:
             session.abort()
             return
         if len(self._sessions) >= self._connections_max:
-            log.warning(
-                "connection refused: too many",
-                peer=session.peer,
-                connections_max=self._connections_max,
-            )
+            most = f"a bookie takes {self._connections_max}"
+            self._connections.say_refused(session.peer, most)
             session.abort()
             return
         self._sessions[session] = None

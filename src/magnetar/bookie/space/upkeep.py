@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from magnetar.bookie.disk_space import Level, SpaceRules, is_no_space, judge
+from magnetar.bookie.disk_space import Level, SpaceRules, is_no_descriptor, is_no_space, judge
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.space.compactor import Compactor, Pace
 from magnetar.bookie.space.reserve import CHUNK_BYTES, Reserve
@@ -186,6 +186,8 @@ class Upkeep:
         if is_no_space(error):
             await self._make_room(index)
             return
+        if is_no_descriptor(error):
+            return  # the disk is sound; the flusher has said it, and tries again
         count = self._flush_failures[index] = self._flush_failures.get(index, 0) + 1
         if count < FLUSH_FAILURES_MAX or index in self._failed:
             return

@@ -131,8 +131,12 @@ class Session(FramedConnection):
 
     def connected(self) -> None:
         services = self.services
-        if services.closing or len(services.sessions) >= services.config.connections_max:
-            log.warning("connection refused: too many", peer=self.peer, most=len(services.sessions))
+        if services.closing:
+            self.abort()
+            return
+        if len(services.sessions) >= services.config.connections_max:
+            most = f"broker.connections_max is {services.config.connections_max}"
+            services.connections.say_refused(self.peer, most)
             self.abort()
             return
         assert self.transport is not None

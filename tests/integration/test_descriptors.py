@@ -1,0 +1,112 @@
+"""Connections do not take the file descriptors of storage: a process under a small limit."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pulsar
+import pytest
+
+from tests.roles import Role
+
+LIMIT = 80
+PATIENCE_S = 60.0
+
+
+class Limited(Role):
+    """A standalone that may open ``LIMIT`` files."""
+
+    def __init__(self, folder: Path) -> None:
+        ports = ("--broker-port", "0", "--http-port", "0", "--set", "bookie.port=0")
+        patient = ("--set", "broker.handshake_timeout_ms=600000")  # idle connections stay
+        # The limit is set in a shell of the child's, so that it is that of its first instruction.
+        arguments = (sys.executable, "-m", "magnetar", "standalone", "--data-dir")
+        self.log_path = folder / "log"
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    "bash",
+                    "-c",
+                    f'ulimit -n {LIMIT}; exec "$@"',
+                    "-",
+                    *arguments,
+                    str(folder / "data"),
+                    *ports,
+                    *patient,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self.wait_ready()
+        words = self.ready_line.split()
+        self.service_url = next(word for word in words if word.startswith("pulsar://"))
+        self.http_url = next(word for word in words if word.startswith("http://"))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.service_url.removeprefix("pulsar://").rsplit(":", 1)
+        return host, int(port)
+
+    def health(self) -> dict[str, dict[str, object]]:
+        answer = httpx.get(f"{self.http_url}/health", trust_env=False, timeout=PATIENCE_S)
+        return {part["part"]: part for part in answer.json()["parts"]}
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[Limited]:
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > LIMIT
+    role = Limited(tmp_path)
+    try:
+        yield role
+    finally:
+        role.end()
+
+
+def test_connections_are_refused_and_storage_goes_on(limited: Limited) -> None:
+    client = pulsar.Client(limited.service_url)
+    producer = client.create_producer("descriptors", batching_enabled=False)
+    producer.send(b"before")
+    with ExitStack() as stack:
+        idle = [
+            stack.enter_context(socket.create_connection(limited.address, PATIENCE_S))
+            for _ in range(2 * LIMIT)
+        ]
+        closed = 0
+        deadline = time.monotonic() + PATIENCE_S
+        while closed < LIMIT and time.monotonic() < deadline:
+            closed = sum(is_closed(each) for each in idle)
+            time.sleep(0.1)
+        assert closed >= LIMIT, "what does not fit is closed"
+        for number in range(200):  # more than the writes of one flush
+            producer.send(b"%d" % number)
+        part = limited.health()["descriptors"]
+        assert part["ok"] is False
+        assert "refused" in str(part["problem"])
+    client.close()
+    assert "ledger directory failed" not in limited.log
+    assert "cannot write" not in limited.log
+    assert limited.log.count("connections refused") < 10, "one line for many"
+    assert "file descriptors are short" in limited.log, "it says so at start"
+    again = pulsar.Client(limited.service_url)  # and takes connections when there is room
+    reader = again.create_reader("descriptors", pulsar.MessageId.earliest)
+    got = [reader.read_next(int(PATIENCE_S * 1000)).data() for _ in range(201)]
+    assert got == [b"before", *(b"%d" % number for number in range(200))]
+    again.close()
+
+
+def is_closed(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        return sock.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
