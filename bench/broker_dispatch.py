@@ -12,8 +12,8 @@ import asyncio
 import time
 
 from bench.broker_publish import MESSAGE_BYTES, NullTransport, connected, feed, send_frame
+from magnetar.app.broker import Broker
 from magnetar.config import BrokerConfig
-from magnetar.protocols.pulsar.broker import Broker
 from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe

@@ -15,9 +15,10 @@ import asyncio
 import time
 from collections.abc import Iterable
 
+from magnetar.protocols.pulsar.broker import Broker
+
 from bench.broker_publish import NullTransport, connected, feed, send_frame
 from magnetar.config import BrokerConfig, LedgerConfig
-from magnetar.protocols.pulsar.broker import Broker
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.commands import decode_command, encode_command

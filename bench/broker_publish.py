@@ -16,8 +16,8 @@ from typing import Any
 
 import crc32c
 
+from magnetar.app.broker import Broker
 from magnetar.config import BrokerConfig
-from magnetar.protocols.pulsar.broker import Broker
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
@@ -84,7 +84,7 @@ def feed(session: Session, data: bytes) -> None:
 
 async def connected(broker: Broker, topic: str) -> tuple[Session, NullTransport]:
     """A session with producer 1 on ``topic``."""
-    session = Session(broker._services, make_table())
+    session = Session(broker.pulsar.services, make_table())
     transport = NullTransport()
     session.connection_made(transport)
     hello = BaseCommand(type=BaseCommand.CONNECT)

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cluster": {"model", "env"} | SETTINGS,
     "topics": {"model", "env", "log", "cluster"} | SETTINGS,
     "protocols": {"model", "wire", "env", "log", "cluster", "topics"} | SETTINGS,
-    "admin": {"model", "wire", "env", "cluster", "topics", "protocols", "log", "ledger"}
+    "admin": {"model", "wire", "env", "cluster", "topics", "log", "ledger"}
     | SETTINGS,
     "pipeline": {"model", "wire"},
     "app": {
@@ -91,6 +91,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("topic",),
         ("opening", "seek", "stats"),
         ("registry",),
+        ("rates",),
     ),
     "magnetar.protocols.pulsar": (
         ("liveness", "requests"),
@@ -98,7 +99,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("session",),
         ("consumer_stats", "deliveries", "receipts"),
         ("handlers",),
-        ("broker",),
+        ("server",),
     ),
 }
 """Crowded packages from the bottom up (ARCHITECTURE.md says what each layer is)."""

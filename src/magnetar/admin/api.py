@@ -9,17 +9,21 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from magnetar import __version__
-from magnetar.admin import errors, health_api, ledger_api, topic_api
+from magnetar.admin import errors, health_api, ledger_api, namespace_api, topic_api
 from magnetar.admin.body_limit import BodyLimit
 from magnetar.admin.docs_page import DOCS_PAGE
-from magnetar.admin.queries import LedgerQueries, TopicQueries
+from magnetar.admin.ledgers import LedgerService
+from magnetar.admin.namespaces import NamespaceService
+from magnetar.admin.paths import EncodedPaths
+from magnetar.admin.topics import TopicService
 from magnetar.env.health import Health
 
 
 def create(
     registry: CollectorRegistry,
-    topics: TopicQueries | None = None,
-    ledgers: LedgerQueries | None = None,
+    namespaces: NamespaceService | None = None,
+    topics: TopicService | None = None,
+    ledgers: LedgerService | None = None,
     before_scrape: Sequence[Callable[[], None]] = (),
     health: Health | None = None,
 ) -> FastAPI:
@@ -36,11 +40,13 @@ def create(
     )
     errors.install(app)
     app.add_middleware(BodyLimit)
+    app.add_middleware(EncodedPaths)
     app.include_router(_process_routes(registry, before_scrape))
     app.include_router(health_api.routes(health or Health()))
     if ledgers is not None:
         app.include_router(ledger_api.routes(ledgers))
-    if topics is not None:
+    if namespaces is not None and topics is not None:
+        app.include_router(namespace_api.routes(namespaces, topics))
         app.include_router(topic_api.routes(topics))
     return app
 

@@ -1,6 +1,13 @@
-"""Every error of REST is ``{"reason": ...}`` with a fitting status."""
+"""Every error of REST is ``{"reason": ...}`` with a fitting status.
+
+A path that Pulsar has and this platform does not is 501 "not served: ..." (``not_served``): clients
+show the reason, and none takes it for a topic that is not there (404). Other unknown paths are 404,
+other methods of known ones 405.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -8,6 +15,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from magnetar.admin.bodies import BadBodyError, NotServedError
+from magnetar.admin.not_served import not_served
+from magnetar.admin.topics import PartitionedTopicError, ServedElsewhereError
+from magnetar.admin.views import Reason
 from magnetar.model.errors import (
     BookieUnavailableError,
     BrokerMetadataError,
@@ -25,6 +36,10 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 
+CONFLICT: dict[int | str, dict[str, object]] = {409: {"model": Reason}}
+WITH_BODY: dict[str, Any] = {"requestBody": {"content": {"application/json": {}}}}
+"""For requests whose body is read by ``bodies``."""
+
 log = structlog.get_logger(__name__)
 
 STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
@@ -35,6 +50,9 @@ STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
     (NoLedgerError, 404),
     (NoNodeError, 404),
     (InvalidTopicNameError, 412),
+    (PartitionedTopicError, 412),
+    (NotServedError, 412),
+    (BadBodyError, 400),
     (NotAllowedError, 409),
     (BookieUnavailableError, 503),
     (ServiceNotReadyError, 503),
@@ -58,6 +76,11 @@ def reason(status: int, text: str) -> JSONResponse:
 
 
 async def _ours(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, ServedElsewhereError):
+        query = f"?{request.url.query}" if request.url.query else ""
+        answer = reason(307, str(error))
+        answer.headers["location"] = f"{error.http_url}{request.scope['path']}{query}"
+        return answer
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
     if status == 500:
         log.error("request failed", path=request.url.path, error=repr(error), exc_info=error)
@@ -80,6 +103,10 @@ async def _unexpected(_request: Request, _error: Exception) -> JSONResponse:
 
 async def _framework(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if error.status_code in (404, 405):
+        asked = not_served(request.method, request.scope["path"])
+        if asked is not None:
+            return reason(501, f"not served: {asked}; docs/rest.md lists what is")
     if error.status_code == 404 and error.detail == "Not Found":
         return reason(404, f"there is nothing at {request.url.path}; /docs lists what there is")
     return reason(error.status_code, error.detail)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from magnetar.admin.queries import LedgerQueries
+from magnetar.admin.ledgers import LedgerService
 from magnetar.admin.views import BookieView, EntryView, LedgerView
 
 ENTRIES_MAX = 1000
@@ -16,7 +16,7 @@ ID_MAX = 2**63 - 1
 LedgerNumber = Annotated[int, Path(ge=0, le=ID_MAX)]
 
 
-def routes(queries: LedgerQueries) -> APIRouter:
+def routes(service: LedgerService) -> APIRouter:
     """All of it."""
     router = APIRouter(prefix="/magnetar/v1", tags=["storage"])
 
@@ -26,11 +26,12 @@ def routes(queries: LedgerQueries) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=LEDGERS_MAX)] = 1000,
     ) -> list[LedgerView]:
         """Ledgers with ids above ``after``, at most ``limit``."""
-        return await queries.ledgers(after, limit)
+        return await service.ledgers(after, limit)
 
     @router.get("/ledgers/{ledger_id}")
     async def ledger(ledger_id: LedgerNumber) -> LedgerView:
-        return await queries.ledger(ledger_id)
+        """One ledger's metadata."""
+        return await service.ledger(ledger_id)
 
     @router.get("/ledgers/{ledger_id}/entries")
     async def entries(
@@ -39,10 +40,11 @@ def routes(queries: LedgerQueries) -> APIRouter:
         count: Annotated[int, Query(ge=1, le=ENTRIES_MAX)] = 10,
     ) -> list[EntryView]:
         """Entries from ``first`` on, at most ``count``; the ledger is not fenced."""
-        return await queries.entries(ledger_id, first, count)
+        return await service.entries(ledger_id, first, count)
 
     @router.get("/bookies")
     async def bookies() -> list[BookieView]:
-        return await queries.bookies()
+        """The bookies that are registered, and those of this process."""
+        return await service.bookies()
 
     return router

@@ -1,179 +1,142 @@
-"""Topics, namespaces and lookup: the paths of Pulsar's admin v2.
-
-A topic's local name may hold anything, slashes too, so it is a ``path`` parameter and the routes
-with a suffix come before the bare ones.
-"""
+"""Topics and lookup: the paths of Pulsar's admin v2 for one topic."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from magnetar.admin.errors import reason
-from magnetar.admin.queries import TopicQueries
-from magnetar.admin.views import (
-    InternalStatsView,
-    LookupView,
-    PartitionsView,
-    Reason,
-    TopicStatsView,
-)
+from magnetar.admin import bodies
+from magnetar.admin.errors import CONFLICT, WITH_BODY, reason
+from magnetar.admin.paths import Segment, topic_name
+from magnetar.admin.stats_views import InternalStatsView, PartitionedStatsView, TopicStatsView
+from magnetar.admin.topics import TopicService
+from magnetar.admin.views import LookupView, PartitionsView
 
-NAME_PATTERN = r"^[-=:.\w]+$"
-PARTITIONS_MAX = 10_000
-
-Name = Annotated[str, Path(pattern=NAME_PATTERN, max_length=255)]
-Topic = Annotated[str, Path(min_length=1, max_length=1024)]
-Partitions = Annotated[int, Body(ge=1, le=PARTITIONS_MAX)]
-TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic:path}"
-CONFLICT: dict[int | str, dict[str, object]] = {409: {"model": Reason}}
+TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 
-def topic_name(tenant: str, namespace: str, topic: str) -> str:
-    return f"persistent://{tenant}/{namespace}/{topic}"
-
-
-def routes(queries: TopicQueries) -> APIRouter:
+def routes(service: TopicService) -> APIRouter:
     """All of it."""
-    router = APIRouter()
-    _add_cluster(router, queries)
-    _add_lookup(router, queries)
-    _add_reads(router, queries)
-    _add_subscriptions(router, queries)
-    _add_partitions(router, queries)
-    _add_changes(router, queries)
+    router = APIRouter(tags=["topics"])
+    _add_lookup(router, service)
+    _add_stats(router, service)
+    _add_subscriptions(router, service)
+    _add_partitions(router, service)
+    _add_changes(router, service)
     return router
 
 
-def _add_cluster(router: APIRouter, queries: TopicQueries) -> None:
-    @router.get("/admin/v2/clusters", tags=["cluster"])
-    async def clusters() -> list[str]:
-        return [queries.cluster]
-
-    @router.put("/admin/v2/clusters/{cluster}", tags=["cluster"], status_code=204)
-    async def put_cluster(cluster: Name) -> Response:
-        """Accepted for this process's own cluster; there is no other."""
-        if cluster != queries.cluster:
-            return reason(412, f"this platform is cluster {queries.cluster!r}; it knows no other")
-        return Response(status_code=204)
-
-    @router.get("/admin/v2/tenants", tags=["cluster"])
-    async def tenants() -> list[str]:
-        return await queries.tenants()
-
-    @router.put("/admin/v2/tenants/{tenant}", tags=["cluster"], status_code=204)
-    async def put_tenant(tenant: Name) -> Response:
-        await queries.create_tenant(tenant)
-        return Response(status_code=204)
-
-    @router.get("/admin/v2/namespaces/{tenant}", tags=["cluster"])
-    async def namespaces(tenant: Name) -> list[str]:
-        return await queries.namespaces(tenant)
-
-    @router.put("/admin/v2/namespaces/{tenant}/{namespace}", tags=["cluster"], status_code=204)
-    async def put_namespace(tenant: Name, namespace: Name) -> Response:
-        await queries.create_namespace(f"{tenant}/{namespace}")
-        return Response(status_code=204)
-
-
-def _add_lookup(router: APIRouter, queries: TopicQueries) -> None:
-    @router.get("/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic:path}", tags=["lookup"])
-    async def lookup(tenant: Name, namespace: Name, topic: Topic) -> LookupView:
+def _add_lookup(router: APIRouter, service: TopicService) -> None:
+    @router.get("/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}")
+    async def lookup(tenant: Segment, namespace: Segment, topic: Segment) -> LookupView:
         """Where the topic is served."""
-        return await queries.lookup(topic_name(tenant, namespace, topic))
-
-    @router.get("/admin/v2/namespaces/{tenant}/{namespace}/topics", tags=["topics"])
-    async def namespace_topics(tenant: Name, namespace: Name) -> list[str]:
-        """Every topic of the namespace, each partition by itself."""
-        return await queries.topics(f"{tenant}/{namespace}")
-
-    @router.get("/admin/v2/persistent/{tenant}/{namespace}/partitioned", tags=["topics"])
-    async def partitioned(tenant: Name, namespace: Name) -> list[str]:
-        return await queries.partitioned_topics(f"{tenant}/{namespace}")
-
-    @router.get("/admin/v2/persistent/{tenant}/{namespace}", tags=["topics"])
-    async def topics(tenant: Name, namespace: Name) -> list[str]:
-        """Every topic of the namespace, each partition by itself."""
-        return await queries.topics(f"{tenant}/{namespace}")
+        return await service.lookup(topic_name(tenant, namespace, topic))
 
 
-def _add_reads(router: APIRouter, queries: TopicQueries) -> None:
-    @router.get(TOPIC + "/stats", tags=["topics"])
-    async def stats(tenant: Name, namespace: Name, topic: Topic) -> TopicStatsView:
-        """Counters, connected producers, subscriptions and their consumers."""
-        return await queries.stats(topic_name(tenant, namespace, topic))
+def _add_stats(router: APIRouter, service: TopicService) -> None:
+    @router.get(TOPIC + "/stats")
+    async def stats(tenant: Segment, namespace: Segment, topic: Segment) -> TopicStatsView:
+        """Counters and rates, connected producers, subscriptions and their consumers."""
+        return await service.stats(topic_name(tenant, namespace, topic))
 
-    @router.get(TOPIC + "/internalStats", tags=["topics"])
-    async def internal_stats(tenant: Name, namespace: Name, topic: Topic) -> InternalStatsView:
+    @router.get(TOPIC + "/partitioned-stats")
+    async def partitioned_stats(
+        tenant: Segment,
+        namespace: Segment,
+        topic: Segment,
+        per_partition: Annotated[bool, Query(alias="perPartition")] = True,
+    ) -> PartitionedStatsView:
+        """Of all partitions together, and of each."""
+        return await service.partitioned_stats(topic_name(tenant, namespace, topic), per_partition)
+
+    @router.get(TOPIC + "/internalStats")
+    async def internal_stats(
+        tenant: Segment, namespace: Segment, topic: Segment
+    ) -> InternalStatsView:
         """The topic's ledgers and cursors."""
-        return await queries.internal_stats(topic_name(tenant, namespace, topic))
+        return await service.internal_stats(topic_name(tenant, namespace, topic))
 
 
-def _add_subscriptions(router: APIRouter, queries: TopicQueries) -> None:
-    @router.get(TOPIC + "/subscriptions", tags=["topics"])
-    async def subscriptions(tenant: Name, namespace: Name, topic: Topic) -> list[str]:
-        return await queries.subscriptions(topic_name(tenant, namespace, topic))
+def _add_subscriptions(router: APIRouter, service: TopicService) -> None:
+    @router.get(TOPIC + "/subscriptions")
+    async def subscriptions(tenant: Segment, namespace: Segment, topic: Segment) -> list[str]:
+        """Names of subscriptions; of a partitioned topic, those of all its partitions."""
+        return await service.subscriptions(topic_name(tenant, namespace, topic))
 
-    @router.delete(TOPIC + "/subscription/{subscription}", tags=["topics"], status_code=204)
+    @router.delete(TOPIC + "/subscription/{subscription}", status_code=204)
     async def delete_subscription(
-        tenant: Name, namespace: Name, topic: Topic, subscription: str, force: bool = False
+        tenant: Segment,
+        namespace: Segment,
+        topic: Segment,
+        subscription: Segment,
+        force: bool = False,
     ) -> Response:
+        """Delete a subscription; of a partitioned topic, from every partition."""
         name = topic_name(tenant, namespace, topic)
-        await queries.delete_subscription(name, subscription, force)
+        await service.delete_subscription(name, subscription, force)
         return Response(status_code=204)
 
 
-def _add_partitions(router: APIRouter, queries: TopicQueries) -> None:
-    @router.get(TOPIC + "/partitions", tags=["topics"])
+def _add_partitions(router: APIRouter, service: TopicService) -> None:
+    path = TOPIC + "/partitions"
+
+    @router.get(path)
     async def partitions(
-        tenant: Name,
-        namespace: Name,
-        topic: Topic,
+        tenant: Segment,
+        namespace: Segment,
+        topic: Segment,
         create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
     ) -> PartitionsView:
         """0 for a topic that is not partitioned."""
-        count = await queries.partitions(topic_name(tenant, namespace, topic), create)
+        count = await service.partitions(topic_name(tenant, namespace, topic), create)
         return PartitionsView(partitions=count)
 
-    @router.put(TOPIC + "/partitions", tags=["topics"], status_code=204, responses=CONFLICT)
+    @router.put(path, status_code=204, responses=CONFLICT, openapi_extra=WITH_BODY)
     async def create_partitioned(
-        tenant: Name, namespace: Name, topic: Topic, partitions: Partitions
+        tenant: Segment, namespace: Segment, topic: Segment, request: Request
     ) -> Response:
         """Create a partitioned topic; the body is the number of partitions."""
         name = topic_name(tenant, namespace, topic)
-        if not await queries.create_partitioned(name, partitions):
+        count = bodies.partition_count(await bodies.read_json(request))
+        if not await service.create_partitioned(name, count):
             return reason(409, f"{name} exists already")
         return Response(status_code=204)
 
-    @router.post(TOPIC + "/partitions", tags=["topics"], status_code=204, responses=CONFLICT)
+    @router.post(path, status_code=204, responses=CONFLICT, openapi_extra=WITH_BODY)
     async def grow_partitions(
-        tenant: Name, namespace: Name, topic: Topic, partitions: Partitions
+        tenant: Segment, namespace: Segment, topic: Segment, request: Request
     ) -> Response:
         """Give a partitioned topic more partitions; the body is their new number."""
-        await queries.grow_partitions(topic_name(tenant, namespace, topic), partitions)
+        count = bodies.partition_count(await bodies.read_json(request))
+        await service.grow_partitions(topic_name(tenant, namespace, topic), count)
         return Response(status_code=204)
 
-
-def _add_changes(router: APIRouter, queries: TopicQueries) -> None:
-    @router.delete(TOPIC + "/partitions", tags=["topics"], status_code=204)
+    @router.delete(path, status_code=204)
     async def delete_partitioned(
-        tenant: Name, namespace: Name, topic: Topic, force: bool = False
+        tenant: Segment, namespace: Segment, topic: Segment, force: bool = False
     ) -> Response:
         """Delete a partitioned topic with all its partitions."""
-        await queries.delete(topic_name(tenant, namespace, topic), force)
+        await service.delete_partitioned(topic_name(tenant, namespace, topic), force)
         return Response(status_code=204)
 
-    @router.put(TOPIC, tags=["topics"], status_code=204, responses=CONFLICT)
-    async def create(tenant: Name, namespace: Name, topic: Topic) -> Response:
+
+def _add_changes(router: APIRouter, service: TopicService) -> None:
+    @router.put(TOPIC, status_code=204, responses=CONFLICT, openapi_extra=WITH_BODY)
+    async def create(
+        tenant: Segment, namespace: Segment, topic: Segment, request: Request
+    ) -> Response:
         """Create a topic that is not partitioned."""
         name = topic_name(tenant, namespace, topic)
-        if not await queries.create(name):
+        bodies.check_topic(await bodies.read_json(request))
+        if not await service.create(name):
             return reason(409, f"{name} exists already")
         return Response(status_code=204)
 
-    @router.delete(TOPIC, tags=["topics"], status_code=204, responses=CONFLICT)
-    async def delete(tenant: Name, namespace: Name, topic: Topic, force: bool = False) -> Response:
-        """Delete a topic with its subscriptions and its ledgers."""
-        await queries.delete(topic_name(tenant, namespace, topic), force)
+    @router.delete(TOPIC, status_code=204, responses=CONFLICT)
+    async def delete(
+        tenant: Segment, namespace: Segment, topic: Segment, force: bool = False
+    ) -> Response:
+        """Delete a topic, or one partition, with its subscriptions and its ledgers."""
+        await service.delete(topic_name(tenant, namespace, topic), force)
         return Response(status_code=204)

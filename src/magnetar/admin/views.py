@@ -1,7 +1,6 @@
 """What REST shows. Field names go out in camel case; Pulsar's names where Pulsar has them.
 
-Byte payloads are base64. Rates are not kept here: counters only grow, and whoever wants a rate
-divides their difference by the time between two reads (as Prometheus does).
+Byte payloads are base64. Stats of topics are in ``stats_views``.
 """
 
 from __future__ import annotations
@@ -49,57 +48,18 @@ class PartitionsView(View):
     partitions: int
 
 
-class ProducerView(View):
-    producer_id: int
-    producer_name: str
-    address: str
+class ClusterView(View):
+    service_url: str  # REST
+    service_url_tls: str | None = None
+    broker_service_url: str
+    broker_service_url_tls: str | None = None
 
 
-class ConsumerView(View):
-    consumer_id: int
-    consumer_name: str
-    address: str
-    available_permits: int
-    unacked_messages: int
+class TenantView(View):
+    """Nobody is told apart, so there are no roles."""
 
-
-class SubscriptionView(View):
-    type: str  # Exclusive, Shared, Failover; "None" while no consumer is connected
-    durable: bool
-    msg_backlog: int  # entries not acknowledged
-    unacked_messages: int
-    mark_delete_position: str
-    consumers: list[ConsumerView]
-
-
-class TopicStatsView(View):
-    entries_in_counter: int  # a batch is one entry
-    bytes_in_counter: int
-    msg_out_counter: int
-    bytes_out_counter: int
-    storage_size: int
-    publishers: list[ProducerView]
-    subscriptions: dict[str, SubscriptionView]
-
-
-class TopicLedgerView(View):
-    ledger_id: int
-    entries: int
-    size: int
-    state: str
-
-
-class CursorView(View):
-    mark_delete_position: str
-
-
-class InternalStatsView(View):
-    number_of_entries: int
-    total_size: int
-    last_confirmed_entry: str
-    state: str
-    ledgers: list[TopicLedgerView]
-    cursors: dict[str, CursorView]
+    admin_roles: list[str]
+    allowed_clusters: list[str]
 
 
 class FragmentView(View):

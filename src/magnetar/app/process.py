@@ -13,6 +13,7 @@ from magnetar.app.outside import Outside
 from magnetar.config import Config
 from magnetar.env.connections import Connections
 from magnetar.env.descriptors import DescriptorPlan, plan_descriptors
+from magnetar.env.health import Health
 from magnetar.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -28,6 +29,8 @@ class Process:
     stack: AsyncExitStack
     fate: Fate
     metrics: Metrics = field(default_factory=Metrics)
+    health: Health = field(default_factory=Health)
+    """Whoever starts a part that can fail adds its check."""
 
     @cached_property
     def connections(self) -> Connections:

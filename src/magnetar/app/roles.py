@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -21,10 +21,8 @@ from magnetar.model.errors import ConfigError, MetadataUnavailableError
 
 if TYPE_CHECKING:
     from magnetar.app.process import Process
-    from magnetar.app.storage import Cluster
+    from magnetar.app.serving import BrokerParts
     from magnetar.bookie.serving.local import LocalBookie
-    from magnetar.ledger.connecting import LedgerAccess
-    from magnetar.protocols.pulsar.broker import Broker
 
 log = structlog.get_logger(__name__)
 
@@ -84,19 +82,11 @@ def _nameless(config: BookieConfig) -> bool:
     return config.host in ANY_ADDRESS and not config.advertised_host
 
 
-class BrokerRole(NamedTuple):
-    """A broker that serves clients, and what it stands on."""
-
-    cluster: Cluster
-    ledgers: LedgerAccess
-    broker: Broker
-
-
 async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyncio.Event) -> None:
     """``magnetar broker``."""
     from magnetar.app.outside import real
     from magnetar.app.process import Process
-    from magnetar.app.serving import Rest, broker_health, http_url, ledger_queries, topic_queries
+    from magnetar.app.serving import Rest
 
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
@@ -106,19 +96,10 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         stack.push_async_callback(scope.close)
         process = Process(config, real(), stack, fate)
         rest = Rest(scope, bound, process.descriptors.http_connections_max)
-        cluster, ledgers, broker = await open_broker(process)
-        url = http_url(config, bound)
-        stored = ledger_queries(cluster, ledgers, config, [])
-        await rest.start(
-            stack,
-            process.metrics,
-            topic_queries(broker, url),
-            stored,
-            [broker.fold_metrics],
-            broker_health(process, cluster.metadata, ledgers),
-        )
+        parts = await open_broker(process)
+        url = await rest.start(process, parts, [])
         ready(
-            f"magnetar broker is ready: {broker.service_url}  {url}  "
+            f"magnetar broker is ready: {parts.broker.service_url}  {url}  "
             f"(metadata {config.metadata.url})"
         )
         await fate.wait()
@@ -126,16 +107,16 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
     log.info("ended")
 
 
-async def open_broker(process: Process) -> BrokerRole:
+async def open_broker(process: Process) -> BrokerParts:
     """The whole of a broker's role but its REST."""
-    from magnetar.app.serving import claim_cluster, start_broker
+    from magnetar.app.serving import BrokerParts, claim_cluster, start_broker
     from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
 
     metadata = await open_metadata(process)
     cluster = await open_cluster(metadata, process.outside)
     await claim_cluster(process, metadata)
     ledgers = open_ledgers(process, cluster, {})
-    return BrokerRole(cluster, ledgers, await start_broker(process, metadata, ledgers))
+    return BrokerParts(cluster, ledgers, await start_broker(process, metadata, ledgers))
 
 
 async def run_zookeeper(

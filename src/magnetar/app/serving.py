@@ -8,31 +8,24 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
+from magnetar.app.broker import Broker
 from magnetar.app.checks import bookies_check, descriptors_check, metadata_check
 from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.storage import METADATA_END_S, Cluster
-from magnetar.config import Config
 from magnetar.env.exclusive import ExclusiveClaim
-from magnetar.env.health import Health
 from magnetar.env.listening import advertised_host, cannot_listen, port_of
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.connecting import LedgerAccess
 from magnetar.log.managed.store import ManagedLogStore
-from magnetar.metrics import Metrics
 from magnetar.model.errors import SessionExpiredError
 from magnetar.model.ids import BookieId
-from magnetar.protocols.pulsar.broker import Broker
-
-if TYPE_CHECKING:
-    from magnetar.admin.queries import LedgerQueries, TopicQueries
 
 LOGS_END_S = 10.0
 ADMIN_MODULES = ("magnetar.admin.api", "magnetar.admin.server")
@@ -62,6 +55,14 @@ async def claim_cluster(process: Process, metadata: MetadataStore) -> None:
     await claim.acquire(f"cluster {config.cluster!r}")
 
 
+class BrokerParts(NamedTuple):
+    """A broker that serves clients, and what it stands on."""
+
+    cluster: Cluster
+    ledgers: LedgerAccess
+    broker: Broker
+
+
 async def start_broker(process: Process, metadata: MetadataStore, ledgers: LedgerAccess) -> Broker:
     """A broker that serves clients. Ends in the order: clients, logs."""
     config, outside, stack = process.config, process.outside, process.stack
@@ -78,6 +79,9 @@ async def start_broker(process: Process, metadata: MetadataStore, ledgers: Ledge
         process.fate.fail,
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
+    process.health.add("metadata", metadata_check(metadata))
+    process.health.add("bookies", bookies_check(ledgers.registry, config.ledger))
+    process.health.add("descriptors", descriptors_check(process.descriptors, process.connections))
     try:
         await broker.start()
     except OSError as error:
@@ -94,58 +98,43 @@ class Rest:
         self._connections_max = connections_max
         self._imported = scope.spawn(asyncio.to_thread(_import_admin), "import REST")
 
-    async def start(
-        self,
-        stack: AsyncExitStack,
-        metrics: Metrics,
-        topics: TopicQueries | None,
-        ledgers: LedgerQueries | None,
-        before_scrape: Sequence[Callable[[], None]] = (),
-        health: Health | None = None,
-    ) -> None:
-        """Serve until the stack unwinds."""
+    async def start(self, process: Process, parts: BrokerParts, local: Sequence[BookieId]) -> str:
+        """Serve until the process ends; returns the URL. ``local`` bookies are this process's."""
         await self._imported
         from magnetar.admin import api
+        from magnetar.admin.ledgers import LedgerService
+        from magnetar.admin.namespaces import NamespaceService
+        from magnetar.admin.retention import retention_view
         from magnetar.admin.server import HttpServer
+        from magnetar.admin.topics import TopicService
 
+        config, metrics = process.config, process.metrics
+        cluster, ledgers, broker = parts
+        http_url = f"http://{advertised_host(config.http.host, '')}:{port_of(self._bound)}"
+        service_url, control = broker.service_url, broker.control
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
-        server = HttpServer(
-            api.create(metrics.registry, topics, ledgers, before_scrape, health),
-            self._bound,
-            connections_max=self._connections_max,
+        app = api.create(
+            metrics.registry,
+            NamespaceService(control, service_url, http_url),
+            TopicService(
+                control,
+                broker.topics,
+                broker.rates,
+                service_url,
+                http_url,
+                retention_view(config.ledger),
+            ),
+            LedgerService(cluster.manager, ledgers.pool, config.ledger, local),
+            [broker.fold_metrics],
+            process.health,
         )
-        stack.push_async_callback(server.stop)
+        server = HttpServer(app, self._bound, connections_max=self._connections_max)
+        process.stack.push_async_callback(server.stop)
         await server.start()
+        return http_url
 
 
 def _import_admin() -> None:
     for name in ADMIN_MODULES:
         importlib.import_module(name)
-
-
-def broker_health(process: Process, metadata: MetadataStore, ledgers: LedgerAccess) -> Health:
-    """The checks of every process with a broker; who builds more parts adds theirs."""
-    health = Health()
-    health.add("metadata", metadata_check(metadata))
-    health.add("bookies", bookies_check(ledgers.registry, process.config.ledger))
-    health.add("descriptors", descriptors_check(process.descriptors, process.connections))
-    return health
-
-
-def topic_queries(broker: Broker, http_url: str) -> TopicQueries:
-    from magnetar.admin.topic_queries import BrokerTopics
-
-    return BrokerTopics(broker, http_url)
-
-
-def ledger_queries(
-    cluster: Cluster, access: LedgerAccess, config: Config, local: Sequence[BookieId]
-) -> LedgerQueries:
-    from magnetar.admin.ledger_queries import ClusterLedgers
-
-    return ClusterLedgers(cluster.manager, access.pool, config.ledger, local)
-
-
-def http_url(config: Config, bound: socket.socket) -> str:
-    return f"http://{advertised_host(config.http.host, '')}:{port_of(bound)}"

@@ -15,15 +15,7 @@ import structlog
 from magnetar.app.fate import Fate
 from magnetar.app.outside import real
 from magnetar.app.process import Process
-from magnetar.app.serving import (
-    Rest,
-    broker_health,
-    claim_cluster,
-    http_url,
-    ledger_queries,
-    start_broker,
-    topic_queries,
-)
+from magnetar.app.serving import BrokerParts, Rest, claim_cluster, start_broker
 from magnetar.app.storage import (
     Cluster,
     open_cluster,
@@ -87,15 +79,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     local = {client.bookie_id: client for client in clients}
     ledgers = open_ledgers(process, cluster, local)
     broker = await start_broker(process, metadata, ledgers)
-    url = http_url(config, bound)
-    await rest.start(
-        stack,
-        process.metrics,
-        topic_queries(broker, url),
-        ledger_queries(cluster, ledgers, config, list(local)),
-        [broker.fold_metrics],
-        broker_health(process, metadata, ledgers),
-    )
+    url = await rest.start(process, BrokerParts(cluster, ledgers, broker), list(local))
     plural = "bookie" if bookies == 1 else "bookies"
     return (
         f"magnetar standalone is ready: {broker.service_url}  {url}  "

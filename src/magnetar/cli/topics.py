@@ -64,38 +64,23 @@ def _name(path: str) -> str:
 def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
     columns: tuple[str, ...] = (
         "topic",
-        "entries in#",
+        "messages in#",
+        "messages out#",
+        "in/s#",
+        "out/s#",
+        "since",
+        "stored entries#",
         "stored",
         "producers#",
-        "messages out#",
         "subscriptions#",
     )
+    print_table(columns, [_topic_row(name, each) for name, each in found.items()])
     rows = [
-        (
-            name,
-            each["entriesInCounter"],
-            binary(each["storageSize"]),
-            len(each["publishers"]),
-            each["msgOutCounter"],
-            len(each["subscriptions"]),
-        )
-        for name, each in found.items()
-    ]
-    print_table(columns, rows)
-    subscriptions = [
-        (
-            name,
-            subscription,
-            about["type"],
-            about["msgBacklog"],
-            about["unackedMessages"],
-            len(about["consumers"]),
-            about["markDeletePosition"],
-        )
+        _subscription_row(name, subscription, about)
         for name, each in found.items()
         for subscription, about in sorted(each["subscriptions"].items())
     ]
-    if subscriptions:
+    if rows:
         columns = (
             "topic",
             "subscription",
@@ -105,7 +90,41 @@ def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
             "consumers#",
             "acked to",
         )
-        print_table(columns, subscriptions)
+        print_table(columns, rows)
+    keeps = next(iter(found.values()))["retention"]["kept"]
+    click.echo(
+        "In and out count since the topic was loaded here; stored is what is there now, whenever "
+        f"it came.\nBacklogs count batches as one; retention keeps {keeps}."
+    )
+
+
+def _topic_row(name: str, each: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        name,
+        each["msgInCounter"],
+        each["msgOutCounter"],
+        round(each["msgRateIn"]),
+        round(each["msgRateOut"]),
+        each["loadedAt"][:19].replace("T", " "),
+        each["storedEntries"],
+        binary(each["storageSize"]),
+        len(each["publishers"]),
+        len(each["subscriptions"]),
+    )
+
+
+def _subscription_row(
+    topic: str, subscription: str, about: Mapping[str, Any]
+) -> tuple[object, ...]:
+    return (
+        topic,
+        subscription,
+        about["type"],
+        about["msgBacklog"],
+        about["unackedMessages"],
+        len(about["consumers"]),
+        about["markDeletePosition"],
+    )
 
 
 @topics.command("create-partitioned")

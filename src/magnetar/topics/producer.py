@@ -73,7 +73,7 @@ class Destination(Protocol):
         """Append entries; the payloads are copied before this returns."""
         ...
 
-    def entries_confirmed(self, count: int, byte_count: int) -> None: ...
+    def entries_confirmed(self, count: int, byte_count: int, message_count: int) -> None: ...
 
     def append_failed(self, error: MagnetarError) -> None:
         """Called once per append that fails."""
@@ -95,10 +95,17 @@ class Destination(Protocol):
 class Publish:
     """Payloads that went down with one ``append``."""
 
-    __slots__ = ("byte_count", "producer", "sequences")
+    __slots__ = ("byte_count", "message_count", "producer", "sequences")
 
-    def __init__(self, producer: Producer, sequences: list[Sequences], byte_count: int) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        sequences: list[Sequences],
+        byte_count: int,
+        message_count: int,
+    ) -> None:
         self.producer = producer
+        self.message_count = message_count
         self.sequences = sequences
         self.byte_count = byte_count
 
@@ -111,7 +118,7 @@ class Publish:
                 part = sends if count == len(sends) else sends[at : at + count]
                 producer.client.stored(part, ledger_id, first_entry_id)
                 at += count
-        producer.answered(self.byte_count, runs, error)
+        producer.answered(self, runs, error)
 
 
 class _Refused(NamedTuple):
@@ -150,19 +157,27 @@ class Producer:
         self.gone = False
         """Its client was told so, or left: nothing is written for it any more."""
         self.entries_in = 0
+        self.messages_in = 0
         self.bytes_in = 0
         self.resends: ResendWindow | None = None
         """What an earlier incarnation stored and this one may send again."""
         self._payloads: list[memoryview] = []
         self._sequences: list[Sequences] = []
         self._byte_count = 0
+        self._message_count = 0
         self._appends = 0
         self._outcomes = 0
         """Of those; they come in order, so two counts are all that must be known of them."""
         self._refused: deque[_Refused] = deque()
         self._drained: asyncio.Future[None] | None = None
 
-    def queue(self, sequence_id: int, highest_sequence_id: int, payload: memoryview) -> bool:
+    def queue(
+        self,
+        sequence_id: int,
+        highest_sequence_id: int,
+        payload: memoryview,
+        message_count: int,
+    ) -> bool:
         """Take a send of the current chunk; True if it is the first since the last ``flush``."""
         if self.closed:
             return False
@@ -174,6 +189,7 @@ class Producer:
         payloads.append(payload)
         self._sequences.append((sequence_id, highest_sequence_id))
         self._byte_count += len(payload)
+        self._message_count += message_count
         return len(payloads) == 1
 
     def _answer_resend(
@@ -194,8 +210,9 @@ class Producer:
         payloads = self._payloads
         if not payloads:
             return 0
-        publish = Publish(self, self._sequences, self._byte_count)
-        self._payloads, self._sequences, self._byte_count = [], [], 0
+        publish = Publish(self, self._sequences, self._byte_count, self._message_count)
+        self._payloads, self._sequences = [], []
+        self._byte_count = self._message_count = 0
         self._appends += 1
         self.topic.publish(payloads, publish.done)
         return publish.byte_count
@@ -214,19 +231,23 @@ class Producer:
         self._refused.append(_Refused(self._appends, send, error, final))
         self._release()
 
-    def answered(self, byte_count: int, runs: Sequence[Run], error: MagnetarError | None) -> None:
-        """The oldest append has its outcome."""
+    def answered(self, publish: Publish, runs: Sequence[Run], error: MagnetarError | None) -> None:
+        """``publish``, the oldest append, has its outcome. Bytes and messages are known of the
+        whole alone: what one that failed stored counts as entries only."""
         count = sum(run.entries for run in runs) if len(runs) != 1 else runs[0].entries
-        stored_bytes = byte_count if error is None else 0
+        stored_bytes, messages = (
+            (publish.byte_count, publish.message_count) if error is None else (0, 0)
+        )
         if count:
             self.entries_in += count
             self.bytes_in += stored_bytes
-            self.topic.entries_confirmed(count, stored_bytes)
+            self.messages_in += messages
+            self.topic.entries_confirmed(count, stored_bytes, messages)
         if error is not None:
             self.closed = True
         self._outcomes += 1
         assert self._outcomes <= self._appends, "an append was answered twice"
-        self.client.publish_ended(byte_count)
+        self.client.publish_ended(publish.byte_count)
         if self._refused or self._outcomes == self._appends:
             self._release()
         if error is not None:

@@ -8,6 +8,7 @@ partitioned topic, or when an operator says so.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -53,6 +54,7 @@ class Topics:
         scope: TaskScope,
         traffic: Traffic,
         entry_format: EntryFormat,
+        now_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._store = store
@@ -60,6 +62,7 @@ class Topics:
         self._scope = scope
         self._traffic = traffic
         self._format = entry_format
+        self._now_ms = now_ms
         self._open: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
@@ -182,6 +185,7 @@ class Topics:
             self._retire,
         )
         topic.epoch = epoch
+        topic.loaded_at_ms = self._now_ms()
         self._open[name] = topic
         return topic
 

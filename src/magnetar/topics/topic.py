@@ -81,7 +81,10 @@ class Topic:
         """Held while the set of producers or of subscriptions changes with a wait in between."""
         self.epoch = 0
         self.closed = False
+        self.loaded_at_ms = 0
+        """Since when the counts run."""
         self.entries_in = 0
+        self.messages_in = 0
         self.bytes_in = 0
         self._limits = limits
         self._producers_max = producers_max
@@ -117,8 +120,9 @@ class Topic:
         """Append entries; the payloads are copied before this returns."""
         self.log.append(payloads, done)
 
-    def entries_confirmed(self, count: int, byte_count: int) -> None:
+    def entries_confirmed(self, count: int, byte_count: int, message_count: int) -> None:
         self.entries_in += count
+        self.messages_in += message_count
         self._traffic.entries_in += count
         self.bytes_in += byte_count
         self._cool_down_s = COOL_DOWN_S

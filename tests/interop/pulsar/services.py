@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 import httpx
 
+from magnetar.app.broker import Broker
 from magnetar.config import BrokerConfig
-from magnetar.protocols.pulsar.broker import Broker
+from tests.doubles.admin import topic_service
 from tests.doubles.memory_log import MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.standalone import Standalone
@@ -47,6 +48,7 @@ class MemoryService:
     async def _start(self, config: BrokerConfig) -> Broker:
         broker = Broker(config, self.store, MemoryMetadata())
         await broker.start()
+        self.admin = topic_service(broker)
         return broker
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -58,14 +60,14 @@ class MemoryService:
         return self.broker.service_url
 
     def create_partitioned(self, topic: str, partitions: int) -> None:
-        assert self.run(self.broker.create_partitioned(topic, partitions))
+        assert self.run(self.admin.create_partitioned(topic, partitions))
 
     def subscriptions(self, topic: str) -> list[str]:
-        return self.run(self.broker.subscriptions(topic))
+        return self.run(self.admin.subscriptions(topic))
 
     def backlog(self, topic: str, subscription: str) -> int:
-        stats = self.run(self.broker.topic_stats(topic))
-        return stats.subscriptions[subscription].backlog_entries
+        stats = self.run(self.admin.stats(topic))
+        return stats.subscriptions[subscription].msg_backlog
 
     def close(self) -> None:
         self.run(self.broker.close())

@@ -65,9 +65,9 @@ def bystander(service: MemoryService) -> Iterator[Callable[[], None]]:
         received = consumer.receive(WAIT_MS)
         consumer.acknowledge(received)
         assert received.data() == str(number).encode()
-        stats = service.run(service.broker.topic_stats("bystander"))
+        stats = service.run(service.admin.stats("bystander"))
         # A client that lost its connection would have come back as another incarnation.
-        assert [p.entries_in for p in stats.producers] == [number]
+        assert [p.msg_in_counter for p in stats.publishers] == [number]
         assert service.run(sessions_of(service)) <= 3
 
     check()
@@ -102,7 +102,7 @@ def hasty(**deadline: int) -> pytest.MarkDecorator:
 
 
 async def sessions_of(service: MemoryService) -> int:
-    return service.broker.connections
+    return service.broker.pulsar.connections
 
 
 def drip(wire: Wire, data: bytes, pause_s: float, step: int = 1, times: int = 1) -> None:
@@ -614,4 +614,4 @@ def test_one_who_asks_and_never_listens_is_not_served_without_end(url: str, stri
 
 
 async def unsent_of(service: MemoryService) -> int:
-    return service.broker.unsent_bytes
+    return service.broker.pulsar.unsent_bytes

@@ -124,7 +124,7 @@ def test_a_reader_that_reconnects_misses_nothing(topic: str, batch: int, seen: i
 
 
 async def cut_connections(service: MemoryService) -> None:
-    for session in list(service.broker._services.sessions):
+    for session in list(service.broker.pulsar.services.sessions):
         session.abort()
 
 

@@ -35,10 +35,11 @@ def checked(rest: bytes, flip: bool = False) -> bytes:
     return b"\x0e\x01" + (crc32c(rest) ^ flip).to_bytes(4, "big") + rest
 
 
-def send_frame(producer_id: int, sequence_id: int, payload: bytes) -> bytes:
+def send_frame(producer_id: int, sequence_id: int, payload: bytes, messages: int = 1) -> bytes:
     command = BaseCommand(type=BaseCommand.SEND)
     command.send.producer_id = producer_id
     command.send.sequence_id = sequence_id
+    command.send.num_messages = messages
     return encode_payload_command(command, payload)
 
 

@@ -1,29 +1,39 @@
-"""REST over a real socket, against a platform of dictionaries."""
+"""REST over a real socket, against a broker with its logs in memory."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from magnetar.admin import api
+from magnetar.admin.not_served import NAMESPACE_PARTS, TOPIC_PARTS, WHOLE
 from magnetar.admin.server import DeadlineProtocol, HttpServer
+from magnetar.cluster.ownership import At, Owner
+from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.env.health import WELL, Health, PartHealth
 from magnetar.env.listening import bind
 from magnetar.model.errors import StartError
-from tests.unit.admin.fakes import FakeLedgers, FakeTopics
+from magnetar.model.ids import EARLIEST
+from magnetar.topics.opening import open_durable
+from tests.interop.pulsar.wire import send_frame
+from tests.unit.admin.fakes import FakeLedgers, application
+from tests.unit.protocols.pulsar.harness import World, batch
 
 P = "/admin/v2/persistent/public/default"
 
 
 class Platform:
-    def __init__(self, client: httpx.AsyncClient, topics: FakeTopics, ledgers: FakeLedgers) -> None:
-        self.client, self.topics, self.ledgers = client, topics, ledgers
+    def __init__(self, client: httpx.AsyncClient, world: World, ledgers: FakeLedgers) -> None:
+        self.client, self.world, self.ledgers = client, world, ledgers
 
     async def status(self, method: str, path: str, **options: object) -> int:
         answer = await self.client.request(method, path, **options)  # type: ignore[arg-type]
@@ -38,17 +48,18 @@ class Platform:
 
 def serve(scenario: Callable[[Platform], Awaitable[None]], health: Health | None = None) -> None:
     async def run() -> None:
-        topics, ledgers, registry = FakeTopics(), FakeLedgers(), CollectorRegistry()
+        world, ledgers, registry = await World().start(), FakeLedgers(), CollectorRegistry()
         counter = Counter("things", "Things", registry=registry)
-        app = api.create(registry, topics, ledgers, [counter.inc], health)
+        app = application(world.broker, ledgers, health, registry, [counter.inc])
         server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))
         await server.start()
         try:
             url = f"http://127.0.0.1:{server.port}"
-            async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
-                await scenario(Platform(client, topics, ledgers))
+            async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
+                await scenario(Platform(client, world, ledgers))
         finally:
             await server.stop()
+            await world.broker.close()
 
     asyncio.run(run())
 
@@ -110,71 +121,189 @@ def test_lookup_has_the_fields_that_clients_need() -> None:
     serve(scenario)
 
 
+NAME = "persistent://public/default"
+
+
 def test_partitioned_topics() -> None:
     async def scenario(p: Platform) -> None:
         assert (await p.client.get(f"{P}/f/partitions")).json() == {"partitions": 0}
         assert await p.status("PUT", f"{P}/f/partitions", json=4) == 204
         assert await p.reason("PUT", f"{P}/f/partitions", json=4) == (
             409,
-            "persistent://public/default/f exists already",
+            f"{NAME}/f exists already",
         )
         query = {"checkAllowAutoCreation": "true"}
         found = await p.client.get(f"{P}/f/partitions", params=query)
         assert found.json() == {"partitions": 4}
-        assert p.topics.asked_to_create == ["persistent://public/default/f"]
         assert await p.status("POST", f"{P}/f/partitions", json=6) == 204
         assert (await p.reason("POST", f"{P}/f/partitions", json=2))[0] == 409
-        assert (await p.client.get(f"{P}/partitioned")).json() == ["persistent://public/default/f"]
+        assert (await p.client.get(f"{P}/partitioned")).json() == [f"{NAME}/f"]
         assert await p.status("DELETE", f"{P}/f/partitions") == 204
-        assert p.topics.partitioned == {}
+        assert (await p.client.get(f"{P}/partitioned")).json() == []
+        assert (await p.reason("DELETE", f"{P}/f/partitions"))[0] == 404
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"3",
+        b'{"partitions": 3}',
+        b'{"partitions": 3, "properties": {}, "deleted": false}',
+        b'{"partitions": 3, "properties": null}',
+    ],
+)
+def test_partition_counts_come_in_every_form_that_clients_send(body: bytes) -> None:
+    async def scenario(p: Platform) -> None:
+        kind = {"content-type": "application/vnd.partitioned-topic-metadata+json"}
+        assert await p.status("PUT", f"{P}/f/partitions", content=body, headers=kind) == 204
+        assert (await p.client.get(f"{P}/f/partitions")).json() == {"partitions": 3}
+
+    serve(scenario)
+
+
+def test_the_base_name_of_a_partitioned_topic_does_not_delete_its_partitions() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.status("PUT", f"{P}/f/partitions", json=2)
+        status, reason = await p.reason("DELETE", f"{P}/f?force=true")
+        assert status == 412
+        assert "has 2 partitions" in reason
+        assert (await p.client.get(f"{P}/f/partitions")).json() == {"partitions": 2}
+        assert await p.status("GET", f"{P}/f/stats") == 412
 
     serve(scenario)
 
 
 def test_topics() -> None:
     async def scenario(p: Platform) -> None:
-        assert (await p.client.get(P)).json() == ["persistent://public/default/a"]
         assert await p.status("PUT", f"{P}/b") == 204
         assert await p.status("PUT", f"{P}/b") == 409
-        listed = (await p.client.get("/admin/v2/namespaces/public/default/topics")).json()
-        assert listed == ["persistent://public/default/a", "persistent://public/default/b"]
+        for path in (P, "/admin/v2/namespaces/public/default/topics"):
+            assert (await p.client.get(path)).json() == [f"{NAME}/b"]
         assert await p.status("DELETE", f"{P}/b") == 204
-        assert await p.reason("DELETE", f"{P}/b") == (
-            404,
-            "there is no topic persistent://public/default/b",
-        )
+        assert await p.reason("DELETE", f"{P}/b") == (404, f"topic {NAME}/b does not exist")
+        await p.world.peer().produce(f"{NAME}/busy")
         assert (await p.reason("DELETE", f"{P}/busy"))[0] == 409
         assert await p.status("DELETE", f"{P}/busy?force=true") == 204
 
     serve(scenario)
 
 
-def test_topic_names_may_hold_slashes_and_escapes() -> None:
+def test_lists_of_non_persistent_topics_are_empty() -> None:
     async def scenario(p: Platform) -> None:
-        assert await p.status("PUT", f"{P}/x%2Fy%20z") == 204
-        assert "persistent://public/default/x/y z" in p.topics.plain
-        assert await p.status("GET", f"{P}/x%2Fy%20z/stats") == 200
+        await p.status("PUT", f"{P}/b")
+        for path in (
+            "/admin/v2/non-persistent/public/default",
+            "/admin/v2/non-persistent/public/default/partitioned",
+            "/admin/v2/namespaces/public/default/topics?mode=NON_PERSISTENT",
+        ):
+            answer = await p.client.get(path)
+            assert (answer.status_code, answer.json()) == (200, [])
+        assert await p.status("GET", "/admin/v2/non-persistent/public/nothing") == 404
+        every = await p.client.get("/admin/v2/namespaces/public/default/topics?mode=ALL")
+        assert every.json() == [f"{NAME}/b"]
 
     serve(scenario)
 
 
-def test_stats_are_in_camel_case() -> None:
+@pytest.mark.parametrize("topic", ["x%2Fy", ".", "..", "%2E%2E", "a%00b", "a%0Ab", "%C2%85"])
+def test_names_that_no_topic_can_have_are_refused_as_names(topic: str) -> None:
     async def scenario(p: Platform) -> None:
-        stats = (await p.client.get(f"{P}/a/stats")).json()
-        assert stats["entriesInCounter"] == 8
-        assert stats["subscriptions"]["s"]["markDeletePosition"] == "1:4"
-        internal = (await p.client.get(f"{P}/a/internalStats")).json()
-        assert internal["lastConfirmedEntry"] == "1:7"
+        # by hand: clients take dots out of paths
+        for method, path in (("PUT", f"{P}/{topic}"), ("GET", f"{P}/{topic}/stats")):
+            status, body = await raw(p.client, method, path)
+            assert status == 412, body
+            assert "persistent://public/default/" in body["reason"]
+
+    serve(scenario)
+
+
+async def raw(client: httpx.AsyncClient, method: str, path: str) -> tuple[int, dict[str, str]]:
+    """A request whose path goes out as it stands."""
+    url = client.base_url
+    reader, writer = await asyncio.open_connection(url.host, url.port or 80)
+    writer.write(f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), json.loads(body)
+
+
+def test_names_may_hold_anything_else_and_come_encoded() -> None:
+    async def scenario(p: Platform) -> None:
+        assert await p.status("PUT", f"{P}/x%25y%20%C3%A9%3Fstats") == 204
+        assert (await p.client.get(P)).json() == [f"{NAME}/x%y é?stats"]
+        assert await p.status("GET", f"{P}/x%25y%20%C3%A9%3Fstats/stats") == 200
+        topic = await p.world.broker.topics.get(parse_topic("x%y é?stats"), create=False)
+        await open_durable(topic, "a/b/stats", EARLIEST, {})
+        path = f"{P}/x%25y%20%C3%A9%3Fstats/subscription/a%2Fb%2Fstats"
+        assert await p.status("DELETE", path) == 204
+        assert (await p.reason("PUT", f"{P}/%FF"))[0] == 400
+
+    serve(scenario)
+
+
+def test_stats_have_pulsars_fields() -> None:
+    async def scenario(p: Platform) -> None:
+        peer = p.world.peer()
+        await peer.produce(name="p")
+        await peer.subscribe()
+        peer.feed(send_frame(1, 0, batch(5), messages=5))
+        peer.publish(2, first=1)
+        await peer.heard()
+        peer.flow(5)
+        await peer.heard()
+        stats = (await p.client.get(f"{P}/t/stats")).json()
+        assert (stats["msgInCounter"], stats["entriesInCounter"]) == (7, 3)
+        assert (stats["msgOutCounter"], stats["storedEntries"]) == (5, 3)
+        assert stats["bytesInCounter"] > 0
+        assert stats["backlogSize"] >= 0
+        assert stats["publishers"][0]["producerName"] == "p"
+        assert stats["publishers"][0]["accessMode"] == "Shared"
+        found = stats["subscriptions"]["s"]
+        assert (found["type"], found["msgBacklog"], found["unackedMessages"]) == ("Shared", 3, 5)
+        consumer = found["consumers"][0]
+        assert (consumer["msgOutCounter"], consumer["availablePermits"]) == (5, 0)
+        for field in ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut"):
+            assert stats[field] >= 0
+        internal = (await p.client.get(f"{P}/t/internalStats")).json()
+        assert internal["lastConfirmedEntry"] == "1:2"
+        assert internal["cursors"]["s"]["readPosition"] == "1:0"
         assert (await p.reason("GET", f"{P}/none/stats"))[0] == 404
+
+    serve(scenario)
+
+
+def test_partitioned_stats_are_those_of_all_partitions() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.status("PUT", f"{P}/f/partitions", json=3)
+        peer = p.world.peer()
+        for number in range(3):
+            part = f"{NAME}/f-partition-{number}"
+            await peer.produce(part, producer_id=number + 1)
+            await peer.subscribe("s", topic=part, consumer_id=number + 1)
+            peer.publish(number, producer_id=number + 1)
+        await peer.heard()
+        found = (await p.client.get(f"{P}/f/partitioned-stats")).json()
+        assert found["metadata"] == {"partitions": 3}
+        assert (found["msgInCounter"], len(found["publishers"])) == (3, 3)
+        assert found["subscriptions"]["s"]["msgBacklog"] == 3
+        assert len(found["subscriptions"]["s"]["consumers"]) == 3
+        assert found["partitions"][f"{NAME}/f-partition-2"]["msgInCounter"] == 2
+        short = await p.client.get(f"{P}/f/partitioned-stats?perPartition=false")
+        assert short.json()["partitions"] == {}
+        assert (await p.reason("GET", f"{P}/g/partitioned-stats"))[0] == 404
 
     serve(scenario)
 
 
 def test_subscriptions() -> None:
     async def scenario(p: Platform) -> None:
-        assert (await p.client.get(f"{P}/a/subscriptions")).json() == ["s"]
-        assert await p.status("DELETE", f"{P}/a/subscription/s") == 204
-        assert (await p.reason("DELETE", f"{P}/a/subscription/s"))[0] == 404
+        await p.world.peer().subscribe()
+        assert (await p.client.get(f"{P}/t/subscriptions")).json() == ["s"]
+        assert (await p.reason("DELETE", f"{P}/t/subscription/s"))[0] == 409
+        assert await p.status("DELETE", f"{P}/t/subscription/s?force=true") == 204
+        assert (await p.reason("DELETE", f"{P}/t/subscription/s"))[0] == 404
 
     serve(scenario)
 
@@ -182,14 +311,157 @@ def test_subscriptions() -> None:
 def test_clusters_tenants_namespaces() -> None:
     async def scenario(p: Platform) -> None:
         assert (await p.client.get("/admin/v2/clusters")).json() == ["standalone"]
-        for _ in range(2):
-            assert await p.status("PUT", "/admin/v2/clusters/standalone", json={}) == 204
+        about = (await p.client.get("/admin/v2/clusters/standalone")).json()
+        assert about["brokerServiceUrl"] == p.world.broker.service_url
+        assert (await p.reason("PUT", "/admin/v2/clusters/standalone", json={}))[0] == 409
         assert (await p.reason("PUT", "/admin/v2/clusters/other", json={}))[0] == 412
-        assert await p.status("PUT", "/admin/v2/tenants/private", json={"x": 1}) == 204
-        assert (await p.client.get("/admin/v2/tenants")).json() == ["public", "private"]
+        assert (await p.reason("PUT", "/admin/v2/namespaces/private/n"))[0] == 404
+        assert (await p.client.get("/admin/v2/tenants")).json() == ["public"]
+        about = {"adminRoles": ["anonymous"], "allowedClusters": ["standalone"]}
+        assert await p.status("PUT", "/admin/v2/tenants/private", json=about) == 204
+        assert (await p.reason("PUT", "/admin/v2/tenants/private"))[0] == 409
+        assert (await p.client.get("/admin/v2/tenants")).json() == ["private", "public"]
+        assert (await p.client.get("/admin/v2/tenants/private")).json() == {
+            "adminRoles": [],
+            "allowedClusters": ["standalone"],
+        }
         assert await p.status("PUT", "/admin/v2/namespaces/private/n") == 204
+        assert (await p.reason("PUT", "/admin/v2/namespaces/private/n"))[0] == 409
         assert (await p.client.get("/admin/v2/namespaces/private")).json() == ["private/n"]
         assert (await p.reason("GET", "/admin/v2/namespaces/none"))[0] == 404
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("tenants/x", {"adminRoles": ["root"]}, "adminRoles"),
+        ("tenants/x", {"allowedClusters": ["east"]}, "allowedClusters"),
+        ("tenants/x", {"quota": 5}, "quota"),
+        ("namespaces/public/x", {"retention_policies": {"retentionSizeInMB": 5}}, "retention"),
+        ("namespaces/public/x", {"replication_clusters": ["standalone", "east"]}, "replication"),
+        ("namespaces/public/x", {"encryption_required": True}, "encryption_required"),
+        ("persistent/public/default/x", {"color": "red"}, "color"),
+        (
+            "persistent/public/default/x/partitions",
+            {"partitions": 2, "properties": {"a": "b"}},
+            "p",
+        ),
+    ],
+)
+def test_what_a_body_asks_for_is_done_or_refused(path: str, body: object, words: str) -> None:
+    async def scenario(p: Platform) -> None:
+        status, reason = await p.reason("PUT", f"/admin/v2/{path}", json=body)
+        assert status == 412
+        assert "not served" in reason
+        assert words in reason
+        assert (await p.client.get("/admin/v2/tenants")).json() == ["public"]
+        assert (await p.client.get("/admin/v2/namespaces/public")).json() == ["public/default"]
+        assert (await p.client.get(P)).json() == []
+
+    serve(scenario)
+
+
+def test_policies_that_say_nothing_are_no_obstacle() -> None:
+    async def scenario(p: Platform) -> None:
+        body = {
+            "auth_policies": {"namespaceAuthentication": {}, "topicAuthentication": {}},
+            "replication_clusters": ["standalone"],
+            "bundles": {"numBundles": 4},
+            "backlog_quota_map": {},
+            "offload_threshold": -1,
+            "schema_compatibility_strategy": "UNDEFINED",
+            "schema_auto_update_compatibility_strategy": "Full",
+            "deleted": False,
+            "retention_policies": None,
+        }
+        assert await p.status("PUT", "/admin/v2/namespaces/public/x", json=body) == 204
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", f"{P}/t/compaction"),
+        ("PUT", f"{P}/t/compaction"),
+        ("POST", f"{P}/t/retention"),
+        ("PUT", f"{P}/t/subscription/s"),
+        ("POST", f"{P}/t/subscription/s/skip/5"),
+        ("GET", f"{P}/t/ledger/1/entry/2"),
+        ("GET", "/admin/v2/namespaces/public/default"),
+        ("DELETE", "/admin/v2/namespaces/public/default"),
+        ("POST", "/admin/v2/namespaces/public/default/retention"),
+        ("PUT", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff/unload"),
+        ("POST", "/admin/v2/tenants/public"),
+        ("GET", "/admin/v2/schemas/public/default/t/schema"),
+        ("PUT", "/admin/v2/non-persistent/public/default/t"),
+        ("GET", "/admin/v2/brokers/standalone"),
+        ("GET", "/admin/v3/sinks/public/default"),
+        ("GET", "/admin/persistent/public/standalone/default/t/stats"),
+        ("GET", "/lookup/v2/topic/non-persistent/public/default/t"),
+    ],
+)
+def test_what_pulsar_has_and_this_does_not_is_said_so(method: str, path: str) -> None:
+    async def scenario(p: Platform) -> None:
+        status, reason = await p.reason(method, path)
+        assert status == 501
+        assert reason.startswith("not served: ")
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", f"{P}/t/colour", 404),
+        ("GET", f"{P}/t/stats/more", 404),
+        ("GET", "/admin/v2/colours", 404),
+        ("POST", f"{P}/t/stats", 405),
+        ("GET", f"{P}/t", 405),
+    ],
+)
+def test_what_nobody_has_is_not_there(method: str, path: str, status: int) -> None:
+    async def scenario(p: Platform) -> None:
+        assert (await p.reason(method, path))[0] == status
+
+    serve(scenario)
+
+
+def test_a_topic_of_another_broker_is_asked_about_there() -> None:
+    class Elsewhere:
+        async def owner_of(self, name: TopicName) -> Owner:
+            return At("pulsar://other:6650", "http://other:8080")
+
+    async def scenario(p: Platform) -> None:
+        object.__setattr__(p.world.broker.control, "ownership", Elsewhere())
+        answer = await p.client.get(f"{P}/a%20b/stats?x=1")
+        assert answer.status_code == 307
+        assert answer.headers["location"] == f"http://other:8080{P}/a%20b/stats?x=1"
+        found = (await p.client.get("/lookup/v2/topic/persistent/public/default/a")).json()
+        assert found["brokerUrl"] == "pulsar://other:6650"
+        assert found["httpUrl"] == "http://other:8080"
+
+    serve(scenario)
+
+
+def test_the_pages_of_what_is_served_are_true() -> None:
+    """docs/rest.md lists every path that is served, and every one of Pulsar's that is not."""
+    page = (Path(__file__).parents[3] / "docs/rest.md").read_text()
+    served, refused = page.split("## Not served")
+
+    async def scenario(p: Platform) -> None:
+        paths = (await p.client.get("/openapi.json")).json()["paths"]
+        for path, methods in paths.items():
+            for method in methods:
+                assert f"| {method.upper()} | `{path}` |" in served
+        rows = re.findall(r"^\| (?:GET|PUT|POST|DELETE) \|", served, re.MULTILINE)
+        assert len(rows) == sum(map(len, paths.values()))
+        for each in WHOLE:
+            assert f"`{each.path}`" in refused
+        for part in (*NAMESPACE_PARTS, *TOPIC_PARTS):
+            assert f"`{part}`" in refused
 
     serve(scenario)
 
@@ -221,11 +493,14 @@ def test_storage() -> None:
         ("GET", "/magnetar/v1/ledgers/two", None, 400, "ledger_id"),
         ("GET", "/magnetar/v1/ledgers/-1", None, 400, "greater than or equal to 0"),
         ("GET", "/magnetar/v1/ledgers/1/entries?count=1001", None, 400, "count"),
-        ("PUT", f"{P}/f/partitions", b"0", 400, "greater than or equal to 1"),
+        ("PUT", f"{P}/f/partitions", b"0", 400, "at least 1"),
+        ("PUT", f"{P}/f/partitions", b"true", 400, "whole number"),
         ("PUT", f"{P}/f/partitions", b"many", 400, "body"),
-        ("PUT", f"{P}/f/partitions", b"", 400, "required"),
+        ("PUT", f"{P}/f/partitions", b"", 400, "whole number"),
+        ("PUT", f"{P}/f/partitions", b"1000000", 409, "between 1 and"),
+        ("PUT", "/admin/v2/tenants/x", b"[]", 400, "JSON object"),
         ("PUT", f"{P}/f/partitions", b"4" * 70_000, 413, "too large"),
-        ("PUT", "/admin/v2/tenants/a%20b", None, 400, "tenant"),
+        ("PUT", "/admin/v2/tenants/a%20b", None, 412, "tenant"),
     ],
 )
 def test_bad_requests_have_a_reason(
@@ -255,7 +530,7 @@ class Impatient(DeadlineProtocol):
 def test_a_request_that_never_ends_is_ended(sent: bytes) -> None:
     async def run() -> None:
         bound = bind("127.0.0.1", 0, "http.port")
-        app = api.create(CollectorRegistry(), FakeTopics())
+        app = api.create(CollectorRegistry())
         server = HttpServer(app, bound, Impatient)
         await server.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -284,7 +559,7 @@ async def send_for_ever(writer: asyncio.StreamWriter, piece: bytes) -> None:
 )
 def test_a_body_that_is_too_large_is_not_read_to_its_end(head: bytes, piece: bytes) -> None:
     async def run() -> None:
-        app = api.create(CollectorRegistry(), FakeTopics())
+        app = api.create(CollectorRegistry())
         server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))
         await server.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -315,7 +590,7 @@ def test_a_small_body_in_chunks_is_taken() -> None:
 
 def test_connections_past_the_bound_are_closed_as_they_come() -> None:
     async def run() -> None:
-        app = api.create(CollectorRegistry(), FakeTopics())
+        app = api.create(CollectorRegistry())
         server = HttpServer(app, bind("127.0.0.1", 0, "http.port"), connections_max=3)
         await server.start()
         held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
@@ -338,7 +613,7 @@ def test_connections_past_the_bound_are_closed_as_they_come() -> None:
 
 def test_a_slow_answer_is_waited_for() -> None:
     async def run() -> None:
-        app = api.create(CollectorRegistry(), FakeTopics())
+        app = api.create(CollectorRegistry())
 
         @app.get("/slow")
         async def slow() -> str:
@@ -359,12 +634,15 @@ def test_a_slow_answer_is_waited_for() -> None:
 
 def test_what_nobody_foresaw_has_a_reason_too() -> None:
     async def scenario(p: Platform) -> None:
-        p.topics.subscription_names = None  # type: ignore[assignment]
-        transport = httpx.ASGITransport(
-            api.create(CollectorRegistry(), p.topics), raise_app_exceptions=False
-        )
+        app = application(p.world.broker, FakeLedgers())
+
+        @app.get("/broken")
+        async def broken() -> None:
+            raise KeyError("x")
+
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
-            answer = await client.get(f"{P}/a/subscriptions")
+            answer = await client.get("/broken")
         assert answer.status_code == 500
         assert "internal error" in answer.json()["reason"]
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from magnetar.admin import api
 from magnetar.admin.server import HttpServer
 from magnetar.cli.main import COMMANDS, run
 from magnetar.cli.rest import topic_path
 from magnetar.env.health import WELL, Health, PartHealth
 from magnetar.env.listening import bind
 from magnetar.model.errors import ConfigError
-from tests.unit.admin.fakes import FakeLedgers, FakeTopics
+from tests.unit.admin.fakes import FakeLedgers, application
+from tests.unit.protocols.pulsar.harness import World
+
+T = TypeVar("T")
 
 
 class Served:
     """A fake platform behind real HTTP, on a thread of its own."""
 
     def __init__(self) -> None:
-        self.topics = FakeTopics()
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -35,7 +36,9 @@ class Served:
 
     async def _run(self) -> None:
         self.health = Health()
-        app = api.create(CollectorRegistry(), self.topics, FakeLedgers(), health=self.health)
+        self.world = await World(ledger_entries=100).start()
+        await self._fill(self.world)
+        app = application(self.world.broker, FakeLedgers(), self.health)
         server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))
         await server.start()
         self.url = f"http://127.0.0.1:{server.port}"
@@ -43,6 +46,21 @@ class Served:
         self._started.set()
         await self._end.wait()
         await server.stop()
+        await self.world.broker.close()
+
+    async def _fill(self, world: World) -> None:
+        """Topic a has eight messages, three of them out at a consumer, and busy a producer."""
+        peer = world.peer()
+        await peer.produce("persistent://public/default/a", producer_id=1, name="p")
+        await peer.subscribe("s", topic="persistent://public/default/a")
+        peer.publish(8)
+        await peer.heard()
+        peer.flow(3)
+        await peer.heard()
+        await peer.produce("persistent://public/default/busy", producer_id=2)
+
+    def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
@@ -78,9 +96,12 @@ def test_topics_list_and_stats(platform: Served, out: pytest.CaptureFixture[str]
     assert run(["topics", "stats", "a", "--url", platform.url]) == 0
     text = out.readouterr().out
     assert "Shared" in text
-    assert "1:4" in text
+    assert "retention keeps everything, for ever" in text
+    assert "since" in text
     assert run(["topics", "stats", "a", "--json", "--url", platform.url]) == 0
-    assert json.loads(out.readouterr().out)["entriesInCounter"] == 8
+    found = json.loads(out.readouterr().out)
+    assert (found["msgInCounter"], found["msgOutCounter"]) == (8, 3)
+    assert found["subscriptions"]["s"]["msgBacklog"] == 8
 
 
 def test_health_says_what_is_wrong_and_what_to_do(
@@ -108,11 +129,11 @@ def test_health_says_what_is_wrong_and_what_to_do(
 
 def test_topics_create_and_delete(platform: Served, out: pytest.CaptureFixture[str]) -> None:
     assert run(["topics", "create-partitioned", "p", "3", "--url", platform.url]) == 0
-    assert platform.topics.partitioned == {"persistent://public/default/p": 3}
+    assert platform.ask(platform.world.admin.partitions("p")) == 3
     assert run(["topics", "create-partitioned", "p", "3", "--url", platform.url]) == 1
     assert "persistent://public/default/p exists already" in out.readouterr().err
     assert run(["topics", "delete", "public/default/p", "--url", platform.url]) == 0
-    assert platform.topics.partitioned == {}
+    assert platform.ask(platform.world.admin.partitions("p")) == 0
     assert run(["topics", "delete", "busy", "--url", platform.url]) == 1
     assert run(["topics", "delete", "busy", "--force", "--url", platform.url]) == 0
 
@@ -137,7 +158,7 @@ def test_ledger_list_show_read(platform: Served, out: pytest.CaptureFixture[str]
     [
         (["fly"], 2, "No such command 'fly'"),
         (["topics", "stats"], 2, "Missing argument 'TOPIC'"),
-        (["topics", "stats", "none"], 1, "there is no topic persistent://public/default/none"),
+        (["topics", "stats", "none"], 1, "topic persistent://public/default/none does not exist"),
         (["topics", "stats", "kafka://a/b/c"], 2, "persistent topics only"),
         (["topics", "create-partitioned", "p", "0"], 2, "0 is not in the range"),
         (["ledger", "show", "x"], 2, "'x' is not a valid integer"),

@@ -59,6 +59,7 @@ class Destination:
         self.pending: list[AppendDone] = []
         self.payloads: list[list[bytes]] = []
         self.confirmed: list[tuple[int, int]] = []
+        self.messages = 0
         self.failures: list[MagnetarError] = []
         self.condemned: list[str] = []
         self.forgotten: list[Producer] = []
@@ -67,8 +68,9 @@ class Destination:
         self.payloads.append([bytes(payload) for payload in payloads])
         self.pending.append(done)
 
-    def entries_confirmed(self, count: int, byte_count: int) -> None:
+    def entries_confirmed(self, count: int, byte_count: int, message_count: int) -> None:
         self.confirmed.append((count, byte_count))
+        self.messages += message_count
 
     def append_failed(self, error: MagnetarError) -> None:
         self.failures.append(error)
@@ -97,7 +99,7 @@ def run(scenario: Scenario) -> None:
 
 def send(producer: Producer, *sequence_ids: int) -> None:
     for sequence_id in sequence_ids:
-        producer.queue(sequence_id, 0, memoryview(b"four"))
+        producer.queue(sequence_id, 0, memoryview(b"four"), 3)
     producer.flush()
 
 

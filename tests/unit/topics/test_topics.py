@@ -18,6 +18,7 @@ from magnetar.model.errors import (
 )
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from tests.doubles.admin import namespace_service
 from tests.unit.protocols.pulsar.harness import TOPIC, World, run
 
 
@@ -81,10 +82,10 @@ def test_without_automatic_creation() -> None:
     async def scenario(world: World) -> None:
         peer = world.peer()
         assert (await peer.produce()).error.error == ServerError.TOPIC_NOT_FOUND
-        assert await world.broker.create(TOPIC)
-        assert not await world.broker.create(TOPIC)
+        assert await world.admin.create(TOPIC)
+        assert not await world.admin.create(TOPIC)
         assert (await peer.produce()).type == BaseCommand.PRODUCER_SUCCESS
-        assert await world.broker.create_partitioned("parts", 2)
+        assert await world.admin.create_partitioned("parts", 2)
         answer = await peer.produce(topic="parts-partition-1", producer_id=2)
         assert answer.type == BaseCommand.PRODUCER_SUCCESS
 
@@ -103,10 +104,10 @@ def test_a_subscriber_may_ask_not_to_create() -> None:
 
 def test_partitions() -> None:
     async def scenario(world: World) -> None:
-        broker, peer = world.broker, world.peer()
+        admin, peer = world.admin, world.peer()
         await peer.heard()
-        assert await broker.create_partitioned("p", 3)
-        assert not await broker.create_partitioned("p", 4)
+        assert await admin.create_partitioned("p", 3)
+        assert not await admin.create_partitioned("p", 4)
         answer = await peer.ask(partitions_of("p"))
         assert answer.partitionMetadataResponse.partitions == 3
         assert (await peer.produce(topic="p")).error.error == ServerError.NOT_ALLOWED
@@ -114,30 +115,28 @@ def test_partitions() -> None:
         assert outside.error.error == ServerError.TOPIC_NOT_FOUND
         assert (await peer.produce(topic="p-partition-2")).type == BaseCommand.PRODUCER_SUCCESS
         names = [f"persistent://public/default/p-partition-{n}" for n in range(3)]
-        assert await broker.topics("public/default") == names
-        assert await broker.partitioned_topics("public/default") == [
-            "persistent://public/default/p"
-        ]
+        assert await admin.names("public/default") == names
+        assert await admin.partitioned_names("public/default") == ["persistent://public/default/p"]
         with pytest.raises(NotAllowedError, match="shrink"):
-            await broker.grow_partitions("p", 2)
+            await admin.grow_partitions("p", 2)
         with pytest.raises(TopicNotFoundError):
-            await broker.grow_partitions("other", 2)
+            await admin.grow_partitions("other", 2)
         for count in (0, -1, 10**9):
             with pytest.raises(NotAllowedError):
-                await broker.create_partitioned("q", count)
+                await admin.create_partitioned("q", count)
 
     run(scenario)
 
 
 def test_new_partitions_have_the_subscriptions_of_the_old() -> None:
     async def scenario(world: World) -> None:
-        broker, peer = world.broker, world.peer()
-        await broker.create_partitioned("p", 1)
+        admin, peer = world.admin, world.peer()
+        await admin.create_partitioned("p", 1)
         await peer.subscribe(topic="p-partition-0", name="s")
-        await broker.grow_partitions("p", 3)
-        assert await broker.partitions("p") == 3
-        assert await broker.subscriptions("p-partition-2") == ["s"]
-        assert await broker.subscriptions("p") == ["s"]
+        await admin.grow_partitions("p", 3)
+        assert await admin.partitions("p") == 3
+        assert await admin.subscriptions("p-partition-2") == ["s"]
+        assert await admin.subscriptions("p") == ["s"]
 
     run(scenario)
 
@@ -157,17 +156,20 @@ def test_topics_may_be_created_with_partitions() -> None:
 
 def test_namespaces_and_tenants() -> None:
     async def scenario(world: World) -> None:
-        broker = world.broker
-        await broker.create_tenant("acme")
-        await broker.create_namespace("acme/prod")
-        await broker.create_namespace("acme/prod")
-        assert await broker.tenants() == ["acme", "public"]
-        assert await broker.namespaces("acme") == ["acme/prod"]
+        admin = namespace_service(world.broker)
         with pytest.raises(TopicNotFoundError):
-            await broker.namespaces("nobody")
+            await admin.create_namespace("acme/prod")
+        assert await admin.create_tenant("acme")
+        assert not await admin.create_tenant("acme")
+        assert await admin.create_namespace("acme/prod")
+        assert not await admin.create_namespace("acme/prod")
+        assert await admin.tenants() == ["acme", "public"]
+        assert await admin.namespaces("acme") == ["acme/prod"]
+        with pytest.raises(TopicNotFoundError):
+            await admin.namespaces("nobody")
         answer = await world.peer().produce(topic="acme/prod/t")
         assert answer.type == BaseCommand.PRODUCER_SUCCESS
-        assert await broker.topics("acme/prod") == ["persistent://acme/prod/t"]
+        assert await world.admin.names("acme/prod") == ["persistent://acme/prod/t"]
         answer = await world.peer().produce(topic="acme/test/t")
         assert answer.error.error == ServerError.TOPIC_NOT_FOUND
 
@@ -176,31 +178,31 @@ def test_namespaces_and_tenants() -> None:
 
 def test_deleting() -> None:
     async def scenario(world: World) -> None:
-        broker, peer = world.broker, world.peer()
+        admin, peer = world.admin, world.peer()
         await peer.produce()
         await peer.subscribe()
         with pytest.raises(NotAllowedError, match="1 producers and 1 consumers"):
-            await broker.delete(TOPIC)
-        await broker.delete(TOPIC, force=True)
+            await admin.delete(TOPIC)
+        await admin.delete(TOPIC, force=True)
         assert sorted(await peer.kinds()) == ["CLOSE_CONSUMER", "CLOSE_PRODUCER"]
         assert world.store.logs == {}
         with pytest.raises(TopicNotFoundError):
-            await broker.delete(TOPIC)
-        await broker.create_partitioned("p", 2)
+            await admin.delete(TOPIC)
+        await admin.create_partitioned("p", 2)
         await peer.produce(topic="p-partition-0")
         with pytest.raises(NotAllowedError):
-            await broker.delete("p")
+            await admin.delete_partitioned("p")
         peer.lose()
-        await broker.delete("p")
-        assert await broker.topics("public/default") == []
-        assert await broker.partitions("p") == 0
+        await admin.delete_partitioned("p")
+        assert await admin.names("public/default") == []
+        assert await admin.partitions("p") == 0
 
     run(scenario)
 
 
 def test_one_deletion_at_a_time() -> None:
     async def scenario(world: World) -> None:
-        await world.broker.create(TOPIC)
+        await world.admin.create(TOPIC)
         delete, deleted = world.store.delete, []
 
         async def slow_delete(name: str) -> None:
@@ -209,12 +211,12 @@ def test_one_deletion_at_a_time() -> None:
             await delete(name)
 
         world.store.delete = slow_delete  # type: ignore[method-assign]
-        deletions = (world.broker.delete(TOPIC) for _ in range(2))
+        deletions = (world.admin.delete(TOPIC) for _ in range(2))
         first, second = await asyncio.gather(*deletions, return_exceptions=True)
         assert first is None
         assert isinstance(second, ServiceNotReadyError)
         assert len(deleted) == 1
-        assert await world.broker.create(TOPIC)
+        assert await world.admin.create(TOPIC)
 
     run(scenario)
 
@@ -222,9 +224,9 @@ def test_one_deletion_at_a_time() -> None:
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_a_deletion_that_failed_half_way_is_finished_by_the_next(partitions: int) -> None:
     async def scenario(world: World) -> None:
-        broker, peer = world.broker, world.peer()
+        admin, peer = world.admin, world.peer()
         if partitions:
-            await broker.create_partitioned("t", partitions)
+            await admin.create_partitioned("t", partitions)
             await peer.produce(topic="t-partition-0")
         else:
             await peer.produce()
@@ -237,14 +239,15 @@ def test_a_deletion_that_failed_half_way_is_finished_by_the_next(partitions: int
             if len(calls) == 1:
                 raise MetadataUnavailableError("no answer")
 
+        again = admin.delete_partitioned if partitions else admin.delete
         world.store.delete = half  # type: ignore[method-assign]
         with pytest.raises(MetadataUnavailableError):
-            await broker.delete(TOPIC)
+            await again(TOPIC)
         if partitions:
-            await broker.delete(TOPIC)
+            await again(TOPIC)
         else:
             with pytest.raises(TopicNotFoundError):
-                await broker.delete(TOPIC)
+                await again(TOPIC)
         assert calls.count(calls[0]) == 2
 
     run(scenario)
@@ -252,15 +255,15 @@ def test_a_deletion_that_failed_half_way_is_finished_by_the_next(partitions: int
 
 def test_deleting_a_subscription() -> None:
     async def scenario(world: World) -> None:
-        broker, peer = world.broker, world.peer()
+        admin, peer = world.admin, world.peer()
         await peer.subscribe()
         with pytest.raises(NotAllowedError):
-            await broker.delete_subscription(TOPIC, "s")
+            await admin.delete_subscription(TOPIC, "s")
         with pytest.raises(SubscriptionNotFoundError):
-            await broker.delete_subscription(TOPIC, "other")
-        await broker.delete_subscription(TOPIC, "s", force=True)
+            await admin.delete_subscription(TOPIC, "other")
+        await admin.delete_subscription(TOPIC, "s", force=True)
         assert await peer.kinds() == ["CLOSE_CONSUMER"]
-        assert await broker.subscriptions(TOPIC) == []
+        assert await admin.subscriptions(TOPIC) == []
 
     run(scenario)
 
@@ -288,7 +291,7 @@ def test_a_subscription_that_could_not_be_deleted_goes_on() -> None:
         peer.flow(10)
         assert await peer.entries() == [1, 2]
         assert (await peer.ask(command)).type == BaseCommand.SUCCESS
-        assert await world.broker.subscriptions(TOPIC) == []
+        assert await world.admin.subscriptions(TOPIC) == []
 
     run(scenario)
 
@@ -317,16 +320,17 @@ def test_stats() -> None:
         peer.publish(5)
         await peer.heard()
         peer.acknowledge(0)
-        stats = await world.broker.topic_stats(TOPIC)
-        assert (stats.entries_in, stats.messages_out) == (5, 2)
-        assert stats.bytes_in > 0
-        assert [p.producer_name for p in stats.producers] == ["p"]
+        stats = await world.admin.stats(TOPIC)
+        assert (stats.msg_in_counter, stats.msg_out_counter) == (5, 2)
+        assert (stats.entries_in_counter, stats.stored_entries) == (5, 5)
+        assert stats.bytes_in_counter > 0
+        assert [p.producer_name for p in stats.publishers] == ["p"]
         found = stats.subscriptions["s"]
-        assert (found.kind, found.backlog_entries, found.unacked_messages) == ("Shared", 4, 1)
-        assert found.mark_delete == "1:0"
-        assert (await world.broker.log_stats(TOPIC)).entries == 5
+        assert (found.type, found.msg_backlog, found.unacked_messages) == ("Shared", 4, 1)
+        assert found.mark_delete_position == "1:0"
+        assert (await world.admin.internal_stats(TOPIC)).number_of_entries == 5
         with pytest.raises(TopicNotFoundError):
-            await world.broker.topic_stats("nothing")
+            await world.admin.stats("nothing")
 
     run(scenario)
 
@@ -337,7 +341,7 @@ def test_unreadable_partition_metadata_is_an_error_not_a_guess() -> None:
         for value in (b"", b"[]", b'{"partitions": "3"}', b'{"partitions": -1}'):
             await world.metadata.create(path, value)
             with pytest.raises(BrokerMetadataError):
-                await world.broker.partitions("p")
+                await world.admin.partitions("p")
             await world.metadata.delete(path)
 
     run(scenario)
@@ -347,7 +351,6 @@ def test_starts_are_numbered() -> None:
     async def scenario(world: World) -> None:
         first = await world.peer().produce()
         names = [first.producer_success.producer_name]
-        world.broker.port = 0
         assert await world.services.control.counters.count_start() == 2
         assert names == ["standalone-1-1"]
 

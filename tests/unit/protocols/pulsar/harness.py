@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from magnetar.app.broker import Broker
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import BrokerConfig
-from magnetar.protocols.pulsar.broker import Broker
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.topic import Topic
@@ -22,6 +22,7 @@ from magnetar.wire.pulsar.commands import (
 from magnetar.wire.pulsar.plausible import SINGLE_BYTES_MIN
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageMetadata
 from magnetar_sim.virtual_time import run_virtual
+from tests.doubles.admin import topic_service
 from tests.doubles.memory_log import MemoryLog, MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.interop.pulsar.wire import checked, message, send_frame
@@ -86,10 +87,11 @@ class World:
         self.broker = Broker(
             replace(BrokerConfig(port=0), **settings), self.store, self.metadata, clock=lambda: 1e9
         )
-        self.services = self.broker._services
+        self.services = self.broker.pulsar.services
 
     async def start(self) -> World:
         await self.broker.start()
+        self.admin = topic_service(self.broker)
         return self
 
     def peer(self, hello: bool = True) -> Peer:

@@ -1,4 +1,6 @@
-"""``LedgerQueries`` over the ledger client. Looks at what bookies hold, and fences nothing.
+"""``LedgerService``: what REST asks about ledgers, entries and bookies.
+
+It looks at what bookies hold, and fences nothing.
 
 Of an open ledger the entries after the last confirmed one are shown too: the last message of an
 idle topic is among them, because an entry tells only that those before it are confirmed.
@@ -35,7 +37,7 @@ from magnetar.wire.pulsar.metadata import entry_metadata
 READ_BYTES_MAX = 8 << 20
 
 
-class ClusterLedgers:
+class LedgerService:
     """The ledgers and bookies of a cluster. ``local`` are the bookies of this process."""
 
     def __init__(

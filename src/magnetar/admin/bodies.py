@@ -1,0 +1,125 @@
+"""Bodies of requests, read for what they ask. What is not served is refused by name: an operator
+who sets a policy must hear that nothing keeps it.
+
+Clients send whole policy objects in which most fields say nothing (null, empty, false, -1, the
+enumerations' "undefined"); those ask for nothing and pass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import Request
+
+from magnetar.model.errors import BrokerError
+
+ANYBODY: Final = "anonymous"
+"""The role that everybody has."""
+
+SAYS_NOTHING: Final = (None, False, 0, -1, "", "None", "UNDEFINED", "Undefined")
+ASKS_FOR_WHAT_IS_DONE: Final[Mapping[str, object]] = {
+    "schema_auto_update_compatibility_strategy": "Full",  # what clients write for "not set"
+    "is_allow_auto_update_schema": True,
+}
+
+
+class BadBodyError(BrokerError):
+    """The body is not what the request needs."""
+
+
+class NotServedError(BrokerError):
+    """The body asks for what is not served."""
+
+
+async def read_json(request: Request) -> object:
+    """The body; None if it is empty. Any content type will do: clients have several of their
+    own for JSON. Raises ``BadBodyError``."""
+    body = await request.body()
+    if not body.strip():
+        return None
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise BadBodyError(f"body: not JSON: {error}") from error
+
+
+def partition_count(body: object) -> int:
+    """``4``, or ``{"partitions": 4}`` as some clients send it. The bounds are the service's.
+    Raises ``BadBodyError``, and ``NotServedError`` for properties."""
+    if isinstance(body, dict):
+        rest = {key: value for key, value in body.items() if key != "partitions"}
+        refuse_what_is_not_served("partitioned topic", rest)
+        body = body.get("partitions")
+    if not isinstance(body, int) or isinstance(body, bool) or body < 1:
+        raise BadBodyError(
+            f"body: {json.dumps(body)[:100]} is not a number of partitions; send a whole number of "
+            'at least 1, or {"partitions": number}'
+        )
+    return body
+
+
+def check_topic(body: object) -> None:
+    """Of a topic that is created: properties, which are not served."""
+    refuse_what_is_not_served("topic", _object("topic", body))
+
+
+def check_tenant(body: object, cluster: str) -> None:
+    """Roles are not told apart, and there is one cluster: nothing else can be asked for."""
+    about = dict(_object("tenant", body))
+    roles, clusters = about.pop("adminRoles", None) or [], about.pop("allowedClusters", None) or []
+    if any(role != ANYBODY for role in roles):
+        raise NotServedError(
+            f"tenant: adminRoles {json.dumps(roles)[:200]} are not served: everybody may do "
+            f'everything; send [] or ["{ANYBODY}"]'
+        )
+    _check_clusters("tenant: allowedClusters", clusters, cluster)
+    refuse_what_is_not_served("tenant", about)
+
+
+def check_namespace(body: object, cluster: str) -> None:
+    """Policies, of which none is served. Bundles are accepted: a number of them has no effect
+    where one broker serves all."""
+    about = dict(_object("namespace", body))
+    _check_clusters(
+        "namespace: replication_clusters", about.pop("replication_clusters", None) or [], cluster
+    )
+    about.pop("bundles", None)
+    refuse_what_is_not_served("namespace", about)
+
+
+def _object(what: str, body: object) -> Mapping[str, Any]:
+    if body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise BadBodyError(f"body: a JSON object about the {what} is expected, or nothing")
+    return body
+
+
+def _check_clusters(what: str, clusters: list[object], cluster: str) -> None:
+    if any(each != cluster for each in clusters):
+        raise NotServedError(
+            f"{what} {json.dumps(clusters)[:200]} are not served: this is cluster {cluster!r}, and "
+            "it knows no other"
+        )
+
+
+def refuse_what_is_not_served(what: str, about: Mapping[str, object]) -> None:
+    """Raise ``NotServedError`` if a field of ``about`` asks for anything."""
+    asked = sorted(key for key, value in about.items() if not _says_nothing(key, value))
+    if asked:
+        raise NotServedError(
+            f"{what}: {', '.join(asked)[:500]} not served; leave that out. docs/rest.md lists what "
+            "is served"
+        )
+
+
+def _says_nothing(key: str, value: object) -> bool:
+    if isinstance(value, dict):
+        return all(_says_nothing(inner, each) for inner, each in value.items())
+    if isinstance(value, list):
+        return not value
+    # Compared with their types: True is not 1 here.
+    default = ASKS_FOR_WHAT_IS_DONE.get(key)
+    return any(type(value) is type(each) and value == each for each in (*SAYS_NOTHING, default))

@@ -1,0 +1,49 @@
+"""``NamespaceService``: what REST asks and tells about the cluster, tenants and namespaces."""
+
+from __future__ import annotations
+
+from magnetar.admin.views import ClusterView, TenantView
+from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.topic_name import parse_namespace, parse_tenant
+from magnetar.model.errors import TopicNotFoundError
+
+
+class NamespaceService:
+    """``service_url`` and ``http_url`` are those of this broker."""
+
+    def __init__(self, control: ControlPlane, service_url: str, http_url: str) -> None:
+        self._namespaces = control.namespaces
+        self.cluster = control.name
+        self._service_url = service_url
+        self._http_url = http_url
+
+    def about_cluster(self, cluster: str) -> ClusterView:
+        """Raises ``TopicNotFoundError`` for any other than this one."""
+        if cluster != self.cluster:
+            raise TopicNotFoundError(f"this is cluster {self.cluster!r}; it knows no other")
+        return ClusterView(service_url=self._http_url, broker_service_url=self._service_url)
+
+    async def tenants(self) -> list[str]:
+        return await self._namespaces.tenants()
+
+    async def about_tenant(self, tenant: str) -> TenantView:
+        """Raises ``TopicNotFoundError``."""
+        await self._namespaces.check_tenant(parse_tenant(tenant))
+        return TenantView(admin_roles=[], allowed_clusters=[self.cluster])
+
+    async def create_tenant(self, tenant: str) -> bool:
+        """False when it exists."""
+        return await self._namespaces.create_tenant(parse_tenant(tenant))
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        """``tenant/namespace`` names. Raises ``TopicNotFoundError`` for an unknown tenant."""
+        return await self._namespaces.namespaces(parse_tenant(tenant))
+
+    async def create_namespace(self, namespace: str) -> bool:
+        """``tenant/namespace``; False when it exists. Raises ``TopicNotFoundError`` for an
+        unknown tenant."""
+        return await self._namespaces.create_namespace(parse_namespace(namespace))
+
+    async def check_namespace(self, namespace: str) -> None:
+        """Raises ``TopicNotFoundError``."""
+        await self._namespaces.check_namespace(parse_namespace(namespace))

@@ -1,0 +1,129 @@
+"""Pulsar's paths that are not served here, so that each is answered as what it is (501) and not
+taken for something else. ``*`` stands for one segment, ``**`` for the rest, of any length.
+
+Pure. docs/rest.md has the same as a table, which a test holds to this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+
+class NotServed(NamedTuple):
+    """``methods`` of a path; an empty text means all."""
+
+    path: str
+    what: str
+    methods: str = ""
+
+
+CLUSTER: Final = "/admin/v2/clusters/*"
+TENANT: Final = "/admin/v2/tenants/*"
+NAMESPACE: Final = "/admin/v2/namespaces/*/*"
+TOPIC: Final = "/admin/v2/persistent/*/*/*"
+
+WHOLE: Final = (
+    NotServed(CLUSTER, "changing clusters", "POST DELETE"),
+    NotServed(f"{CLUSTER}/**", "policies of clusters"),
+    NotServed(TENANT, "changing and deleting tenants", "POST DELETE"),
+    NotServed(NAMESPACE, "policies of namespaces", "GET POST"),
+    NotServed(NAMESPACE, "deleting namespaces", "DELETE"),
+    NotServed(f"{NAMESPACE}/0x*/**", "bundles"),
+    NotServed(f"{TOPIC}/subscription/*", "making subscriptions over HTTP", "PUT POST"),
+    NotServed(f"{TOPIC}/subscription/*/**", "moving subscriptions over HTTP"),
+    NotServed("/admin/v2/brokers/**", "questions about brokers, but brokers/health"),
+    NotServed("/admin/v2/broker-stats/**", "broker statistics; /metrics has them"),
+    NotServed("/admin/v2/schemas/**", "schemas"),
+    NotServed("/admin/v2/resource-quotas/**", "resource quotas"),
+    NotServed("/admin/v2/resourcegroups/**", "resource groups"),
+    NotServed("/admin/v2/bookies/**", "bookies by Pulsar's paths; /magnetar/v1/bookies has them"),
+    NotServed("/admin/v2/functions/**", "functions"),
+    NotServed("/admin/v2/worker/**", "functions"),
+    NotServed("/admin/v2/worker-stats/**", "functions"),
+    NotServed("/admin/v2/non-persistent/**", "non-persistent topics"),
+    NotServed("/admin/v3/**", "functions, sources, sinks, packages and transactions"),
+    NotServed("/admin/v4/**", "scalable topics"),
+    NotServed("/admin/persistent/**", "Pulsar's admin v1"),
+    NotServed("/admin/non-persistent/**", "Pulsar's admin v1"),
+    NotServed("/admin/namespaces/**", "Pulsar's admin v1"),
+    NotServed("/admin/properties/**", "Pulsar's admin v1"),
+    NotServed("/admin/clusters/**", "Pulsar's admin v1"),
+    NotServed("/lookup/v2/topic/non-persistent/**", "non-persistent topics"),
+    NotServed("/lookup/v2/topic/persistent/*/*/*/bundle", "bundles"),
+    NotServed("/lookup/v2/destination/**", "Pulsar's lookup v1"),
+    NotServed("/topics/**", "producing over HTTP"),
+    NotServed("/ws/**", "WebSockets"),
+)
+
+NAMESPACE_PARTS: Final = (
+    "allowedClusters", "antiAffinity", "autoSubscriptionCreation", "autoTopicCreation",
+    "backlogQuota", "backlogQuotaMap", "bookieAffinity", "bundles", "clearBacklog",
+    "compactionThreshold", "deduplication", "deduplicationSnapshotInterval", "delayedDelivery",
+    "dispatchRate", "dispatcherPauseOnAckStatePersistent", "encryptionRequired", "entryFilters",
+    "inactiveTopicPolicies", "isAllowAutoUpdateSchema", "maxConsumersPerSubscription",
+    "maxConsumersPerTopic", "maxProducersPerTopic", "maxSubscriptionsPerTopic",
+    "maxTopicsPerNamespace", "maxUnackedMessagesPerConsumer", "maxUnackedMessagesPerSubscription",
+    "messageTTL", "migration", "offloadDeletionLagMs", "offloadPolicies", "offloadThreshold",
+    "offloadThresholdInSeconds", "permissions", "persistence", "properties", "property",
+    "publishRate", "removeOffloadPolicies", "replication", "replicatorDispatchRate",
+    "resourcegroup", "retention", "scanOffloadedLedgers", "schemaAutoUpdateCompatibilityStrategy",
+    "schemaCompatibilityStrategy", "schemaValidationEnforced", "split", "subscribeRate",
+    "subscriptionAuthMode", "subscriptionDispatchRate", "subscriptionExpirationTime",
+    "subscriptionPermission", "subscriptionTypesEnabled", "topicHashPositions", "unload",
+    "unsubscribe",
+)  # fmt: skip
+"""What Pulsar has below a namespace."""
+
+TOPIC_PARTS: Final = (
+    "all_subscription", "analyzeBacklog", "autoSubscriptionCreation", "backlog", "backlogQuota",
+    "backlogQuotaMap", "backlogSize", "compaction", "compactionThreshold",
+    "createMissedPartitions", "deduplication", "deduplicationEnabled",
+    "deduplicationSnapshotInterval", "delayedDelivery", "dispatchRate",
+    "dispatcherPauseOnAckStatePersistent", "entryFilters", "examinemessage", "expireMessages",
+    "inactiveTopicPolicies", "internal-info", "lastMessageId", "ledger", "maxConsumers",
+    "maxConsumersPerSubscription", "maxMessageSize", "maxProducers", "maxSubscriptionsPerTopic",
+    "maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription", "messageTTL", "messageid",
+    "offload", "offloadPolicies", "partitioned-internalStats", "permissions", "persistence",
+    "properties", "publishRate", "replication", "replicatorDispatchRate", "resourceGroup",
+    "retention", "schemaCompatibilityStrategy", "schemaValidationEnforced", "shadowTopics",
+    "subscribeRate", "subscriptionDispatchRate", "subscriptionTypesEnabled", "terminate", "trim",
+    "truncate", "unload",
+)  # fmt: skip
+"""What Pulsar has below a topic."""
+
+
+def _every() -> Iterator[NotServed]:
+    yield from WHOLE
+    for part in NAMESPACE_PARTS:
+        yield NotServed(f"{NAMESPACE}/{part}/**", f"{part} of namespaces")
+    for part in TOPIC_PARTS:
+        yield NotServed(f"{TOPIC}/{part}/**", f"{part} of topics")
+
+
+EVERY: Final = tuple((tuple(each.path[1:].split("/")), each) for each in _every())
+
+
+def not_served(method: str, path: str) -> str | None:
+    """What a request asks for that Pulsar serves and this platform does not; None if it is none
+    of those. ``path`` is encoded."""
+    segments = path.strip("/").split("/")
+    for pattern, each in EVERY:
+        if _fits(pattern, segments) and (not each.methods or method in each.methods.split()):
+            return each.what
+    return None
+
+
+def _fits(pattern: tuple[str, ...], segments: list[str]) -> bool:
+    for index, wanted in enumerate(pattern):
+        if wanted == "**":
+            return True
+        if index >= len(segments):
+            return False
+        found = segments[index]
+        if wanted.endswith("*"):
+            if not found.startswith(wanted[:-1]):
+                return False
+        elif found != wanted:
+            return False
+    return len(pattern) == len(segments)

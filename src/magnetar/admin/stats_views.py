@@ -1,0 +1,137 @@
+"""What REST shows of topics: Pulsar's fields with Pulsar's names and meaning, as far as they mean
+something here, and a few of our own (marked).
+
+Counters (``...Counter``) run since the topic was loaded (``loadedAt``): a restart begins them
+anew, while ``storageSize``, backlogs and ``internalStats`` are of what is stored. Rates are per
+second over the last 10 to 20 s (``topics.rates``); throughputs are bytes per second. In
+``msgBacklog`` a batch counts as one, as in Pulsar.
+"""
+
+from __future__ import annotations
+
+from magnetar.admin.views import View
+
+
+class PublisherView(View):
+    producer_id: int
+    producer_name: str
+    access_mode: str
+    address: str
+    connected_since: str
+    msg_rate_in: float
+    msg_throughput_in: float
+    average_msg_size: float
+    msg_in_counter: int  # ours
+    bytes_in_counter: int  # ours
+
+
+class ConsumerView(View):
+    consumer_id: int  # ours
+    consumer_name: str
+    address: str
+    connected_since: str
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_rate_redeliver: float
+    message_ack_rate: float
+    msg_out_counter: int
+    bytes_out_counter: int
+    available_permits: int
+    unacked_messages: int
+    avg_messages_per_entry: int
+    blocked_consumer_on_unacked_msgs: bool
+
+
+class SubscriptionView(View):
+    type: str  # Exclusive, Shared, Failover; "None" while no consumer is connected
+    is_durable: bool
+    is_replicated: bool = False
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_rate_redeliver: float
+    message_ack_rate: float
+    msg_out_counter: int
+    bytes_out_counter: int
+    msg_backlog: int
+    msg_backlog_no_delayed: int
+    backlog_size: int
+    msg_delayed: int = 0
+    unacked_messages: int
+    blocked_subscription_on_unacked_msgs: bool
+    active_consumer_name: str | None
+    mark_delete_position: str  # ours
+    properties: dict[str, str]
+    consumers: list[ConsumerView]
+
+
+class RetentionView(View):
+    """Ours: what is kept of acknowledged messages, in words and numbers."""
+
+    kept: str
+    retention_ms: int  # -1: no limit in time
+    retention_bytes: int  # -1: no limit in size
+
+
+class TopicTotals(View):
+    """What a topic and the sum over a topic's partitions have in common."""
+
+    msg_rate_in: float
+    msg_throughput_in: float
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_in_counter: int
+    bytes_in_counter: int
+    entries_in_counter: int  # ours: a batch is one entry
+    msg_out_counter: int
+    bytes_out_counter: int
+    average_msg_size: float
+    storage_size: int
+    stored_entries: int  # ours: what is stored now, whenever it came
+    backlog_size: int
+    offloaded_storage_size: int = 0
+    publishers: list[PublisherView]
+    waiting_publishers: int
+    subscriptions: dict[str, SubscriptionView]
+    replication: dict[str, str]  # empty: nothing is replicated
+    deduplication_status: str = "Disabled"
+
+
+class TopicStatsView(TopicTotals):
+    topic_epoch: int
+    owner_broker: str
+    loaded_at: str  # ours
+    retention: RetentionView
+
+
+class PartitionedStatsView(TopicTotals):
+    metadata: dict[str, int]
+    partitions: dict[str, TopicStatsView]
+
+
+class TopicLedgerView(View):
+    ledger_id: int
+    entries: int
+    size: int
+    offloaded: bool = False
+    state: str  # ours: open or closed
+
+
+class CursorView(View):
+    mark_delete_position: str
+    read_position: str
+    messages_consumed_counter: int  # entries of the log up to the mark-delete position
+    number_of_entries_since_first_not_acked_message: int
+    state: str = "Open"
+    properties: dict[str, str]
+
+
+class InternalStatsView(View):
+    entries_added_counter: int  # since the topic was loaded
+    number_of_entries: int
+    total_size: int
+    current_ledger_entries: int
+    current_ledger_size: int
+    last_confirmed_entry: str
+    state: str
+    ledgers: list[TopicLedgerView]
+    cursors: dict[str, CursorView]

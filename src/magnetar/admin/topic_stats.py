@@ -1,0 +1,219 @@
+"""A topic's stats as REST shows them, read off the open topic. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from magnetar.admin.stats_views import (
+    ConsumerView,
+    CursorView,
+    InternalStatsView,
+    PartitionedStatsView,
+    PublisherView,
+    RetentionView,
+    SubscriptionView,
+    TopicLedgerView,
+    TopicStatsView,
+)
+from magnetar.log.seam import LogStats
+from magnetar.topics.access import AccessMode
+from magnetar.topics.consumer import Consumer
+from magnetar.topics.producer import Producer
+from magnetar.topics.rates import Rates
+from magnetar.topics.stats import KIND_NAMES, backlog_bytes
+from magnetar.topics.subscription import Subscription
+from magnetar.topics.topic import Topic
+
+ACCESS_MODES: Mapping[AccessMode, str] = {
+    AccessMode.SHARED: "Shared",
+    AccessMode.EXCLUSIVE: "Exclusive",
+    AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
+    AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+}
+
+
+def topic_stats(topic: Topic, rates: Rates, owner: str, retention: RetentionView) -> TopicStatsView:
+    stored = topic.log.stats()
+    subscriptions = {
+        name: _subscription(each, stored, rates)
+        for name, each in sorted(topic.subscriptions.items())
+    }
+    coming, views = rates.of(topic), subscriptions.values()
+    return TopicStatsView(
+        msg_rate_in=coming.messages,
+        msg_throughput_in=coming.byte_count,
+        msg_rate_out=sum(each.msg_rate_out for each in views),
+        msg_throughput_out=sum(each.msg_throughput_out for each in views),
+        msg_in_counter=topic.messages_in,
+        bytes_in_counter=topic.bytes_in,
+        entries_in_counter=topic.entries_in,
+        msg_out_counter=sum(each.msg_out_counter for each in views),
+        bytes_out_counter=sum(each.bytes_out_counter for each in views),
+        average_msg_size=_average(topic.bytes_in, topic.messages_in),
+        storage_size=stored.stored_bytes,
+        stored_entries=stored.entries,
+        # Of the slowest subscription, as in Pulsar: what cannot go before it is acknowledged.
+        backlog_size=max((each.backlog_size for each in views if each.is_durable), default=0),
+        publishers=[_publisher(each, rates) for each in topic.producers.values()],
+        waiting_publishers=len(topic.waiting),
+        subscriptions=subscriptions,
+        replication={},
+        topic_epoch=topic.epoch,
+        owner_broker=owner,
+        loaded_at=_time(topic.loaded_at_ms),
+        retention=retention,
+    )
+
+
+def _publisher(producer: Producer, rates: Rates) -> PublisherView:
+    coming = rates.of(producer)
+    return PublisherView(
+        producer_id=producer.producer_id,
+        producer_name=producer.name,
+        access_mode=ACCESS_MODES[producer.mode],
+        address=producer.client.peer,
+        connected_since=_time(producer.connected_at_ms),
+        msg_rate_in=coming.messages,
+        msg_throughput_in=coming.byte_count,
+        average_msg_size=_average(producer.bytes_in, producer.messages_in),
+        msg_in_counter=producer.messages_in,
+        bytes_in_counter=producer.bytes_in,
+    )
+
+
+def _subscription(subscription: Subscription, stored: LogStats, rates: Rates) -> SubscriptionView:
+    going, cursor = rates.of(subscription), subscription.cursor
+    consumers, dispatcher = subscription.consumers, subscription.dispatcher
+    backlog = cursor.backlog_entries()
+    active = subscription.active
+    return SubscriptionView(
+        type=KIND_NAMES[subscription.kind] if consumers else "None",
+        is_durable=subscription.durable,
+        msg_rate_out=going.messages,
+        msg_throughput_out=going.byte_count,
+        msg_rate_redeliver=going.redelivered,
+        message_ack_rate=going.acknowledged,
+        msg_out_counter=dispatcher.messages_out,
+        bytes_out_counter=dispatcher.bytes_out,
+        msg_backlog=backlog,
+        msg_backlog_no_delayed=backlog,
+        backlog_size=backlog_bytes(stored.ledgers, cursor.mark_delete) if backlog else 0,
+        unacked_messages=sum(consumer.seat.unacked for consumer in consumers),
+        blocked_subscription_on_unacked_msgs=bool(consumers)
+        and all(subscription.is_full(consumer) for consumer in consumers),
+        active_consumer_name=active.name if active is not None else None,
+        mark_delete_position=str(cursor.mark_delete),
+        properties=dict(cursor.properties),
+        consumers=[_consumer(subscription, each, rates) for each in consumers],
+    )
+
+
+def _consumer(subscription: Subscription, consumer: Consumer, rates: Rates) -> ConsumerView:
+    going = rates.of(consumer)
+    return ConsumerView(
+        consumer_id=consumer.consumer_id,
+        consumer_name=consumer.name,
+        address=consumer.client.peer,
+        connected_since=_time(consumer.connected_at_ms),
+        msg_rate_out=going.messages,
+        msg_throughput_out=going.byte_count,
+        msg_rate_redeliver=going.redelivered,
+        message_ack_rate=going.acknowledged,
+        msg_out_counter=consumer.messages_out,
+        bytes_out_counter=consumer.bytes_out,
+        available_permits=max(0, consumer.seat.permits),
+        unacked_messages=consumer.seat.unacked,
+        avg_messages_per_entry=round(_average(consumer.messages_out, consumer.entries_out)),
+        blocked_consumer_on_unacked_msgs=subscription.is_full(consumer),
+    )
+
+
+def internal_stats(topic: Topic) -> InternalStatsView:
+    stored = topic.log.stats()
+    open_ledgers = [each for each in stored.ledgers if each[3] == "open"]
+    return InternalStatsView(
+        entries_added_counter=topic.entries_in,
+        number_of_entries=stored.entries,
+        total_size=stored.stored_bytes,
+        current_ledger_entries=open_ledgers[-1][1] if open_ledgers else 0,
+        current_ledger_size=open_ledgers[-1][2] if open_ledgers else 0,
+        last_confirmed_entry=str(stored.readable),
+        # A log without an open ledger makes one with the next append.
+        state="LedgerOpened" if open_ledgers else "ClosedLedger",
+        ledgers=[
+            TopicLedgerView(ledger_id=ledger_id, entries=entries, size=size, state=state)
+            for ledger_id, entries, size, state in stored.ledgers
+        ],
+        cursors={
+            name: _cursor(topic, each)
+            for name, each in sorted(topic.subscriptions.items())
+            if each.durable
+        },
+    )
+
+
+def _cursor(topic: Topic, subscription: Subscription) -> CursorView:
+    cursor, positions = subscription.cursor, topic.log.positions
+    after = positions.entries_between(cursor.mark_delete, positions.readable)
+    return CursorView(
+        mark_delete_position=str(cursor.mark_delete),
+        read_position=str(positions.next_position(cursor.mark_delete)),
+        messages_consumed_counter=topic.log.stats().entries - after,
+        number_of_entries_since_first_not_acked_message=after,
+        properties=dict(cursor.properties),
+    )
+
+
+SUMMED = (
+    "msg_rate_in", "msg_throughput_in", "msg_rate_out", "msg_throughput_out", "msg_in_counter",
+    "bytes_in_counter", "entries_in_counter", "msg_out_counter", "bytes_out_counter",
+    "storage_size", "stored_entries", "backlog_size", "waiting_publishers",
+)  # fmt: skip
+SUBSCRIPTION_SUMMED = (
+    "msg_rate_out", "msg_throughput_out", "msg_rate_redeliver", "message_ack_rate",
+    "msg_out_counter", "bytes_out_counter", "msg_backlog", "msg_backlog_no_delayed",
+    "backlog_size", "unacked_messages",
+)  # fmt: skip
+
+
+def partitioned_stats(partitions: Mapping[str, TopicStatsView], count: int) -> PartitionedStatsView:
+    """The partitions together; ``count`` counts those that are not loaded, too."""
+    views = list(partitions.values())
+    sums = {name: sum(getattr(each, name) for each in views) for name in SUMMED}
+    return PartitionedStatsView(
+        **sums,
+        average_msg_size=_average(sums["bytes_in_counter"], sums["msg_in_counter"]),
+        publishers=[producer for each in views for producer in each.publishers],
+        subscriptions=_together(views),
+        replication={},
+        metadata={"partitions": count},
+        partitions=dict(partitions),
+    )
+
+
+def _together(views: list[TopicStatsView]) -> dict[str, SubscriptionView]:
+    found: dict[str, SubscriptionView] = {}
+    for view in views:
+        for name, each in view.subscriptions.items():
+            before = found.get(name)
+            if before is None:
+                found[name] = each.model_copy(update={"mark_delete_position": ""})
+                continue
+            sums = {
+                field: getattr(before, field) + getattr(each, field)
+                for field in SUBSCRIPTION_SUMMED
+            }
+            consumers = [*before.consumers, *each.consumers]
+            kind = each.type if before.type == "None" else before.type
+            update = {**sums, "consumers": consumers, "type": kind}
+            found[name] = before.model_copy(update=update)
+    return found
+
+
+def _average(total: float, count: int) -> float:
+    return total / count if count else 0.0
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

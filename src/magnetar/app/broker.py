@@ -1,0 +1,99 @@
+"""A broker's parts: control plane, topics, Pulsar's server. Made here for every role, for the
+library's tests and for the simulator.
+
+Order of the end: no new clients; topics answer what is under way, send clients away and close
+their logs; tasks end; connections end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from magnetar.cluster.control_plane import ControlPlane
+from magnetar.config import BrokerConfig
+from magnetar.env.connections import Connections
+from magnetar.env.metadata import MetadataStore
+from magnetar.env.tasks import TaskScope, defect, fails
+from magnetar.log.seam import LogStore
+from magnetar.metrics import Metrics
+from magnetar.model.errors import MagnetarError
+from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
+from magnetar.protocols.pulsar.server import PulsarServer
+from magnetar.topics.rates import Rates
+from magnetar.topics.registry import Topics
+from magnetar.topics.traffic import Traffic
+
+
+class Broker:
+    """One broker.
+
+    ``clock``: seconds since 1970. ``connections``: what clients' connections share with others of
+    the process; their own by default. ``failed`` is told when the broker cannot go on; it takes no
+    requests then. Neither the log store nor the metadata store is closed with the broker: who made
+    them does that.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log_store: LogStore,
+        topic_metadata: MetadataStore,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.time,
+        cluster: str = "standalone",
+        connections: Connections | None = None,
+        failed: Callable[[MagnetarError], None] | None = None,
+    ) -> None:
+        self._metrics = metrics or Metrics()
+        self._failed = failed
+        self._scope = TaskScope("broker", fails(self._task_failed))
+        self._traffic = Traffic()
+        self.control = ControlPlane.over(topic_metadata, cluster)
+        self.topics = Topics(
+            config,
+            log_store,
+            self.control,
+            self._scope,
+            self._traffic,
+            PulsarEntryFormat(),
+            lambda: int(clock() * 1000),
+        )
+        self.rates = Rates(self.topics)
+        self.pulsar = PulsarServer(
+            config,
+            self.control,
+            self.topics,
+            self._metrics,
+            self._scope,
+            connections or Connections(),
+            clock,
+        )
+
+    async def start(self) -> None:
+        """Serve. Raises ``OSError`` when a port is taken, ``MetadataError``."""
+        await self.control.namespaces.prepare()
+        await self.pulsar.start()
+        self._scope.spawn(self.rates.run(), "rates")
+
+    @property
+    def service_url(self) -> str:
+        """What Pulsar's clients are told to connect to."""
+        return self.pulsar.services.service_url
+
+    async def close(self) -> None:
+        """Stop; what was acknowledged is stored. Idempotent."""
+        self.pulsar.stop_listening()
+        await self.topics.close()
+        await self._scope.close()
+        self.pulsar.close()
+        self.control.close()
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        self.pulsar.services.closing = True
+        if self._failed is not None:
+            self._failed(defect(task, error))
+
+    def fold_metrics(self) -> None:
+        """Bring the metrics up to date; before they are read."""
+        self._traffic.fold(self._metrics)

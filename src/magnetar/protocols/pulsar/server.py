@@ -1,0 +1,95 @@
+"""The Pulsar server: listens, and owns the sessions of its clients.
+
+Start order: the number of this start (it makes generated producer names unique), then the port.
+Its end is in two steps, so that topics can send clients away in between: ``stop_listening``, then
+``close``. Topics belong to the broker (``app.broker``), which other protocols may share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from magnetar.cluster.control_plane import ControlPlane
+from magnetar.config import BrokerConfig
+from magnetar.env.connections import Connections
+from magnetar.env.listening import advertised_host
+from magnetar.env.tasks import TaskScope
+from magnetar.metrics import Metrics
+from magnetar.protocols.pulsar.handlers.table import make_table
+from magnetar.protocols.pulsar.liveness import Sweeper
+from magnetar.protocols.pulsar.services import Services
+from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.registry import Topics
+
+log = structlog.get_logger(__name__)
+
+BACKLOG_CONNECTIONS = 1024
+
+
+class PulsarServer:
+    """Serves ``topics`` to Pulsar's clients. ``clock``: seconds since 1970."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        control: ControlPlane,
+        topics: Topics,
+        metrics: Metrics,
+        scope: TaskScope,
+        connections: Connections,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._scope = scope
+        self.services = Services(config, control, topics, metrics, scope, connections, clock)
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen. Raises ``OSError`` when the port is taken, ``MetadataError``."""
+        services, config = self.services, self._config
+        control = services.control
+        services.name_prefix = f"{control.name}-{await control.counters.count_start()}"
+        table = make_table()
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Session(services, table),
+            config.host,
+            config.port,
+            backlog=BACKLOG_CONNECTIONS,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        host = advertised_host(config.host, config.advertised_host)
+        services.service_url = f"pulsar://{host}:{self.port}"
+        self._scope.spawn(Sweeper(config, services.sessions).run(), "sweeper")
+        log.info("broker listens", url=services.service_url)
+
+    @property
+    def service_url(self) -> str:
+        """What clients are told to connect to."""
+        return self.services.service_url
+
+    @property
+    def connections(self) -> int:
+        """Clients connected now."""
+        return len(self.services.sessions)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes waiting for clients to read them."""
+        return sum(session.unsent_bytes for session in self.services.sessions)
+
+    def stop_listening(self) -> None:
+        """Take no new client; those there are hear that topics are closing."""
+        self.services.closing = True
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def close(self) -> None:
+        """End the connections. Idempotent."""
+        self.stop_listening()
+        for session in list(self.services.sessions):
+            session.close()

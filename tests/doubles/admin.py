@@ -1,0 +1,26 @@
+"""Admin's services over a broker that has no REST."""
+
+from __future__ import annotations
+
+from magnetar.admin.namespaces import NamespaceService
+from magnetar.admin.retention import retention_view
+from magnetar.admin.topics import TopicService
+from magnetar.app.broker import Broker
+from magnetar.config import LedgerConfig
+
+HTTP_URL = "http://here:8080"
+
+
+def topic_service(broker: Broker) -> TopicService:
+    return TopicService(
+        broker.control,
+        broker.topics,
+        broker.rates,
+        broker.service_url,
+        HTTP_URL,
+        retention_view(LedgerConfig()),
+    )
+
+
+def namespace_service(broker: Broker) -> NamespaceService:
+    return NamespaceService(broker.control, broker.service_url, HTTP_URL)
