@@ -129,7 +129,8 @@ async def run_zookeeper(
         stack.callback(data_dir.close)
         server = ZooKeeperServer(data_dir.path, port)
         stack.push_async_callback(asyncio.to_thread, server.stop)
-        await asyncio.to_thread(server.start)
+        server.launch()  # in this thread, which lives as long as the process
+        await asyncio.to_thread(server.wait_ready)
         scope = TaskScope("zookeeper", ends_role(fate.fail))
         stack.push_async_callback(scope.close)
         scope.spawn(_watch(server, fate), "watch")

@@ -3,16 +3,22 @@
 For development and tests: one server, bound to loopback, small heap. Its data directory holds
 ``zoo.cfg``, ``zookeeper.log``, ``zookeeper.pid`` and ZooKeeper's own ``version-2``. In production,
 run an ensemble from ZooKeeper's distribution and point ``--metadata`` at it.
+
+The server ends with the thread that launched it, however that ends: it asks the kernel for a
+SIGKILL then (``PR_SET_PDEATHSIG``), which ZooKeeper survives as it does a crash.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -42,6 +48,7 @@ _SETTINGS = {
 }
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.02
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def find_java() -> str:
@@ -101,9 +108,17 @@ class ZooKeeperServer:
         return self._process.pid if self._process else None
 
     def start(self, timeout_s: float = 30.0) -> None:
-        """Start the server and wait until it answers on its port. Raises ``ConfigError`` for what
-        is not installed or a taken port, ``MetadataUnavailableError`` if it does not come up."""
+        """``launch``, and wait until the server answers. Raises ``ConfigError``,
+        ``MetadataUnavailableError``."""
+        self.launch()
+        self.wait_ready(timeout_s)
+
+    def launch(self) -> None:
+        """Start the server. To be called in a thread that lives as long as the server shall.
+        Raises ``ConfigError`` for what is not installed, a taken port, or a server of this data
+        directory that still runs."""
         command = [find_java(), *_JVM_FLAGS, "-cp", self._class_path(), _MAIN_CLASS]
+        self._check_left_behind()
         self._check_port()
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log_file:
@@ -113,8 +128,13 @@ class ZooKeeperServer:
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C stops the caller, and the caller stops it
+                preexec_fn=_end_with(os.getpid()),
             )
         self._pid_path.write_text(f"{self._process.pid}\n")
+
+    def wait_ready(self, timeout_s: float = 30.0) -> None:
+        """Until the server answers on its port; it is stopped if it does not. Raises
+        ``MetadataUnavailableError``."""
         try:
             self._wait_answer(time.monotonic() + timeout_s)
         except BaseException:
@@ -162,12 +182,23 @@ class ZooKeeperServer:
         try:
             socket.create_server((HOST, self.port)).close()
         except OSError as error:
-            pid = self._pid_path.read_text().strip() if self._pid_path.exists() else ""
-            left = f" (perhaps process {pid}, left behind when its owner was killed)" if pid else ""
             raise ConfigError(
                 f"ZooKeeper cannot listen on {self.address}: {error.strerror}; stop what uses the "
-                f"port{left}, or choose another (0 takes a free one)"
+                "port, or choose another (0 takes a free one)"
             ) from error
+
+    def _check_left_behind(self) -> None:
+        """Two servers over one directory would write into each other's logs."""
+        try:
+            pid = int(self._pid_path.read_text())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            return  # it ended, in order or not
+        if _MAIN_CLASS.encode() in command and os.fsencode(self._settings_path) in command:
+            raise ConfigError(
+                f"process {pid} is a ZooKeeper server of {self.data_dir} that is left of an "
+                f"earlier start and holds its port; end it (kill {pid}), then start again"
+            )
 
     @property
     def _pid_path(self) -> Path:
@@ -176,6 +207,10 @@ class ZooKeeperServer:
     @property
     def _log_path(self) -> Path:
         return self.data_dir / "zookeeper.log"
+
+    @property
+    def _settings_path(self) -> Path:
+        return self.data_dir.absolute() / "zoo.cfg"
 
     def _class_path(self) -> str:
         jars = find_jars()
@@ -188,7 +223,7 @@ class ZooKeeperServer:
             "dataDir": str(self.data_dir.absolute()),
             "clientPort": str(self.port),
         }
-        path = self.data_dir / "zoo.cfg"
+        path = self._settings_path
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return path
 
@@ -212,6 +247,18 @@ class ZooKeeperServer:
     def _log_tail(self) -> str:
         lines = self._log_path.read_text(errors="replace").splitlines()
         return " | ".join(line for line in lines[-8:] if line.strip()) or "(none)"
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """What a child does before it becomes another program, so that it ends with ``parent``."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # found before the fork, not after it
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it has ended already, before it was asked for
+            os._exit(1)
+
+    return ask
 
 
 def four_letter_word(port: int, word: bytes, timeout_s: float = 2.0) -> str:
