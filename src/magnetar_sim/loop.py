@@ -166,7 +166,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.steps = 0
         self.failure: str | None = None
         self.spawned: list[asyncio.Task[Any]] = []
-        """By processes, and not known to have ended in peace; see ``check_spawned``."""
+        """By processes, and not known to have ended cleanly; see ``check_spawned``."""
         self.steps_max = STEPS_MAX
         self.kept: list[SimProcess] = []
         self._now_s = 0.0

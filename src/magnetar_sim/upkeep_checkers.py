@@ -24,7 +24,7 @@ After all faults have healed, in bounded time and without a restart:
    deleted ledgers only, or has a smaller live share than major compaction takes. (Not looked at:
    the log being written; logs that a crash left without footer and not whole.)
 8. *Bookies come back.* None is read-only any more, and all are registered as taking entries.
-9. *Peace.* Nothing is compacted again and again: in the end no log comes or goes.
+9. *Rest.* Nothing is compacted again and again: in the end no log comes or goes.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 # -- ARCHITECTURE.md ----------------------------------------------------------------------------
 
 
-def _allowed(room: str) -> str:
-    allowed = rules.MAY_IMPORT[room]
+def _allowed(package: str) -> str:
+    allowed = rules.MAY_IMPORT[package]
     named = sorted(allowed - rules.SETTINGS)
     return ", ".join(named) + (", settings" if allowed >= rules.SETTINGS else "")
 
@@ -54,12 +54,12 @@ def _allowed(room: str) -> str:
 def packages(tree: Sequence[Module]) -> str:
     by_name = {module.name: module for module in tree}
     rows = []
-    for room in rules.MAY_IMPORT:
-        module = by_name.get(f"magnetar.{room}")
-        if not room or module is None or room == "__main__":
+    for package in rules.MAY_IMPORT:
+        module = by_name.get(f"magnetar.{package}")
+        if not package or module is None or package == "__main__":
             continue
         ending = "/" if module.path.name == "__init__.py" else ".py"
-        rows.append((f"`{room}{ending}`", first_sentence(module), _allowed(room)))
+        rows.append((f"`{package}{ending}`", first_sentence(module), _allowed(package)))
     return table(("package", "what it is", "may import"), rows)
 
 

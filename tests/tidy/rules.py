@@ -119,28 +119,28 @@ MUTABLE_CALLS = {
 
 
 def import_table(modules: Sequence[Module]) -> list[str]:
-    """No room imports one that the table does not give it."""
+    """No package imports one that the table does not give it."""
     faults = []
     for module in modules:
         if module.name.split(".")[0] != "magnetar":
             continue
-        allowed = NARROWER.get(module.name, MAY_IMPORT.get(module.room))
+        allowed = NARROWER.get(module.name, MAY_IMPORT.get(module.package))
         if allowed is None:
-            faults.append(f"{module.path}: room {module.room!r} is not in the table")
+            faults.append(f"{module.path}: package {module.package!r} is not in the table")
             continue
-        for room, line in _rooms_imported(module):
-            if room != module.room and room not in allowed:
-                faults.append(f"{module.path}:{line}: {module.room} may not import {room}")
+        for package, line in _packages_imported(module):
+            if package != module.package and package not in allowed:
+                faults.append(f"{module.path}:{line}: {module.package} may not import {package}")
     return faults
 
 
-def _rooms_imported(module: Module) -> list[tuple[str, int]]:
-    rooms = []
+def _packages_imported(module: Module) -> list[tuple[str, int]]:
+    packages = []
     for item in module.imports:
         parts = item.module.split(".")
         if parts[0] == "magnetar" and len(parts) > 1 and parts[1] != "__version__":
-            rooms.append((parts[1], item.line))
-    return rooms
+            packages.append((parts[1], item.line))
+    return packages
 
 
 def nothing_imports_the_simulator(modules: Sequence[Module]) -> list[str]:
@@ -163,7 +163,7 @@ def topics_see_only_the_seam(modules: Sequence[Module]) -> list[str]:
     return [
         f"{module.path}:{item.line}: imports {item.module}, below the seam"
         for module in modules
-        if module.room in ABOVE_THE_SEAM
+        if module.package in ABOVE_THE_SEAM
         for item in module.imports
         if item.module.startswith("magnetar.log.") and not item.module.startswith(allowed)
     ]
@@ -186,13 +186,13 @@ def no_cycle(modules: Sequence[Module]) -> list[str]:
     return faults
 
 
-def no_cycle_between_rooms_within(modules: Sequence[Module]) -> list[str]:
-    """What holds of modules holds of the rooms within a room (``bookie/journal/``), each taken as
-    one, beside the modules that stand in none."""
+def no_cycle_between_inner_packages(modules: Sequence[Module]) -> list[str]:
+    """What holds of modules holds of the packages within a package (``bookie/journal/``), each
+    taken as one, beside the modules that stand in none."""
     graph: dict[str, set[str]] = {}
     for module in modules:
-        own = _room_within(module.name)
-        targets = {_room_within(item.module) for item in module.imports}
+        own = _inner_package(module.name)
+        targets = {_inner_package(item.module) for item in module.imports}
         graph.setdefault(own, set()).update(
             target for target in targets - {own} if target.split(".")[:2] == own.split(".")[:2]
         )
@@ -204,7 +204,7 @@ def no_cycle_between_rooms_within(modules: Sequence[Module]) -> list[str]:
     return faults
 
 
-def _room_within(name: str) -> str:
+def _inner_package(name: str) -> str:
     """``magnetar.bookie.journal`` of what is in it; of a module that is in none, its own name."""
     return ".".join(name.split(".")[:3])
 
@@ -414,7 +414,7 @@ ALL: tuple[Rule, ...] = (
     nothing_imports_the_simulator,
     topics_see_only_the_seam,
     no_cycle,
-    no_cycle_between_rooms_within,
+    no_cycle_between_inner_packages,
     layers,
     deciding_modules_are_pure,
     functions_are_short,

@@ -34,7 +34,7 @@ class Module:
         self.tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The first folder below the package, or the file's own name for single modules."""
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 else ""

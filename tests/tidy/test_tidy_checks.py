@@ -47,7 +47,7 @@ PLANTED = [
     (rules.no_cycle, "magnetar.model.a", "def f():\n    import magnetar.model.b\n"),
     (rules.no_cycle, "magnetar.model.a", "if TYPE_CHECKING:\n    import magnetar.model.b\n"),
     (
-        rules.no_cycle_between_rooms_within,
+        rules.no_cycle_between_inner_packages,
         "magnetar.model.a.inner",
         "import magnetar.model.b.other\n",
     ),

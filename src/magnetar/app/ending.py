@@ -1,4 +1,4 @@
-"""Ending a part within a time: what cannot say goodbye (the metadata store is out of reach, say)
+"""Ending a part within a time: what cannot end cleanly (the metadata store is out of reach, say)
 must not keep a process from ending. Nothing is lost by it: every part survives a crash.
 """
 

@@ -25,7 +25,7 @@ class Fate:
         self._stopped.set()
 
     async def wait(self) -> None:
-        """Until the role shall end. Raises what a part has failed with."""
+        """Until the role must end. Raises what a part has failed with."""
         await self._stopped.wait()
         if self._error is not None:
             raise self._error

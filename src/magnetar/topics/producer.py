@@ -80,7 +80,7 @@ class Destination(Protocol):
         ...
 
     def condemn(self, producer: Producer, reason: str) -> None:
-        """The producer sent what cannot be accepted; it shall not come back."""
+        """The producer sent what cannot be accepted; it is refused if it reconnects."""
         ...
 
     def remove_producer(self, producer: Producer) -> None:

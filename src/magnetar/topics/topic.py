@@ -203,7 +203,7 @@ class Topic:
         del self._condemned[name]  # a new producer of that name, which may do better
 
     def condemn(self, producer: Producer, reason: str) -> None:
-        """The producer sent what cannot be accepted; it shall not come back (bounded memory)."""
+        """The producer sent what cannot be accepted; it is refused if it reconnects (bounded)."""
         if len(self._condemned) >= CONDEMNED_MAX:
             del self._condemned[next(iter(self._condemned))]
         self._condemned[producer.name] = reason

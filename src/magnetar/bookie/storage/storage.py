@@ -319,7 +319,7 @@ class LedgerStorage:
         return self.marks.moved(positions, self.location_index.synced_sequence)
 
     def begin_marks(self, journal: int, position: JournalPosition) -> None:
-        """Blocking. Remember the first file of a journal: that it is gone shall be noticed."""
+        """Blocking. Remember the first file of a journal: if it is gone, a start notices."""
         marks = self.marks.begun(journal, position)
         if marks != self.marks:
             self._mark_file.store(marks)

@@ -230,7 +230,7 @@ class LedgerWriter:
 
     @property
     def error(self) -> MagnetarError | None:
-        """Why the writer failed; None while it works, and after a close in peace."""
+        """Why the writer failed; None while it works, and after a clean close."""
         return self._error
 
     def reader(self) -> LedgerReader:
