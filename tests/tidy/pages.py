@@ -24,6 +24,11 @@ DECISION_INDEX = DECISIONS / "README.md"
 
 MACHINE_TABLES: tuple[tuple[str, str, str], ...] = (
     ("magnetar.ledger.writing.quorum_write", "TRANSITIONS", "Quorum write"),
+    (
+        "magnetar.topics.dispatch.single_active",
+        "TRANSITIONS",
+        "Who is active in an exclusive or failover subscription",
+    ),
     ("magnetar.ledger.recovering.recovery_plan", "VOTE_RULES", "An entry's vote in a recovery"),
 )
 """Module, name of its table, title of its section in docs/machines.md."""

@@ -1,8 +1,6 @@
-"""One connected consumer: its seat in dispatch, what is out at it, and how entries reach it.
+"""One connected consumer: its client, its counters, and its seat in dispatch.
 
-``pending`` holds what a shared consumer has not acknowledged (key -> messages); it
-is bounded by the permits that the dispatch machine grants. Exclusive and failover consumers need
-none: all that matters of theirs lies after the cursor's mark-delete position.
+What is out at it and what it may get is its seat's, and so the dispatch machine's.
 """
 
 from __future__ import annotations
@@ -12,11 +10,8 @@ from typing import Protocol
 
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
-from magnetar.topics.dispatch import Seat
+from magnetar.topics.dispatch.seats import Seat
 from magnetar.topics.redelivery import Key
-
-UNSENT_BYTES_MAX = 4 << 20
-"""Bytes waiting on a connection at which dispatch to it pauses for a loop turn."""
 
 
 class ConsumerClient(Protocol):
@@ -86,7 +81,6 @@ class Consumer:
         self.consumer_id = consumer_id
         self.name = name
         self.seat: Seat[Consumer] = Seat(self, name, priority)
-        self.pending: dict[Key, int] = {}
         self.connected_at_ms = connected_at_ms
         self.closed = False
         self.messages_out = 0
@@ -94,49 +88,18 @@ class Consumer:
         self.entries_out = 0
         self.redelivered = 0
         self.acknowledged = 0
-        self.follow_connection()
 
     def send(
         self,
         entries: Sequence[Entry],
-        sizes: Sequence[int],
+        messages: int,
         counts: Mapping[Key, int],
         ack_sets: Mapping[Key, Sequence[int]],
-        tracked: bool,
     ) -> int:
-        """Hand ``entries`` (with ``sizes`` messages each) to the client; returns bytes.
-
-        ``counts`` and ``ack_sets`` as in ``ConsumerClient.deliver``; ``tracked``: remember the
-        entries as pending.
-        """
-        client = self.client
-        byte_count = client.deliver(entries, counts, ack_sets)
-        if tracked:
-            pending = self.pending
-            for entry, size in zip(entries, sizes, strict=True):
-                pending[entry.ledger_id, entry.entry_id] = size
+        """Hand ``entries`` (with ``messages`` together) to the client; returns bytes. ``counts``
+        and ``ack_sets`` as in ``ConsumerClient.deliver``."""
+        byte_count = self.client.deliver(entries, counts, ack_sets)
         self.entries_out += len(entries)
-        self.messages_out += sum(sizes)
+        self.messages_out += messages
         self.bytes_out += byte_count
-        if client.unsent_bytes > UNSENT_BYTES_MAX:
-            self.seat.blocked = True
         return byte_count
-
-    def follow_connection(self) -> None:
-        """Take over whether the connection can take more."""
-        self.seat.blocked = not self.client.writable
-
-    def settle(self, key: Key) -> bool:
-        """``key`` is acknowledged or taken back; False if it was not out at this consumer."""
-        size = self.pending.pop(key, None)
-        if size is None:
-            return False
-        self.seat.unacked -= size
-        return True
-
-    def take_pending(self) -> list[Key]:
-        """Everything that is out at the consumer; nothing is, after."""
-        keys = list(self.pending)
-        self.pending.clear()
-        self.seat.unacked = 0
-        return keys

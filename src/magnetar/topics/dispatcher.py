@@ -4,7 +4,9 @@
 machine (``dispatch``) place them and hands each consumer its run. Who is seated, and who is
 active, is the subscription's business.
 
-Invariant: a shared entry is out at one consumer (its ``pending``), or in the feed, or neither.
+Invariant: an entry of a shared subscription is out at one consumer, or in the feed, or neither. The
+machine says what is out and asserts that it was in no other place; what goes back to the feed has
+been taken from it (``take_back``, ``remove``).
 
 Why: docs/adr/0064-dispatch.md.
 """
@@ -13,19 +15,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import structlog
 
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import Cursor, ReadableLog
-from magnetar.model.entry import Chunk, Entry
+from magnetar.model.entry import Description, Entry
 from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.consumer import Consumer
-from magnetar.topics.dispatch import NO_CHUNKS, Machine
+from magnetar.topics.dispatch.seats import Machine
 from magnetar.topics.entry_format import EntryFormat, describe
 from magnetar.topics.feed import EntryFeed
+from magnetar.topics.redelivery import Key
 from magnetar.topics.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -33,10 +37,14 @@ log = structlog.get_logger(__name__)
 ROUNDS_MAX: Final = 4
 """Reads of one subscription in one loop turn; then others have theirs."""
 
+UNSENT_BYTES_MAX: Final = 4 << 20
+"""Bytes waiting on a connection at which dispatch to it pauses for a loop turn."""
+
+NO_ACK_SETS: Final[Mapping[Key, Sequence[int]]] = MappingProxyType({})
+
 
 class Dispatcher:
-    """See the module's text. ``machine`` decides; with ``tracked`` consumers remember what is out
-    at them."""
+    """See the module's text."""
 
     def __init__(
         self,
@@ -48,7 +56,6 @@ class Dispatcher:
         machine: Machine[Consumer],
     ) -> None:
         self.machine = machine
-        self.tracked = False
         self.messages_out = 0
         self.bytes_out = 0
         self.feed = EntryFeed(source, cursor, scope, self.wake)
@@ -62,10 +69,9 @@ class Dispatcher:
         self._scheduled = False
         self._held = False
 
-    def use(self, machine: Machine[Consumer], tracked: bool) -> None:
+    def use(self, machine: Machine[Consumer]) -> None:
         """Place by ``machine`` from now on."""
         self.machine = machine
-        self.tracked = tracked
 
     # -- rounds -------------------------------------------------------------------------------
 
@@ -95,7 +101,7 @@ class Dispatcher:
         machine = self.machine
         full, self._full = self._full, []
         for consumer in full:
-            consumer.follow_connection()
+            self.follow_connection(consumer)
         stuck = False
         for _ in range(ROUNDS_MAX):
             room = machine.room()
@@ -110,51 +116,56 @@ class Dispatcher:
         if self._full or (machine.room() > 0 and not stuck):
             self.wake()  # a connection may be full for this turn only; one that stays so wakes us
 
+    def follow_connection(self, consumer: Consumer) -> None:
+        """Take over whether the consumer's connection can take more."""
+        self.machine.set_blocked(consumer.seat, not consumer.client.writable)
+
     def _place(self, machine: Machine[Consumer], entries: list[Entry], replay: bool) -> bool:
         """False if all of it waits, though there is room: chunks for one connection."""
-        entries, sizes = self._measure(entries)
+        entries, descriptions = self._describe(entries)
         if not entries:
             return True
-        chunks = _chunks(entries)
-        feed = self.feed
-        feed.learn(len(entries), sum(sizes))
+        feed, total = self.feed, len(entries)
+        messages = sum([description.messages for description in descriptions])
+        feed.learn(total, messages)
         counts = feed.redelivery.counts
-        ack_sets = self._ack_sets(entries, sizes)
-        stop = 0
-        for seat, start, stop in machine.assign(sizes, chunks):
-            consumer = seat.owner
-            run = sizes[start:stop]
-            self.bytes_out += consumer.send(
-                entries[start:stop], run, counts, ack_sets, self.tracked
-            )
-            self.messages_out += sum(run)
-            if seat.blocked:
-                self._full.append(consumer)
+        ack_sets = self._ack_sets(entries, descriptions) if messages > total else NO_ACK_SETS
+        runs, left = machine.place(entries, descriptions)
+        for run in runs:
+            consumer = run.seat.owner
+            mine = entries if run.stop - run.start == total else entries[run.start : run.stop]
+            self.bytes_out += consumer.send(mine, run.messages, counts, ack_sets)
+            self.messages_out += run.messages
             if replay:
-                consumer.redelivered += sum(run)
-        self._traffic.entries_out += stop
-        if stop < len(entries):
-            feed.give_back(entries[stop:], replay)
-        return stop > 0
+                consumer.redelivered += run.messages
+            if consumer.client.unsent_bytes > UNSENT_BYTES_MAX:
+                machine.set_blocked(run.seat, True)
+                self._full.append(consumer)
+        self._traffic.entries_out += total - len(left)
+        if left:
+            feed.give_back([entries[index] for index in left], replay)
+        return bool(runs)
 
-    def _measure(self, entries: list[Entry]) -> tuple[list[Entry], list[int]]:
-        """The entries that can be sent and how many messages each holds; one whose contents cannot
+    def _describe(self, entries: list[Entry]) -> tuple[list[Entry], list[Description]]:
+        """The entries that can be sent, and what they say of themselves; one whose contents cannot
         be read would break every consumer, so it is acknowledged and left out."""
         entry_format = self._format
         try:
-            return entries, [describe(entry, entry_format).messages for entry in entries]
+            return entries, [
+                entry.description or describe(entry, entry_format) for entry in entries
+            ]
         except ProtocolError:
             pass
         good: list[Entry] = []
-        sizes: list[int] = []
+        descriptions: list[Description] = []
         for entry in entries:
             try:
-                sizes.append(describe(entry, entry_format).messages)
+                descriptions.append(describe(entry, entry_format))
             except ProtocolError as error:
                 self._skip(Position(entry.ledger_id, entry.entry_id), error)
             else:
                 good.append(entry)
-        return good, sizes
+        return good, descriptions
 
     def _skip(self, position: Position, error: ProtocolError) -> None:
         log.warning(
@@ -167,12 +178,12 @@ class Dispatcher:
         self._cursor.acknowledge([position])
 
     def _ack_sets(
-        self, entries: Sequence[Entry], sizes: Sequence[int]
-    ) -> dict[tuple[int, int], list[int]]:
+        self, entries: Sequence[Entry], descriptions: Sequence[Description]
+    ) -> Mapping[Key, Sequence[int]]:
         """The ack sets of batches among ``entries`` that are acknowledged in part."""
         found = {}
-        for entry, size in zip(entries, sizes, strict=True):
-            if size > 1:
+        for entry, description in zip(entries, descriptions, strict=True):
+            if description.messages > 1:
                 words = self._cursor.ack_set(Position(entry.ledger_id, entry.entry_id))
                 if words:
                     found[entry.ledger_id, entry.entry_id] = words
@@ -180,35 +191,21 @@ class Dispatcher:
 
     # -- what is out --------------------------------------------------------------------------
 
-    def settle(self, consumer: Consumer, keys: Sequence[Position]) -> None:
-        """``keys`` are acknowledged by ``consumer``: forget them, wherever they are; a full
-        consumer that has room again is served."""
-        machine, redelivery = self.machine, self.feed.redelivery
-        room = machine.room()
-        for key in keys:
-            if not consumer.settle(key):
-                any(seat.owner.settle(key) for seat in machine.seats if seat.owner is not consumer)
-            redelivery.forget(key)
-        if room == 0:
+    def settle(self, keys: Sequence[Position]) -> None:
+        """``keys`` are acknowledged: forget them, wherever they are; a full consumer that has room
+        again is served."""
+        freed = self.machine.settle(keys)
+        self.feed.redelivery.forget(keys)
+        if freed:
             self.wake()
 
-    def take_back(self, consumer: Consumer, positions: Sequence[Position]) -> None:
-        """``consumer`` refuses ``positions``, or all that is out at it if none are named: they
-        go to anybody, before new entries."""
-        if positions:
-            keys = [(key.ledger_id, key.entry_id) for key in positions if consumer.settle(key)]
-        else:
-            keys = consumer.take_pending()
-        self.feed.redelivery.add(keys, counted=True)
+    def take_back(self, consumer: Consumer, keys: Sequence[Key]) -> None:
+        """``consumer`` refuses ``keys``, or all that is out at it if none are named: they go to
+        anybody, before new entries."""
+        self.feed.redelivery.add(self.machine.take_back(consumer.seat, keys), counted=True)
         self.wake()
 
-
-def _chunks(entries: Sequence[Entry]) -> Mapping[int, Chunk]:
-    """The chunks among ``entries``, by index."""
-    found = None
-    for index, entry in enumerate(entries):
-        description = entry.description
-        if description is not None and description.chunk is not None:
-            found = found or {}
-            found[index] = description.chunk
-    return found or NO_CHUNKS
+    def remove(self, consumer: Consumer) -> None:
+        """``consumer`` left: what was out at it goes to others."""
+        self.feed.redelivery.add(self.machine.remove(consumer.seat), counted=False)
+        self.wake()

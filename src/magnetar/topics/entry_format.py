@@ -10,6 +10,8 @@ they ask.
 
 Methods take an entry's payload (the client's bytes, as stored) and raise ``ProtocolError`` for
 bytes that are not of the format.
+
+Why: docs/adr/0068-what-an-entry-means.md.
 """
 
 from __future__ import annotations

@@ -48,11 +48,16 @@ class Redelivery:
             if counted:
                 counts[key] = counts.get(key, 0) + 1
 
-    def forget(self, key: Key) -> None:
-        """``key`` is acknowledged."""
-        if self._waiting.pop(key, self) is None and not self._waiting:
+    def forget(self, keys: Iterable[Key]) -> None:
+        """``keys`` are acknowledged."""
+        waiting, counts = self._waiting, self.counts
+        if not waiting and not counts:
+            return
+        for key in keys:
+            waiting.pop(key, None)
+            counts.pop(key, None)
+        if not waiting:
             self._heap.clear()  # else what was forgotten stays there until somebody takes
-        self.counts.pop(key, None)
 
     def has_below(self, key: Key) -> bool:
         """Whether an entry below ``key`` may be waiting (else it was forgotten just now)."""

@@ -28,7 +28,8 @@ from magnetar.model.errors import ConsumerBusyError, NotAllowedError
 from magnetar.model.ids import Position
 from magnetar.topics.acknowledging import Acked, Acknowledging
 from magnetar.topics.consumer import Consumer
-from magnetar.topics.dispatch import SharedRoundRobin, SingleActive
+from magnetar.topics.dispatch.shared import SharedRoundRobin
+from magnetar.topics.dispatch.single_active import Change, SingleActive
 from magnetar.topics.dispatcher import Dispatcher
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.traffic import Traffic
@@ -76,7 +77,6 @@ class Subscription:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._single: SingleActive[Consumer] = SingleActive(partition)
-        self._order = 0
         self._switch: asyncio.TimerHandle | None = None
         self.dispatcher = Dispatcher(source, cursor, scope, traffic, entry_format, self._single)
         self._acknowledging = Acknowledging(name, source, cursor, scope, entry_format)
@@ -117,19 +117,18 @@ class Subscription:
         once it has been told of its success."""
         if not self.consumers:
             self._begin(kind)
-        self._order += 1
-        consumer.seat.order = self._order
         self.consumers.append(consumer)
         self.dispatcher.machine.add(consumer.seat)
+        self.dispatcher.follow_connection(consumer)
 
     def _begin(self, kind: Kind) -> None:
         """The next consumer is the first: serve as ``kind`` asks, from the cursor on."""
         self.kind = kind
+        self._cancel_switch()
         self._single = SingleActive(self.partition)
         shared = kind is Kind.SHARED
         self.dispatcher.use(
-            SharedRoundRobin(self._limits.unacked_messages_max) if shared else self._single,
-            tracked=shared,
+            SharedRoundRobin(self._limits.unacked_messages_max) if shared else self._single
         )
         self.dispatcher.feed.rewind()
 
@@ -138,7 +137,7 @@ class Subscription:
         if self.kind is Kind.SHARED:
             self.wake()
             return
-        self._elect()
+        self._change(self._single.elect())
         if self.kind is Kind.FAILOVER and self.active is not consumer and not consumer.closed:
             consumer.client.tell_active(False)
 
@@ -150,12 +149,9 @@ class Subscription:
         consumer.closed = True
         self.consumers.remove(consumer)
         dispatcher = self.dispatcher
-        dispatcher.machine.remove(consumer.seat)
-        if self.kind is Kind.SHARED:
-            dispatcher.feed.redelivery.add(consumer.take_pending(), counted=False)
-            dispatcher.wake()
-        else:
-            self._elect()
+        dispatcher.remove(consumer)
+        if self.kind is not Kind.SHARED:
+            self._change(self._single.elect())
         if self.consumers:
             return False
         dispatcher.feed.rewind()
@@ -169,33 +165,27 @@ class Subscription:
             consumer.closed = True
             consumer.client.forget()
         self._single = SingleActive(self.partition)
-        self.dispatcher.use(self._single, tracked=False)
+        self.dispatcher.use(self._single)
         return consumers
 
     # -- failover -----------------------------------------------------------------------------
 
-    def _elect(self) -> None:
-        machine = self._single
-        chosen, active = machine.elect(), machine.active
-        if chosen is active or self._switch is not None:
-            return
-        if active is None:
-            self._activate()
-            return
-        machine.active = None
-        active.owner.client.tell_active(False)
-        self._switch = self._loop.call_later(SWITCH_DELAY_S, self._activate)
+    def _change(self, change: Change[Consumer]) -> None:
+        """Do what an election decided."""
+        deposed, activated = change
+        if deposed is not None:
+            deposed.owner.client.tell_active(False)
+            self._switch = self._loop.call_later(SWITCH_DELAY_S, self._delay_over)
+        if activated is not None:
+            # Before it is told: what it gets begins after what is acknowledged now.
+            self.dispatcher.feed.rewind()
+            if self.kind is Kind.FAILOVER:
+                activated.owner.client.tell_active(True)
+            self.wake()
 
-    def _activate(self) -> None:
-        self._cancel_switch()
-        seat = self._single.elect()
-        if seat is None:
-            return
-        self.dispatcher.feed.rewind()
-        self._single.active = seat
-        if self.kind is Kind.FAILOVER:
-            seat.owner.client.tell_active(True)
-        self.wake()
+    def _delay_over(self) -> None:
+        self._switch = None
+        self._change(self._single.delay_over())
 
     def _cancel_switch(self) -> None:
         if self._switch is not None:
@@ -205,7 +195,7 @@ class Subscription:
     # -- what consumers say -------------------------------------------------------------------
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        consumer.seat.permits += permits
+        self.dispatcher.machine.flow(consumer.seat, permits)
         self.dispatcher.wake()
 
     def acknowledge(self, consumer: Consumer, ids: Sequence[Acked]) -> None:
@@ -213,7 +203,7 @@ class Subscription:
         are acknowledged then."""
         settled, refusal = self._acknowledging.each(ids)
         if self.kind is Kind.SHARED:
-            self.dispatcher.settle(consumer, settled)
+            self.dispatcher.settle(settled)
         consumer.acknowledged += len(ids)
         if refusal is not None:
             raise refusal
@@ -242,7 +232,12 @@ class Subscription:
 
     def is_full(self, consumer: Consumer) -> bool:
         """Whether the consumer gets no more until it acknowledges something."""
-        return consumer.seat.unacked >= self._limits.unacked_messages_max
+        return self.dispatcher.machine.is_full(consumer.seat)
+
+    def follow_connection(self, consumer: Consumer) -> None:
+        """The consumer's connection can take no more, or more again."""
+        self.dispatcher.follow_connection(consumer)
+        self.dispatcher.wake()
 
     # -- the whole subscription ---------------------------------------------------------------
 

@@ -33,8 +33,8 @@ def test_counts_are_of_refusals_only() -> None:
 def test_what_is_acknowledged_is_forgotten() -> None:
     waiting = Redelivery()
     waiting.add([(1, n) for n in range(4)], counted=True)
-    waiting.forget((1, 1))
-    waiting.forget((9, 9))
+    waiting.forget([(1, 1)])
+    waiting.forget([(9, 9)])
     assert waiting.take(10) == [ReplayRun(1, 0, 1), ReplayRun(1, 2, 2)]
     assert sorted(waiting.counts) == [(1, 0), (1, 2), (1, 3)]
     waiting.clear()
@@ -45,6 +45,6 @@ def test_what_is_acknowledged_before_it_is_sent_again_leaves_nothing() -> None:
     waiting = Redelivery()
     for n in range(100):
         waiting.add([(1, n), (2, n)], counted=True)
-        waiting.forget((2, n))
-        waiting.forget((1, n))
+        waiting.forget([(2, n)])
+        waiting.forget([(1, n)])
     assert not waiting._heap

@@ -108,7 +108,7 @@ class SharedHistory(History):
         assert counted <= set(self.out), "counts of acknowledged entries are kept"
 
     def pending(self, peer: Peer) -> list[int]:
-        return [self.number(key) for key in peer.session.consumers[1].consumer.pending]
+        return [self.number(key) for key in peer.session.consumers[1].consumer.seat.out]
 
     def number(self, key: tuple[int, int]) -> int:
         return (key[0] - 1) * self.world.store._size + key[1]

@@ -157,8 +157,7 @@ class Session(FramedConnection):
 
     def writable_changed(self) -> None:
         for _, subscription, consumer in self.consumers.values():
-            consumer.follow_connection()
-            subscription.wake()
+            subscription.follow_connection(consumer)
         if self.writable:
             self.resume(Paused.UNSENT)
         else:

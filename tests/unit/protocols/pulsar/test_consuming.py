@@ -120,7 +120,7 @@ async def producer_again(world: World, first: int, count: int) -> Peer:
 
 
 def test_unsent_bytes_stop_dispatch_for_a_turn_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.topics.consumer.UNSENT_BYTES_MAX", 100)
+    monkeypatch.setattr("magnetar.topics.dispatcher.UNSENT_BYTES_MAX", 100)
 
     async def scenario(world: World) -> None:
         [peer] = await consumers(world, 1)
@@ -270,7 +270,7 @@ def test_a_late_acknowledgement_frees_the_one_who_has_it_now() -> None:
         await first.heard()
         [mine, other] = [p.session.consumers[1].consumer for p in (first, second)]
         assert (mine.seat.unacked, other.seat.unacked) == (0, 0)
-        assert other.pending == {}
+        assert other.seat.out == {}
 
     run(scenario)
 
