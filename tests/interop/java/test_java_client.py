@@ -82,6 +82,6 @@ def test_pulsar_perf_produces_and_consumes(work_dir: Path, standalone: Standalon
         return int(found[-1])
 
     sent = perf("produce", "-r", "2000", "-s", "100", "-m", "10000", "perf")
-    assert sent == 10_000
-    received = perf("consume", "-sp", "Earliest", "-ss", "s", "-m", "10000", "perf")
-    assert received == 10_000
+    assert sent >= 10_000, "it ends a few later than it is told"
+    received = perf("consume", "-sp", "Earliest", "-ss", "s", "-m", str(sent), "perf")
+    assert received == sent
