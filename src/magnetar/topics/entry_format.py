@@ -42,8 +42,8 @@ class EntryFormat(Protocol):
         """What identifies a send among its producer's; None if nothing does for certain."""
         ...
 
-    def sent_by(self, payload: memoryview, producer_name: str) -> Fingerprint | None:
-        """The fingerprint of what ``producer_name`` sent; None if another did."""
+    def sender(self, payload: memoryview) -> tuple[str, Fingerprint] | None:
+        """Who sent the entry, and its fingerprint; None if it has none."""
         ...
 
 

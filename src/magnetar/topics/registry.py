@@ -29,6 +29,7 @@ from magnetar.model.errors import (
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.opening import open_durable
+from magnetar.topics.resend import KeptFrames
 from magnetar.topics.subscription import Limits
 from magnetar.topics.topic import Topic
 from magnetar.topics.traffic import Traffic
@@ -63,6 +64,7 @@ class Topics:
         self._traffic = traffic
         self._format = entry_format
         self._now_ms = now_ms
+        self._frames = KeptFrames()
         self._open: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
@@ -182,6 +184,7 @@ class Topics:
             self._scope,
             self._traffic,
             self._format,
+            self._frames,
             self._retire,
         )
         topic.epoch = epoch
@@ -259,6 +262,7 @@ class Topics:
             await asyncio.wait(drains, timeout=DRAIN_S)
         for topic in self._open.values():
             topic.disconnect()
+        self._frames.close()
         names = list(self._open)
         for start in range(0, len(names), 100):
             await asyncio.gather(*(self._unload(name) for name in names[start : start + 100]))

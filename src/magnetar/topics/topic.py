@@ -43,7 +43,7 @@ from magnetar.topics.consumer import Consumer
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.positions import PublishTime
 from magnetar.topics.producer import Producer
-from magnetar.topics.resend import ResendWindow, stored_frames
+from magnetar.topics.resend import KeptFrames, ResendWindow, StoredFrames
 from magnetar.topics.subscription import Limits, Subscription
 from magnetar.topics.traffic import Traffic
 
@@ -70,6 +70,7 @@ class Topic:
         scope: TaskScope,
         traffic: Traffic,
         entry_format: EntryFormat,
+        kept: KeptFrames,
         on_closed: Callable[[Topic], None],
     ) -> None:
         self.name = name
@@ -90,6 +91,8 @@ class Topic:
         self._producers_max = producers_max
         self._scope = scope.part(f"topic {name}", fails(self._task_failed))
         self._traffic = traffic
+        self.frames = StoredFrames(source, entry_format, kept)
+        """What producers that come back may send again (``resend``)."""
         self._format = entry_format
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
@@ -238,8 +241,7 @@ class Topic:
         before = self._leaving.get(name)
         if before is not None:
             await before.wait_drained()
-        window = await stored_frames(self.log, name, self._format)
-        return window if len(window) else None
+        return await self.frames.window(name)
 
     def disconnect_producer(self, producer: Producer, tell: bool = True) -> None:
         """End a producer from this side; ``tell``: its client is told to look up again."""

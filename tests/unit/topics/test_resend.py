@@ -6,9 +6,18 @@ import asyncio
 
 from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
-from magnetar.topics.resend import STEP_ENTRIES, ResendWindow, stored_frames
+from magnetar.topics import resend
+from magnetar.topics.resend import (
+    ENTRIES_MAX,
+    KEEP_S,
+    STEP_ENTRIES,
+    KeptFrames,
+    ResendWindow,
+    StoredFrames,
+)
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
+from magnetar_sim.virtual_time import run_virtual
 from tests.doubles.memory_log import MemoryLog
 
 FORMAT = PulsarEntryFormat()
@@ -30,6 +39,15 @@ async def log_of(*frames: bytes) -> MemoryLog:
     return log
 
 
+def frames_of(log: MemoryLog, kept: KeptFrames | None = None) -> StoredFrames:
+    return StoredFrames(log, FORMAT, kept or KeptFrames())
+
+
+async def stored_frames(log: MemoryLog, name: str) -> ResendWindow:
+    """What one producer that comes back first finds."""
+    return await frames_of(log).window(name) or ResendWindow({}, FORMAT)
+
+
 def view(data: bytes) -> memoryview:
     return memoryview(data)
 
@@ -38,7 +56,7 @@ def test_stored_frames_are_found_in_order_with_their_positions() -> None:
     async def scenario() -> None:
         frames = [frame("p", n) for n in range(5)]
         log = await log_of(*frames)
-        window = await stored_frames(log, "p", FORMAT)
+        window = await stored_frames(log, "p")
         found = [window.find(n, view(frames[n])) for n in range(5)]
         assert found == sorted(p for p in found if p is not None)
         assert len(set(found)) == 5
@@ -49,7 +67,7 @@ def test_stored_frames_are_found_in_order_with_their_positions() -> None:
 def test_the_first_unknown_frame_closes_the_window() -> None:
     async def scenario() -> None:
         log = await log_of(frame("p", 0), frame("p", 1))
-        window = await stored_frames(log, "p", FORMAT)
+        window = await stored_frames(log, "p")
         assert window.find(0, view(frame("p", 0))) is not None
         assert window.find(7, view(frame("p", 7))) is None
         assert window.find(1, view(frame("p", 1))) is None
@@ -61,7 +79,7 @@ def test_other_producers_other_contents_and_plain_frames_are_no_repeats() -> Non
     async def scenario() -> None:
         plain = frame("p", 3)[6:]
         log = await log_of(frame("other", 1), frame("p", 2, b"old"), plain, b"garbage")
-        window = await stored_frames(log, "p", FORMAT)
+        window = await stored_frames(log, "p")
         assert len(window) == 1
         for sequence_id, data in (
             (1, frame("p", 1)),
@@ -69,7 +87,7 @@ def test_other_producers_other_contents_and_plain_frames_are_no_repeats() -> Non
             (2, frame("p", 2, b"old", published_ms=2)),
             (3, plain),
         ):
-            window = await stored_frames(log, "p", FORMAT)
+            window = await stored_frames(log, "p")
             assert window.find(sequence_id, view(data)) is None
 
     asyncio.run(scenario())
@@ -88,13 +106,138 @@ def test_the_whole_end_of_the_log_is_searched_over_many_steps() -> None:
     async def scenario() -> None:
         count = STEP_ENTRIES * 3 + 17
         log = await log_of(*(frame("p", n) for n in range(count)))
-        assert len(await stored_frames(log, "p", FORMAT)) == count
+        assert len(await stored_frames(log, "p")) == count
 
     asyncio.run(scenario())
 
 
 def test_an_empty_log_has_nothing() -> None:
     async def scenario() -> None:
-        assert len(await stored_frames(await log_of(), "p", FORMAT)) == 0
+        assert len(await stored_frames(await log_of(), "p")) == 0
+
+    asyncio.run(scenario())
+
+
+def test_the_end_of_the_log_is_read_once_for_all_producers() -> None:
+    async def scenario() -> None:
+        count = STEP_ENTRIES * 2
+        log = await log_of(*(frame(f"p{n % 100}", n) for n in range(count)))
+        log.cached = False
+        frames = frames_of(log)
+        windows = await asyncio.gather(*(frames.window(f"p{n}") for n in range(100)))
+        assert [len(window) for window in windows if window] == [count // 100] * 100
+        reads = log.reads
+        assert await frames.window("nobody") is None
+        assert log.reads == reads
+
+    asyncio.run(scenario())
+
+
+def test_what_came_since_is_read_on() -> None:
+    async def scenario() -> None:
+        log = await log_of(*(frame("p", n) for n in range(1000)))
+        frames = frames_of(log)
+        first = await frames.window("p")
+        assert first is not None
+        assert len(first) == 1000
+        later = frame("p", 1000)
+        log.append([later], lambda *_: None)
+        await asyncio.sleep(0.01)
+        second = await frames.window("p")
+        assert second is not None
+        assert second.find(1000, view(later)) == log.positions.readable
+        assert first.find(1000, view(later)) is None, "an earlier window is its own"
+
+    asyncio.run(scenario())
+
+
+def test_the_search_is_bounded_and_the_newest_are_found() -> None:
+    async def scenario() -> None:
+        count = ENTRIES_MAX + 300
+        log = await log_of(*(frame("p", n) for n in range(count)))
+        frames = frames_of(log)
+        assert await frames.window("p") is not None
+        assert len(frames) == ENTRIES_MAX
+        more = [frame("p", count + n) for n in range(200)]
+        log.append(more, lambda *_: None)
+        await asyncio.sleep(0.01)
+        window = await frames.window("p")
+        assert window is not None
+        assert len(window) == len(frames) == ENTRIES_MAX
+        assert window.find(count + 199, view(more[199])) == log.positions.readable
+
+    asyncio.run(scenario())
+
+
+def test_bytes_bound_the_search_too() -> None:
+    async def scenario(bound: int) -> None:
+        log = await log_of(*(frame("p", n, bytes(bound // 10)) for n in range(200)))
+        assert 10 <= len(await stored_frames(log, "p")) < 60
+
+    before = resend.BYTES_MAX
+    try:
+        resend.BYTES_MAX = 100_000  # type: ignore[misc]
+        asyncio.run(scenario(resend.BYTES_MAX))
+    finally:
+        resend.BYTES_MAX = before  # type: ignore[misc]
+
+
+def test_a_frame_that_is_stored_twice_is_the_later_one() -> None:
+    async def scenario() -> None:
+        data = frame("p", 1)
+        log = await log_of(data, frame("q", 1), data)
+        window = await stored_frames(log, "p")
+        assert window.find(1, view(data)) == log.positions.readable
+
+    asyncio.run(scenario())
+
+
+def test_frames_are_forgotten_after_a_while() -> None:
+    async def scenario() -> None:
+        kept = KeptFrames()
+        frames = frames_of(await log_of(frame("p", 0)), kept)
+        assert await frames.window("p") is not None
+        assert kept.count == 1
+        await asyncio.sleep(2 * KEEP_S)
+        assert (kept.count, len(frames)) == (0, 0)
+        assert await frames.window("p") is not None, "and read again"
+
+    run_virtual(scenario())
+
+
+def test_frames_of_all_topics_are_bounded() -> None:
+    async def scenario() -> None:
+        kept = KeptFrames()
+        log = await log_of(*(frame("p", n) for n in range(ENTRIES_MAX)))
+        topics = [frames_of(log, kept) for _ in range(25)]
+        for frames in topics:
+            assert await frames.window("p") is not None
+        assert kept.count == resend.KEPT_ENTRIES_MAX
+        assert [len(frames) for frames in topics[:5]] == [0] * 5
+        window = await topics[0].window("p")
+        assert window is not None
+        assert len(window) == ENTRIES_MAX
+        kept.close()
+        assert kept.count == 0
+
+    asyncio.run(scenario())
+
+
+def test_frames_forgotten_while_they_are_read_on_are_read_whole() -> None:
+    """Else only what came since would be found, and the rest be stored twice."""
+
+    async def scenario() -> None:
+        log = await log_of(*(frame("p", n) for n in range(1000)))
+        log.cached = False
+        frames = frames_of(log)
+        await frames.window("p")
+        log.append([frame("p", 1000)], lambda *_: None)
+        await asyncio.sleep(0.01)
+        asking = asyncio.ensure_future(frames.window("p"))
+        await asyncio.sleep(0)
+        frames.forget()  # as another topic's use may make it
+        window = await asking
+        assert window is not None
+        assert len(window) == 1001
 
     asyncio.run(scenario())

@@ -43,8 +43,7 @@ class PulsarEntryFormat:
         head = bytes(payload[:6])
         return (sequence_id, len(payload), head) if head[:2] == _MAGIC else None
 
-    def sent_by(self, payload: memoryview, producer_name: str) -> Fingerprint | None:
+    def sender(self, payload: memoryview) -> tuple[str, Fingerprint] | None:
         meta = parse_metadata(payload)[0]
-        if meta.producer_name != producer_name:
-            return None
-        return self.fingerprint(meta.sequence_id, payload)
+        key = self.fingerprint(meta.sequence_id, payload)
+        return None if key is None else (meta.producer_name, key)

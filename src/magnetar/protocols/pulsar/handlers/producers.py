@@ -70,7 +70,10 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
 
 async def _admit(admission: Admission) -> None:
     """Connect the producer, if need be after asking whether the one in its place is alive."""
-    session, topic, producer, _ = admission
+    session, topic, producer, request = admission
+    if _comes_back(request):
+        # Before the lock, for all who come back at a time: under it little is left to read.
+        await topic.frames.catch_up()
     try:
         await _admit_once(admission)
     except ProducerBusyError:
@@ -82,6 +85,11 @@ async def _admit(admission: Admission) -> None:
         old.client.abort()
         topic.remove_producer(old)
         await _admit_once(admission)
+
+
+def _comes_back(request: CommandProducer) -> bool:
+    """Whether the producer was connected before, and may send again what it had sent."""
+    return request.epoch > 0 and bool(request.producer_name)
 
 
 async def _admit_once(admission: Admission) -> None:
@@ -97,7 +105,7 @@ async def _admit_once(admission: Admission) -> None:
         if verdict is Verdict.QUEUE:
             _queue(admission)
             return
-        if request.epoch > 0 and request.producer_name:
+        if _comes_back(request):
             producer.resends = await topic.find_resends(producer.name)
         if verdict is Verdict.FENCE_OTHERS:
             topic.fence_producers()
