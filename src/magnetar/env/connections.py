@@ -10,6 +10,7 @@ always taken; larger ones come out of one budget (``frame_budget.py``).
 from __future__ import annotations
 
 import asyncio
+import mmap
 import sys
 from typing import Final, Protocol
 
@@ -117,7 +118,10 @@ class Connections:
         if spare:
             self._spare_bytes -= byte_count
             return spare.pop()
-        return memoryview(bytearray(byte_count))
+        # Mapped by itself, not from the heap: memory is taken as bytes arrive, and goes back to
+        # the kernel with its frame, whatever lies beside it.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        return memoryview(mmap.mmap(-1, byte_count, flags=flags))
 
     def take_back(self, buffer: memoryview) -> None:
         size = len(buffer)
