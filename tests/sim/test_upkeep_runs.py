@@ -53,6 +53,7 @@ def test_every_invariant_holds() -> None:
         (700495, "a bookie was held to entries that nobody had been told of"),
         (700868, "a bookie was held to entries that nobody had been told of"),
         (800398, "a journal of one page, and that unreadable, kept its bookie from starting"),
+        (804310, "an owner of the past was ended by what the next one had stored"),
         (1201, "a slow compaction of large logs was not waited for"),
     ],
 )
