@@ -43,6 +43,7 @@ class Standalone:
         self.http_port = free_port()
         self.arguments = arguments
         self.ready_line = ""
+        self._rest = ""
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -89,7 +90,12 @@ class Standalone:
                 code = self._process.wait()
                 raise RuntimeError(f"ended with {code} before it was ready; see {self.log_path}")
             text += chunk
-        return text.decode().splitlines()[0]
+        first, _, self._rest = text.decode().partition("\n")
+        return first
+
+    def rest_of_output(self) -> str:
+        """What it has printed beside the ready line."""
+        return self._rest
 
     def kill(self) -> None:
         """SIGKILL: no goodbye."""

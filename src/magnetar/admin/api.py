@@ -42,12 +42,13 @@ def create(
     app.add_middleware(BodyLimit)
     app.add_middleware(EncodedPaths)
     app.include_router(_process_routes(registry, before_scrape))
-    app.include_router(health_api.routes(health or Health()))
+    health = health or Health()
+    app.include_router(health_api.routes(health))
     if ledgers is not None:
         app.include_router(ledger_api.routes(ledgers))
     if namespaces is not None and topics is not None:
         app.include_router(namespace_api.routes(namespaces, topics))
-        app.include_router(topic_api.routes(topics))
+        app.include_router(topic_api.routes(topics, health))
     return app
 
 

@@ -101,6 +101,7 @@ class TopicStatsView(TopicTotals):
     owner_broker: str
     loaded_at: str  # ours
     retention: RetentionView
+    storage_problem: str = ""  # ours: what keeps messages from being stored, and what to do
 
 
 class PartitionedStatsView(TopicTotals):

@@ -12,15 +12,16 @@ from magnetar.admin.paths import Segment, topic_name
 from magnetar.admin.stats_views import InternalStatsView, PartitionedStatsView, TopicStatsView
 from magnetar.admin.topics import TopicService
 from magnetar.admin.views import LookupView, PartitionsView
+from magnetar.env.health import Health
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 
-def routes(service: TopicService) -> APIRouter:
-    """All of it."""
+def routes(service: TopicService, health: Health) -> APIRouter:
+    """All of it. ``health``: of the process, to say what keeps messages from being stored."""
     router = APIRouter(tags=["topics"])
     _add_lookup(router, service)
-    _add_stats(router, service)
+    _add_stats(router, service, health)
     _add_subscriptions(router, service)
     _add_partitions(router, service)
     _add_changes(router, service)
@@ -34,11 +35,14 @@ def _add_lookup(router: APIRouter, service: TopicService) -> None:
         return await service.lookup(topic_name(tenant, namespace, topic))
 
 
-def _add_stats(router: APIRouter, service: TopicService) -> None:
+def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None:
     @router.get(TOPIC + "/stats")
     async def stats(tenant: Segment, namespace: Segment, topic: Segment) -> TopicStatsView:
-        """Counters and rates, connected producers, subscriptions and their consumers."""
-        return await service.stats(topic_name(tenant, namespace, topic))
+        """Counters and rates, connected producers, subscriptions and their consumers; and what
+        keeps messages from being stored."""
+        found = await service.stats(topic_name(tenant, namespace, topic))
+        problem = await health.problem_of("bookies")
+        return found.model_copy(update={"storage_problem": problem})
 
     @router.get(TOPIC + "/partitioned-stats")
     async def partitioned_stats(

@@ -45,7 +45,7 @@ def bookies_check(registry: BookieRegistry, config: LedgerConfig) -> Check:
     """Enough bookies take new entries for a ledger to be made."""
 
     async def check() -> PartHealth:
-        writable, read_only = await registry.available(), await registry.read_only()
+        writable, refused = await registry.available(), await registry.refusals()
         if len(writable) >= config.ensemble_size:
             return WELL
         problem = (
@@ -53,10 +53,11 @@ def bookies_check(registry: BookieRegistry, config: LedgerConfig) -> Check:
             f"{config.ensemble_size} (ledger.ensemble_size): nothing can be published to a new "
             "ledger"
         )
-        if read_only:
+        if refused:
+            listed = "; ".join(f"{each}: {told.reason}" for each, told in sorted(refused.items()))
             return PartHealth(
                 False,
-                f"{problem}; read-only: {', '.join(sorted(read_only))}",
+                f"{problem}; read-only: {listed}",
                 "free space on the disks of the read-only bookies, or start more bookies",
             )
         return PartHealth(False, problem, "start bookies until there are enough")

@@ -86,7 +86,7 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
     """``magnetar broker``."""
     from magnetar.app.outside import real
     from magnetar.app.process import Process
-    from magnetar.app.serving import Rest
+    from magnetar.app.serving import Rest, storage_warning
 
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
@@ -98,9 +98,10 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         rest = Rest(scope, bound, process.descriptors.http_connections_max)
         parts = await open_broker(process)
         url = await rest.start(process, parts, [])
+        warning = await storage_warning(process)
         ready(
             f"magnetar broker is ready: {parts.broker.service_url}  {url}  "
-            f"(metadata {config.metadata.url})"
+            f"(metadata {config.metadata.url}){warning}"
         )
         await fate.wait()
         log.info("ending")

@@ -89,6 +89,12 @@ async def start_broker(process: Process, metadata: MetadataStore, ledgers: Ledge
     return broker
 
 
+async def storage_warning(process: Process) -> str:
+    """A line to print below "ready" if nothing can be stored for now; empty if it can."""
+    problem = await process.health.problem_of("bookies")
+    return f"\nwarning: {problem}" if problem else ""
+
+
 class Rest:
     """REST of this process. Its libraries are imported on a thread from ``prepare`` on, while
     the loop opens everything else."""

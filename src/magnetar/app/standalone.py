@@ -15,7 +15,13 @@ import structlog
 from magnetar.app.fate import Fate
 from magnetar.app.outside import real
 from magnetar.app.process import Process
-from magnetar.app.serving import BrokerParts, Rest, claim_cluster, start_broker
+from magnetar.app.serving import (
+    BrokerParts,
+    Rest,
+    claim_cluster,
+    start_broker,
+    storage_warning,
+)
 from magnetar.app.storage import (
     Cluster,
     open_cluster,
@@ -80,10 +86,11 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     ledgers = open_ledgers(process, cluster, local)
     broker = await start_broker(process, metadata, ledgers)
     url = await rest.start(process, BrokerParts(cluster, ledgers, broker), list(local))
+    warning = await storage_warning(process)
     plural = "bookie" if bookies == 1 else "bookies"
     return (
         f"magnetar standalone is ready: {broker.service_url}  {url}  "
-        f"({bookies} {plural}, data in {data_dir.path})"
+        f"({bookies} {plural}, data in {data_dir.path}){warning}"
     )
 
 

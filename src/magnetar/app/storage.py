@@ -29,7 +29,11 @@ from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import LedgerAccess, connection_options, open_access
 from magnetar.ledger.placing.topology import RACK_PROPERTY, ZONE_PROPERTY
 from magnetar.model.ids import BookieId
-from magnetar.wire.bookie.metadata_service import BookieServiceInfo
+from magnetar.wire.bookie.metadata_service import (
+    LACKS_SPACE_PROPERTY,
+    REFUSAL_PROPERTY,
+    BookieServiceInfo,
+)
 
 METADATA_END_S = 3.0
 
@@ -116,8 +120,10 @@ async def start_bookie(
         token=f"{outside.new_token():016x}",
     )
     end_within(stack, METADATA_END_S, f"registration of {bookie_id}", registration.close)
-    await registration.register(read_only=bookie.read_only)
+    await registration.register(bookie.read_only, _why_read_only(bookie))
     _keep_up(process, cluster, config, bookie, registration)
+    if bookie.read_only:
+        log.warning("the bookie takes no entries yet", bookie=bookie_id, reason=bookie.refusal)
     return LocalBookie(bookie_id, bookie)
 
 
@@ -126,6 +132,15 @@ def _service_info(host: str, port: int, config: BookieConfig) -> BookieServiceIn
     places = ((RACK_PROPERTY, config.rack), (ZONE_PROPERTY, config.zone))
     told = tuple((name, value) for name, value in places if value)
     return replace(BookieServiceInfo.of_address(host, port), properties=told)
+
+
+def _why_read_only(bookie: Bookie) -> tuple[tuple[str, str], ...]:
+    """What its registration tells of it, so that whoever misses it knows the reason."""
+    reason = bookie.refusal
+    if reason is None:
+        return ()
+    space = ((LACKS_SPACE_PROPERTY, "true"),) if bookie.lacks_space else ()
+    return ((REFUSAL_PROPERTY, reason), *space)
 
 
 def _keep_up(
@@ -141,7 +156,8 @@ def _keep_up(
     process.stack.push_async_callback(scope.close)
 
     def tell(read_only: bool) -> None:
-        scope.spawn(registration.set_read_only(read_only), "registration")
+        why = _why_read_only(bookie)
+        scope.spawn(registration.set_read_only(read_only, why), "registration")
 
     def tell_nobody(_read_only: bool) -> None:
         """The bookie is ending."""

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import structlog
 
+from magnetar.bookie.disk_fit import fitted
 from magnetar.bookie.journal.journal import Done, Journal
 from magnetar.bookie.journal.journal_files import JournalDirectory
 from magnetar.bookie.ledgers.adds import DEFERRED_SYNC, Adds
@@ -119,7 +120,8 @@ class Bookie:
     async def start(self) -> StartReport:
         """Open the directories, replay the journals. Raises ``ConfigError``, ``BookieIOError``."""
         self._loop = asyncio.get_running_loop()
-        config, disk = self._config, self._disk
+        disk = self._disk
+        config = self._config = self._fitted()
         if not config.journal.sync:
             log.warning(
                 "journal sync is OFF: a power loss loses acknowledged entries",
@@ -165,16 +167,33 @@ class Bookie:
             raise
         except OSError as error:
             await self._close_parts()
-            raise BookieIOError(
-                f"the bookie cannot open its directories: {error}; see that they are mounted, "
-                "writable and not full"
-            ) from error
+            raise _cannot_open(error) from error
         self._admission.closed = False
         self._upkeep.start()
         self._flusher.start()
         if report.files > len(self._journals):
             self._flusher.want()
         return report
+
+    def _fitted(self) -> BookieConfig:
+        """The settings, with sizes that fit the disks. Raises ``BookieIOError``."""
+        config, disk = self._config, self._disk
+        directories = (config.ledger_directories, config.journal.directories)
+        try:
+            for path in (*directories[0], *directories[1]):
+                disk.make_dir(path)
+            ledgers, journals = ([disk.space(path) for path in paths] for paths in directories)
+        except OSError as error:
+            raise _cannot_open(error) from error
+        found = fitted(config, ledgers, journals)
+        if found != config:
+            log.info(
+                "a small disk: sizes are fitted to it",
+                write_cache_bytes=found.write_cache_bytes,
+                journal_file_bytes=found.journal.file_bytes,
+                entry_log_bytes_max=found.entry_log_bytes_max,
+            )
+        return found
 
     async def close(self) -> None:
         """Commit and flush everything, then end. Idempotent."""
@@ -207,6 +226,18 @@ class Bookie:
     def read_only(self) -> bool:
         """No new entries are taken; recovery may write."""
         return self._admission.writes_refused or self._upkeep.read_only
+
+    @property
+    def refusal(self) -> str | None:
+        """Why new entries are refused, and what to do; None: they are taken."""
+        if self._admission.writes_refused:
+            return "an operator said so (it was started or told to be read-only)"
+        return self._upkeep.refusal(recovery=False)
+
+    @property
+    def lacks_space(self) -> bool:
+        """Whether it is for want of space on its disks."""
+        return self._upkeep.lacks_space
 
     def refuse_writes(self, refuse: bool) -> None:
         """An operator's word; the bookie is also read-only while a disk is nearly full."""
@@ -413,6 +444,13 @@ class Bookie:
         certain again."""
         for storage in self._storages:
             await storage.leave_limbo()
+
+
+def _cannot_open(error: OSError) -> BookieIOError:
+    return BookieIOError(
+        f"the bookie cannot open its directories: {error}; see that they are mounted, writable and "
+        "not full"
+    )
 
 
 def _absent(ledger: LedgerState, entry_id: int) -> BookieError:

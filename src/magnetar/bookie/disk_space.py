@@ -45,6 +45,13 @@ class SpaceRules(NamedTuple):
     reserve_bytes: int
 
 
+def needed_bytes(rules: SpaceRules, total_bytes: int) -> int:
+    """What must be free of a file system of that size before a bookie that is READ_ONLY takes
+    entries again."""
+    by_share = int(total_bytes * (1 - rules.low_water_share)) + 1
+    return max(rules.reserve_bytes * 5 // 4, by_share)
+
+
 def judge(rules: SpaceRules, spaces: Sequence[Space], before: Level) -> Level:
     """The level now; ``before`` is the one until now."""
     return max((_judge_one(rules, space, before) for space in spaces), default=Level.WRITABLE)

@@ -23,6 +23,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import structlog
 
@@ -32,13 +33,20 @@ from magnetar.model.errors import (
     BookieRegisteredError,
     MagnetarError,
     MetadataError,
+    MetadataFormatError,
     NodeExistsError,
     NoNodeError,
 )
 from magnetar.model.ids import BookieId
-from magnetar.wire.bookie.metadata_service import BookieServiceInfo, encode_service_info
+from magnetar.wire.bookie.metadata_service import (
+    BookieServiceInfo,
+    decode_service_info,
+    encode_service_info,
+)
 
 log = structlog.get_logger(__name__)
+
+Properties: TypeAlias = tuple[tuple[str, str], ...]
 
 TOKEN_PROPERTY = "magnetar.process"
 
@@ -64,8 +72,9 @@ class BookieRegistration:
         names this process; random unless given."""
         self._store = store
         self._bookie_id = bookie_id
-        properties = (*info.properties, (TOKEN_PROPERTY, token or secrets.token_hex(8)))
-        self._value = encode_service_info(replace(info, properties=properties))
+        self._token = (TOKEN_PROPERTY, token or secrets.token_hex(8))
+        self._info = replace(info, properties=(*info.properties, self._token))
+        self._why: Properties = ()
         self._writable_path = f"{root}/available/{bookie_id}"
         self._read_only_path = f"{root}/available/readonly/{bookie_id}"
         self._wait_s = session_timeout_ms / 1000 + _MARGIN_S
@@ -78,9 +87,11 @@ class BookieRegistration:
         self._repairing = False
         self._end_watch = store.watch_session(self._session_changed)
 
-    async def register(self, read_only: bool = False) -> None:
-        """Make the bookie known. Raises ``BookieRegisteredError``, ``MetadataError``."""
+    async def register(self, read_only: bool = False, why: Properties = ()) -> None:
+        """Make the bookie known; ``why``: properties that tell why it is read-only. Raises
+        ``BookieRegisteredError``, ``MetadataError``."""
         async with self._turn:
+            self._why = why
             self._wanted = read_only  # before, so that a session that expires meanwhile repairs
             try:
                 await self._publish(read_only)
@@ -89,13 +100,14 @@ class BookieRegistration:
                 raise
         log.info("bookie registered", bookie=self._bookie_id, read_only=read_only)
 
-    async def set_read_only(self, read_only: bool) -> None:
-        """Change sides. If that cannot be done now it is tried again: when the store can be
-        reached, and once more if another process is in the way, which may be giving up."""
+    async def set_read_only(self, read_only: bool, why: Properties = ()) -> None:
+        """Change sides; ``why`` as in ``register``, and of the moment of the change. If that cannot
+        be done now it is tried again: when the store can be reached, and once more if another
+        process is in the way, which may be giving up."""
         async with self._turn:
             if self._wanted == read_only:
                 return
-            self._wanted = read_only
+            self._wanted, self._why = read_only, why
             try:
                 await self._publish(read_only)
             except (MetadataError, BookieRegisteredError) as error:
@@ -128,12 +140,18 @@ class BookieRegistration:
         deadline_s = asyncio.get_running_loop().time() + self._wait_s
         while True:
             try:
-                await self._store.create(path, self._value, CreateMode.EPHEMERAL)
+                await self._store.create(path, self._value(path), CreateMode.EPHEMERAL)
                 return
             except NodeExistsError:
                 if await self._is_ours(path):
                     return
             await self._wait_gone(path, deadline_s)
+
+    def _value(self, path: str) -> bytes:
+        info = self._info
+        if path == self._read_only_path:
+            info = replace(info, properties=(*info.properties, *self._why))
+        return encode_service_info(info)
 
     async def _withdraw(self, path: str, wait: bool) -> None:
         """Remove our node at ``path``; with ``wait``, wait for another's to go."""
@@ -153,11 +171,14 @@ class BookieRegistration:
             await self._wait_gone(path, deadline_s)
 
     async def _is_ours(self, path: str) -> bool | None:
-        """None: there is no such node."""
+        """None: there is no such node. What else it says may be of an earlier moment."""
         try:
-            return (await self._store.get(path)).value == self._value
+            value = (await self._store.get(path)).value
+            return self._token in decode_service_info(self._bookie_id, value).properties
         except NoNodeError:
             return None
+        except MetadataFormatError:
+            return False
 
     async def _wait_gone(self, path: str, deadline_s: float) -> None:
         """Return when another's node changes or goes. Raises ``BookieRegisteredError``."""

@@ -96,6 +96,8 @@ def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
         "In and out count since the topic was loaded here; stored is what is there now, whenever "
         f"it came.\nBacklogs count batches as one; retention keeps {keeps}."
     )
+    for problem in sorted({each["storageProblem"] for each in found.values()} - {""}):
+        click.echo(f"Nothing can be stored now: {problem}")
 
 
 def _topic_row(name: str, each: Mapping[str, Any]) -> tuple[object, ...]:

@@ -57,6 +57,14 @@ class Health:
 
         return end
 
+    async def problem_of(self, part: str) -> str:
+        """What is wrong with one part and what to do; empty: nothing, or there is no such part."""
+        check = self._checks.get(part)
+        if check is None:
+            return ""
+        found = await self._ask(part, check)
+        return "" if found.ok else f"{found.problem}; {found.remedy}"
+
     async def report(self) -> Mapping[str, PartHealth]:
         """Every part's answer. Raises nothing: a check that fails is its part's fault."""
         parts = list(self._checks.items())

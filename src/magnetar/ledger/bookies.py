@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntFlag
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from magnetar.model.entry import LacReply as LacReply
 from magnetar.model.errors import MagnetarError
@@ -116,6 +116,13 @@ class BookieClient(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class ReadOnlyReason(NamedTuple):
+    """Of a bookie that takes no entries: ``reason`` for people; ``lacks_space``: of its disks."""
+
+    reason: str
+    lacks_space: bool
 
 
 class BookiePool(Protocol):

@@ -26,7 +26,7 @@ from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.catalog.stored_ledger import StoredLedger
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.mending.mending import Mender
-from magnetar.ledger.placing.placement import RandomSource, choose_ensemble
+from magnetar.ledger.placing.placement import RandomSource, check_space, choose_ensemble
 from magnetar.ledger.placing.topology import Topology
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.ledger.recovering.last_confirmed import read_last_confirmed
@@ -140,7 +140,11 @@ class LedgerClient:
                 return choose_ensemble(available, size, avoided, self._random, placement, quorum)
             except NotEnoughBookiesError:
                 del avoided[next(iter(avoided))]
-        return choose_ensemble(available, size, {}, self._random, placement, quorum)
+        refused = await self._context.topology.refusals() if len(available) < size else {}
+        full = {bookie: told.reason for bookie, told in refused.items() if told.lacks_space}
+        check_space(available, size, full)
+        words = {bookie: f"read-only: {told.reason}" for bookie, told in refused.items()}
+        return choose_ensemble(available, size, words, self._random, placement, quorum)
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """A reader of the whole ledger. If it is not closed, its writer is fenced off and the

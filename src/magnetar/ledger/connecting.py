@@ -98,7 +98,7 @@ def open_access(
     parts.callback(registry.close)
     pool = _open_pool(registry, options, local or {})
     parts.push_async_callback(pool.close)
-    topology = Topology(config, pool, registry.properties)
+    topology = Topology(config, pool, registry.properties, registry.refusals)
     client = LedgerClient(manager, pool, config, clock_s, chooser, topology=topology)
     parts.push_async_callback(client.close)
     return LedgerAccess(client, pool, registry)

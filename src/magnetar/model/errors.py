@@ -150,6 +150,11 @@ class NotEnoughBookiesError(LedgerError):
     """Fewer bookies can take a ledger than its ensemble needs; says which and why not."""
 
 
+class NoSpaceError(NotEnoughBookiesError):
+    """There would be enough bookies, were there space on their disks; says which disks. Passes by
+    itself when there is."""
+
+
 class EntryTooLargeError(LedgerError):
     """A payload is larger than bookies take. Nothing was appended, and the writer goes on."""
 
@@ -242,6 +247,10 @@ class SubscriptionNotFoundError(BrokerError):
 
 class ConsumerNotFoundError(BrokerError):
     """The connection has no consumer of that id."""
+
+
+class StorageFullError(BrokerError):
+    """The topic takes no messages for now: there is no space to store them; says where."""
 
 
 class ProducerFencedError(BrokerError):

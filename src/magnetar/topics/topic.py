@@ -6,9 +6,10 @@ Rules:
 * A log that fails an append is not trusted with the next one right away: all producers are sent
   away (clients come back by themselves and send again what was not answered) and new ones are
   refused for a while that doubles up to ``COOL_DOWN_S_MAX``, else clients would come back ten
-  times a second. A log that was fenced or closed ends the topic, also one that has consumers
-  only: they would get nothing more, and what they acknowledge would be lost. The registry loads
-  it again.
+  times a second. If it is for want of space they are told so, and what they have pending fails:
+  an application should hear of a full disk, not wait for its time-outs.
+* A log that was fenced or closed ends the topic, also one that has consumers only: they would get
+  nothing more, and what they acknowledge would be lost. The registry loads it again.
 * A producer that sent what can never be accepted is condemned: clients resend the same bytes after
   every reconnection, so the same incarnation is told to stop for good (fenced) when it comes back.
 """
@@ -28,11 +29,13 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LogClosedError,
     MagnetarError,
+    NoSpaceError,
     NotAllowedError,
     ProducerBusyError,
     ProducerFencedError,
     ProtocolError,
     ServiceNotReadyError,
+    StorageFullError,
     SubscriptionNotFoundError,
     TooManyConnectionsError,
 )
@@ -51,6 +54,8 @@ log = structlog.get_logger(__name__)
 
 COOL_DOWN_S: Final = 0.5
 COOL_DOWN_S_MAX: Final = 30.0
+COOL_DOWN_FULL_S_MAX: Final = 2.0
+"""A look whether there is space again costs little."""
 CONDEMNED_MAX: Final = 1024
 SUBSCRIPTIONS_MAX: Final = 10_000
 LINGER_S: Final = 60.0
@@ -98,6 +103,8 @@ class Topic:
         self._loop = asyncio.get_running_loop()
         self._cool_until = 0.0
         self._cool_down_s = COOL_DOWN_S
+        self._full: str | None = None
+        """While it cools down: for want of this space."""
         self._condemned: dict[str, str] = {}
         self._leaving: dict[str, Producer] = {}
         for cursor in source.cursors.durable().values():
@@ -146,8 +153,10 @@ class Topic:
             log.warning(
                 "append failed; producers sent away", topic=str(self.name), error=str(error)
             )
+            self._full = str(error) if isinstance(error, NoSpaceError) else None
             self._cool_until = self._loop.time() + self._cool_down_s
-            self._cool_down_s = min(self._cool_down_s * 2, COOL_DOWN_S_MAX)
+            longest_s = COOL_DOWN_S_MAX if self._full is None else COOL_DOWN_FULL_S_MAX
+            self._cool_down_s = min(self._cool_down_s * 2, longest_s)
         self.disconnect_producers()
 
     # -- reading ------------------------------------------------------------------------------
@@ -193,6 +202,10 @@ class Topic:
         if self.closed:
             raise ServiceNotReadyError(f"topic {self.name} is closing here; look it up again")
         if self._loop.time() < self._cool_until:
+            if self._full is not None:
+                raise StorageFullError(
+                    f"topic {self.name} takes no messages for want of space: {self._full}"
+                )
             raise ServiceNotReadyError(
                 f"topic {self.name} could not store messages a moment ago; try again shortly"
             )

@@ -10,10 +10,12 @@ import pytest
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.env.metadata import CreateMode, SessionState
 from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
+from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.errors import BookieRegisteredError, MetadataUnavailableError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import (
+    REFUSAL_PROPERTY,
     BookieServiceInfo,
     Endpoint,
     decode_service_info,
@@ -64,6 +66,22 @@ def test_a_bookie_comes_changes_sides_and_goes() -> None:
         await registration.close()
         await registration.close()
         assert await sides(store) == (False, False)
+
+    with_store(scenario)
+
+
+def test_why_it_is_read_only_is_told_with_it() -> None:
+    async def scenario(store: LossyStore) -> None:
+        registration = BookieRegistration(store, ID, INFO)
+        await registration.register()
+        for reason in ("full", "fuller"):
+            await registration.set_read_only(True, ((REFUSAL_PROPERTY, reason),))
+            told = await BookieRegistry(store, cached=False).refusals()
+            assert told == {ID: ReadOnlyReason(reason, False)}
+            await registration.set_read_only(False)
+            assert await BookieRegistry(store, cached=False).refusals() == {}
+            assert await sides(store) == (True, False)
+        await registration.close()
 
     with_store(scenario)
 

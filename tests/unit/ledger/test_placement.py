@@ -7,6 +7,7 @@ import random
 import pytest
 
 from magnetar.ledger.placing.placement import (
+    check_space,
     choose_ensemble,
     choose_replacements,
     no_replacement,
@@ -14,7 +15,7 @@ from magnetar.ledger.placing.placement import (
     without_empty_tail,
 )
 from magnetar.ledger.placing.quarantine import QUARANTINE_S, Quarantine
-from magnetar.model.errors import NotEnoughBookiesError
+from magnetar.model.errors import NoSpaceError, NotEnoughBookiesError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import Fragment
 
@@ -29,6 +30,14 @@ def test_an_ensemble_names_each_bookie_once_and_nobody_excluded() -> None:
         assert B[0] not in ensemble
         chosen |= set(ensemble)
     assert chosen == set(B[1:])
+
+
+def test_bookies_that_lack_space_only_are_told_apart() -> None:
+    full = {B[1]: "the disk of /d is full", B[2]: "the disk of /e is full"}
+    with pytest.raises(NoSpaceError, match="b2: the disk of /d is full; b3: the disk of /e"):
+        check_space(B[:1], 3, full)
+    check_space(B[:3], 3, full)  # there are enough
+    check_space(B[:1], 4, full)  # and here there would not be, with all the space in the world
 
 
 def test_the_same_randomness_gives_the_same_ensemble() -> None:

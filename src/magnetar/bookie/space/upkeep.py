@@ -22,17 +22,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import structlog
 
-from magnetar.bookie.disk_space import Level, SpaceRules, is_no_descriptor, is_no_space, judge
+from magnetar.bookie.disk_space import (
+    Level,
+    SpaceRules,
+    is_no_descriptor,
+    is_no_space,
+    judge,
+    needed_bytes,
+)
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.space.compactor import Compactor, Pace
 from magnetar.bookie.space.reserve import CHUNK_BYTES, Reserve
 from magnetar.bookie.storage.compaction_plan import Schedule
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
-from magnetar.env.disk import Disk, Lane
+from magnetar.env.disk import Disk, DiskSpace, Lane
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, MagnetarError
@@ -81,6 +89,8 @@ class Upkeep:
         self._flush_failures: dict[int, int] = {}
         self._failed: dict[int, str] = {}
         self._free_bytes = 0
+        self._fullest = ""
+        """The disk that the level comes from, in words."""
         self._ended: str | None = None
 
     def start(self) -> None:
@@ -112,19 +122,23 @@ class Upkeep:
     def refusal(self, recovery: bool) -> str | None:
         """Why an add is refused, or None."""
         if self.level >= (Level.EXHAUSTED if recovery else Level.READ_ONLY):
-            left = "is full" if self.level is Level.EXHAUSTED else "is nearly full"
-            return (
-                f"a disk {left} ({self._free_bytes} bytes free); delete ledgers or add space, the "
-                "bookie comes back by itself"
-            )
+            return self._fullest
         for journal in self._journals:
             if journal.broken is not None:
                 return str(journal.broken)
             if journal.out_of_space:
-                return f"{journal.path} has no room; free space, the bookie comes back by itself"
+                return (
+                    f"the disk of the journal {journal.path} has no room for a commit; free space "
+                    "there, the bookie takes entries again by itself"
+                )
         if self._ended is not None:
             return self._ended
         return None if recovery else next(iter(self._failed.values()), None)
+
+    @property
+    def lacks_space(self) -> bool:
+        """Whether it is for want of space that entries are refused."""
+        return self.level >= Level.READ_ONLY or any(each.out_of_space for each in self._journals)
 
     @property
     def failed_directories(self) -> list[str]:
@@ -151,12 +165,26 @@ class Upkeep:
             log.error("cannot tell the disks' space", error=str(error))
             return
         self._free_bytes = min(space.free_bytes for space in spaces)
-        level = judge(self._rules, spaces, self.level)
-        before, self.level = self.level, level
+        before = self.level
+        judged = [judge(self._rules, [space], before) for space in spaces]
+        level = self.level = max(judged)
+        worst = min(
+            (space.free_bytes, index)
+            for index, space in enumerate(spaces)
+            if judged[index] is level
+        )[1]
+        self._fullest = _in_words(level, paths[worst], spaces[worst], self._rules)
         self._metrics.bookie_read_only.set(self.read_only)
         if level is not before:
             tell = log.info if level is Level.WRITABLE else log.warning
-            tell("disk space", level=level.name, free_bytes=self._free_bytes, was=before.name)
+            tell(
+                "disk space",
+                level=level.name,
+                path=str(paths[worst]),
+                free_bytes=spaces[worst].free_bytes,
+                needed_bytes=needed_bytes(self._rules, spaces[worst].total_bytes),
+                was=before.name,
+            )
         for journal in self._journals:
             journal.try_space()
         self._changed()
@@ -258,3 +286,16 @@ class Upkeep:
     def _room_bytes(self, storage: LedgerStorage) -> int:
         """For a compacted log: not all that is free, flushes go on meanwhile."""
         return self._disk.space(storage.path).free_bytes * 3 // 4
+
+
+def _in_words(level: Level, path: Path, space: DiskSpace, rules: SpaceRules) -> str:
+    """Why entries are refused at that level, and what to do."""
+    needed = needed_bytes(rules, space.total_bytes)
+    left = "is full" if level is Level.EXHAUSTED else "is nearly full"
+    advice = "delete topics or ledgers, or add space"
+    if needed > space.total_bytes:
+        advice = "it is too small: use a larger one, or lower bookie.write_cache_bytes"
+    return (
+        f"the disk of {path} {left}: {space.free_bytes} of {space.total_bytes} bytes are free and "
+        f"{needed} are needed; {advice}; the bookie takes entries again by itself"
+    )

@@ -13,11 +13,17 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from magnetar.env.metadata import MetadataStore
+from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.model.errors import MetadataFormatError, NoNodeError
 from magnetar.model.ids import BookieId
-from magnetar.wire.bookie.metadata_service import decode_service_info
+from magnetar.wire.bookie.metadata_service import (
+    LACKS_SPACE_PROPERTY,
+    REFUSAL_PROPERTY,
+    decode_service_info,
+)
 
 log = structlog.get_logger(__name__)
+
 
 Addresses = dict[BookieId, tuple[str, int]]
 
@@ -51,6 +57,15 @@ class BookieRegistry:
         ``MetadataError``."""
         available = await self.available()
         return {bookie_id: self._properties.get(bookie_id, {}) for bookie_id in available}
+
+    async def refusals(self) -> dict[BookieId, ReadOnlyReason]:
+        """Why the bookies that only serve reads take no entries. Raises ``MetadataError``."""
+        found = {}
+        for bookie_id in await self.read_only():
+            told = self._properties.get(bookie_id, {})
+            reason = told.get(REFUSAL_PROPERTY, "it does not say why")
+            found[bookie_id] = ReadOnlyReason(reason, told.get(LACKS_SPACE_PROPERTY) == "true")
+        return found
 
     async def all(self) -> Addresses:
         """Every registered bookie; one that is changing sides is there once."""

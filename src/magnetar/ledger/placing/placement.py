@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from magnetar.ledger.placing.spread import arrange, spread_of
-from magnetar.model.errors import NotEnoughBookiesError
+from magnetar.model.errors import NoSpaceError, NotEnoughBookiesError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import Fragment
 
@@ -142,6 +142,17 @@ def choose_ensemble(
     if spread < placement.needed(write_quorum):
         raise _too_narrow(size, write_quorum, placement, candidates, passed_over)
     return ensemble
+
+
+def check_space(available: Sequence[BookieId], size: int, full: Mapping[BookieId, str]) -> None:
+    """Raises ``NoSpaceError`` if fewer than ``size`` bookies are ``available``, and there would be
+    enough without those in ``full`` (with the reason, in words) lacking space."""
+    if len(available) < size <= len(available) + len(full):
+        listed = "; ".join(f"{bookie}: {reason}" for bookie, reason in sorted(full.items()))
+        raise NoSpaceError(
+            f"a ledger needs {size} bookies and {len(available)} take entries, for want of space "
+            f"({listed})"
+        )
 
 
 def _too_narrow(

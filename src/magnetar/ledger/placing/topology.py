@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from magnetar.config import LedgerConfig
-from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.bookies import BookiePool, ReadOnlyReason
 from magnetar.ledger.placing.placement import ANYWHERE, BookieTraits, Placement
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import ConfigError
@@ -60,17 +60,20 @@ def _traits(path: Path, name: str, value: object) -> BookieTraits:
 
 class Topology:
     """Makes the ``Placement`` of each choice. ``properties`` gives what bookies registered with;
-    None if nobody knows. Raises ``ConfigError`` for a file that cannot be used."""
+    None if nobody knows; ``refusals`` why bookies that are registered take no entries.
+    Raises ``ConfigError`` for a file that cannot be used."""
 
     def __init__(
         self,
         config: LedgerConfig,
         pool: BookiePool,
         properties: Callable[[], Awaitable[Properties]] | None = None,
+        refusals: Callable[[], Awaitable[Mapping[BookieId, ReadOnlyReason]]] | None = None,
     ) -> None:
         self._config = config
         self._pool = pool
         self._properties = properties
+        self._refusals = refusals
         file = config.topology_file
         self._file = read_topology_file(Path(file)) if file else {}
         self._space: dict[BookieId, int | None] = {}
@@ -99,6 +102,10 @@ class Topology:
             config.placement_free_bytes_least,
             traits,
         )
+
+    async def refusals(self) -> Mapping[BookieId, ReadOnlyReason]:
+        """Why bookies that are registered take no entries. Raises ``MetadataError``."""
+        return {} if self._refusals is None else await self._refusals()
 
     async def _registered(self) -> Properties:
         return {} if self._properties is None else await self._properties()

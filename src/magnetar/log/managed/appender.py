@@ -49,6 +49,7 @@ from magnetar.model.errors import (
     LogClosedError,
     LogFencedError,
     MagnetarError,
+    NoSpaceError,
 )
 
 log = structlog.get_logger(__name__)
@@ -244,7 +245,7 @@ class Appender:
         for attempt in range(1, OPEN_ATTEMPTS + 1):
             try:
                 await self._change_ledger()
-            except LogFencedError:
+            except (LogFencedError, NoSpaceError):  # space does not come within moments
                 raise
             except MagnetarError as error:
                 if attempt == OPEN_ATTEMPTS or self.state is AppenderState.LOST:

@@ -17,6 +17,10 @@ from magnetar.model.errors import MetadataFormatError
 from magnetar.wire.bookie.metadata_pb2 import BookieServiceInfoFormat
 
 RPC_PROTOCOL = "bookie-rpc"
+REFUSAL_PROPERTY = "magnetar.read_only.reason"
+"""Why a bookie that is registered as read-only takes no entries, for people."""
+LACKS_SPACE_PROPERTY = "magnetar.read_only.lacks_space"
+"""Beside it, ``true``: for want of space on its disks."""
 _RPC_ENDPOINT_ID = "bookie"
 _PORT_MAX = 65535
 

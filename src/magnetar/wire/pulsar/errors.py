@@ -38,6 +38,8 @@ CODES: Final[Mapping[type[errors.MagnetarError], ServerError]] = MappingProxyTyp
         errors.TopicNotFoundError: ServerError.TOPIC_NOT_FOUND,
         errors.SubscriptionNotFoundError: ServerError.SUBSCRIPTION_NOT_FOUND,
         errors.ConsumerNotFoundError: ServerError.CONSUMER_NOT_FOUND,
+        # Clients fail what they have pending with it, and come back by themselves.
+        errors.StorageFullError: ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION,
         errors.ProducerFencedError: ServerError.PRODUCER_FENCED,
         errors.NotAllowedError: ServerError.NOT_ALLOWED,
         errors.MessageTooLargeError: ServerError.NOT_ALLOWED,

@@ -10,6 +10,7 @@ from magnetar.model.errors import (
     LedgerError,
     LogFencedError,
     MetadataUnavailableError,
+    NoSpaceError,
     NotEnoughBookiesError,
 )
 from magnetar.topics.topic import COOL_DOWN_S
@@ -145,6 +146,28 @@ def test_a_failed_append_sends_producers_away_for_a_while() -> None:
         assert await peer.heard() == []
         refused = await peer.produce(name="a", epoch=1)
         assert refused.error.error == ServerError.SERVICE_NOT_READY
+        await asyncio.sleep(COOL_DOWN_S)
+        assert (await peer.produce(name="a", epoch=1)).type == BaseCommand.PRODUCER_SUCCESS
+        peer.publish(1)
+        assert receipts(await peer.heard()) == [(0, 1, 0)]
+
+    run(scenario)
+
+
+def test_producers_are_told_of_a_full_disk_and_let_in_again_by_themselves() -> None:
+    """A code with which clients fail what they have pending, instead of waiting for time-outs."""
+
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce(name="a")
+        log = world.log()
+        log.failing = NoSpaceError("the disk of /d is nearly full")
+        peer.publish(1)
+        assert await peer.kinds() == ["CLOSE_PRODUCER"]
+        refused = (await peer.produce(name="a", epoch=1)).error
+        assert refused.error == ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION
+        assert "the disk of /d is nearly full" in refused.message
+        log.failing = None
         await asyncio.sleep(COOL_DOWN_S)
         assert (await peer.produce(name="a", epoch=1)).type == BaseCommand.PRODUCER_SUCCESS
         peer.publish(1)
