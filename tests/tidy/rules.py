@@ -86,7 +86,7 @@ DECIDING: tuple[str, ...] = (
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "magnetar.topics": (
         ("access", "entry_format", "positions", "redelivery"),
-        ("dispatch", "feed", "resend", "traffic"),
+        ("dispatch", "feed", "load_queue", "resend", "traffic"),
         ("consumer", "producer"),
         ("acknowledging", "dispatcher"),
         ("subscription",),

@@ -1,4 +1,5 @@
-"""The registry of open topics. A topic is loaded once, however many ask for it at a time.
+"""The registry of open topics. A topic is loaded once, however many ask for it at a time, and
+however many topics are asked for at a time, all are loaded in their turn (``load_queue``).
 
 Loading opens the log (which fences any other writer), so it is the one place where a topic comes
 to exist: on first use when the broker creates topics by itself, or because it is a partition of a
@@ -28,6 +29,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.load_queue import LoadQueue
 from magnetar.topics.opening import open_durable
 from magnetar.topics.resend import KeptFrames
 from magnetar.topics.subscription import Limits
@@ -40,8 +42,8 @@ TOPICS_MAX: Final = 100_000
 DRAIN_S: Final = 5.0
 """How long closing waits for sends under way; a log that stands still gets no more."""
 
-LOADS_MAX: Final = 1000
-"""Topics that may be loading at a time."""
+LOADS_AT_ONCE: Final = 100
+"""Topics that are loaded at a time; others wait for their turn (``load_queue``)."""
 
 
 class Topics:
@@ -65,6 +67,7 @@ class Topics:
         self._format = entry_format
         self._now_ms = now_ms
         self._frames = KeptFrames()
+        self._turns = LoadQueue(LOADS_AT_ONCE)
         self._open: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
@@ -127,10 +130,10 @@ class Topics:
     def _check_load(self, name: TopicName) -> None:
         if self._closed or name in self._deleting:
             raise ServiceNotReadyError(f"topic {name} cannot be opened now; look it up again")
-        if len(self._open) >= TOPICS_MAX or len(self._loading) >= LOADS_MAX:
+        if len(self._open) + len(self._loading) >= TOPICS_MAX:
             raise TooManyConnectionsError(
                 f"{len(self._open)} topics are open and {len(self._loading)} opening; "
-                f"the most allowed are {TOPICS_MAX} and {LOADS_MAX}"
+                f"the most allowed are {TOPICS_MAX}"
             )
 
     async def _check_exists(self, name: TopicName, create: bool) -> None:
@@ -163,6 +166,12 @@ class Topics:
         return await asyncio.shield(loading)
 
     async def _open_log(self, name: TopicName) -> Topic:
+        async with self._turns.turn(name):
+            if self._closed:
+                raise ServiceNotReadyError(f"topic {name} cannot be opened now; look it up again")
+            return await self._open_log_now(name)
+
+    async def _open_log_now(self, name: TopicName) -> Topic:
         closing = self._closing.get(name)
         if closing is not None:
             await asyncio.shield(closing)

@@ -285,3 +285,16 @@ def test_delayed_messages_are_refused_at_once(
     assert_quiet(consumer)
     client.create_producer(topic).send(b"now")
     assert consumer.receive(WAIT_MS).data() == b"now"
+
+
+def test_a_topic_of_two_thousand_partitions(
+    service: Service, client: pulsar.Client, topic: str
+) -> None:
+    """All partitions are opened at a time; none is refused."""
+    service.create_partitioned(topic, 2000)
+    producer = client.create_producer(
+        topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution
+    )
+    ids = publish(producer, 20)
+    assert len({message_id.partition() for message_id in ids}) > 1
+    producer.close()
