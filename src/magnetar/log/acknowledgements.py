@@ -377,11 +377,16 @@ class AckState:
         return AckImage(self.mark_delete, self._changed, changed)
 
     def merge(self, image: AckImage) -> None:
-        """Add what ``image`` says is acknowledged: a snapshot or changes, when recovering."""
+        """Add what ``image`` says is acknowledged: a snapshot or changes, when recovering.
+
+        The log may have trimmed what the image speaks of: a ledger goes once everybody has
+        acknowledged all of it, and a crash may come before the last of that is stored."""
         for ledger_id, bitmap in image.holes.items():
-            self._union(self._holes, ledger_id, bitmap)
+            if self._chain.last_entry(ledger_id) >= 0:
+                self._union(self._holes, ledger_id, bitmap)
         for position, bits in image.ack_sets.items():
-            self._ack_sets[position] = self._ack_sets.get(position, bits) & bits
+            if self._chain.last_entry(position.ledger_id) >= 0:
+                self._ack_sets[position] = self._ack_sets.get(position, bits) & bits
         self._mark(max(self.mark_delete, image.mark_delete))
         self._ack_sets = {
             p: bits for p, bits in self._ack_sets.items() if not self.is_acknowledged(*p)

@@ -268,3 +268,21 @@ def test_broken_images_are_refused(cut: int) -> None:
         decode_image(data[:cut])
     with pytest.raises(ProtocolError):
         decode_image(data + b"\0")
+
+
+def test_what_was_stored_of_a_ledger_that_is_gone_is_left_out() -> None:
+    """A crash may come between the trimming of a ledger and the storing of its last
+    acknowledgements: what is read back says less than the log knows, and the topic opens."""
+    stored = AckState(make_chain(), EARLIEST)
+    stored.acknowledge([Position(3, 0), Position(3, 2), Position(9, 4)])
+    stored.acknowledge_batch(Position(3, 3), 4, [0b0110])
+    image = stored.snapshot()
+    chain = make_chain()
+    chain.trim(1)
+    recovered = AckState(chain, EARLIEST)
+    recovered.merge(image)
+    left = recovered.snapshot()
+    assert list(left.holes) == [9]
+    assert not left.ack_sets
+    recovered.acknowledge([Position(5, 0)])
+    assert recovered.mark_delete == Position(5, 0)
