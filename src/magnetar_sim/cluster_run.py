@@ -1,4 +1,5 @@
 """One run of ring 2: a cluster, its workload, faults; then healing, progress and the last look.
+Some seeds have brokers on their cluster instead of clients of ledgers (``broker_run``).
 
 The seed decides everything. Phases, in seconds of virtual time: faults and work until
 ``HEAL_S``; then every fault ends, and within ``PROGRESS_S`` all that must hold is there.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 
 from magnetar.config import LedgerConfig
 from magnetar.metrics import Metrics
+from magnetar_sim.broker_run import BrokerRun, has_brokers
 from magnetar_sim.cluster import Client, Cluster, plan_cluster, plan_shape
 from magnetar_sim.cluster_checkers import MetadataChecker, check_copies, check_end
 from magnetar_sim.directory_faults import DirectoryFaults
@@ -70,7 +72,8 @@ def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False
     """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
-    run = _Run(seed, loop, trace, metrics or Metrics())
+    kind = BrokerRun if has_brokers(seed) else _Run
+    run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()
     gc.disable()  # what a dead process left behind must not run its finally clauses by chance
@@ -85,13 +88,12 @@ def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False
             loop.finish()
     if collecting:
         gc.enable()
-    histories = [job.history for job in run.jobs if job.history is not None]
     return ClusterOutcome(
         seed,
         failure,
         loop.steps,
-        sum(history.confirmed for history in histories),
-        len(histories),
+        run.confirmed,
+        run.ledgers,
         loop.time(),
         trace.digest(),
         tuple(trace.lines),
@@ -144,6 +146,15 @@ class _Run:
         self._seed = seed
         self._metrics = metrics
         self._bug: str | None = None
+
+    @property
+    def confirmed(self) -> int:
+        """Entries that writers were told are stored."""
+        return sum(job.history.confirmed for job in self.jobs if job.history is not None)
+
+    @property
+    def ledgers(self) -> int:
+        return sum(job.history is not None for job in self.jobs)
 
     def note_bug(self, what: str) -> None:
         self._bug = self._bug or what

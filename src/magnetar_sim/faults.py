@@ -10,12 +10,23 @@ import random
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
+from typing import Protocol
 
 from magnetar_sim.cluster import DATA, JOURNALS, LEDGERS, BookieMachine, Client, Cluster
 from magnetar_sim.disk import SimDisk
 from magnetar_sim.loop import SimProcess
 
 SHORT_S, LONG_S = 0.3, 8.0
+
+
+class Host(Protocol):
+    """A machine that is no bookie's: a client's or a broker's."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def process(self) -> SimProcess | None: ...
 
 
 class Faults:
@@ -25,7 +36,7 @@ class Faults:
         self,
         cluster: Cluster,
         rng: random.Random,
-        clients: Sequence[Client],
+        clients: Sequence[Host],
         lose_disks: int,
     ) -> None:
         self._cluster = cluster
@@ -247,7 +258,7 @@ class Faults:
     def _bookie(self) -> BookieMachine:
         return self._random.choice(self._cluster.bookies)
 
-    def _client(self) -> Client:
+    def _client(self) -> Host:
         return self._random.choice(self._clients)
 
     def _host(self) -> str:
@@ -276,7 +287,9 @@ class Faults:
             self._pause(process, self._lasts_s())
 
     def _pause_client(self) -> None:
-        self._pause(self._client().process, self._lasts_s())
+        process = self._client().process
+        if process is not None:
+            self._pause(process, self._lasts_s())
 
     def _pause(self, process: SimProcess, lasts_s: float) -> None:
         if process.alive:

@@ -234,7 +234,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return await self.network.connect(protocol_factory, host, port)
 
     async def create_server(  # type: ignore[override]
-        self, protocol_factory: Callable[[], Any], host: str, port: int
+        self, protocol_factory: Callable[[], Any], host: str, port: int, **_options: Any
     ) -> Any:
         assert self.network is not None
         return self.network.listen(protocol_factory, host, port)

@@ -17,7 +17,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from magnetar_sim.loop import SimLoop, SimProcess, current_process, until
 
@@ -27,6 +27,16 @@ SPLIT_CHANCE = 0.05
 DELAY_S = (0.000_1, 0.002)
 
 Host = str
+
+
+class Tap(Protocol):
+    """Who watches one end of a connection: bytes as its protocol gets and writes them."""
+
+    def received(self, data: bytes) -> None: ...
+
+    def sent(self, data: bytes) -> None: ...
+
+    def ended(self) -> None: ...
 
 
 class Weather:
@@ -50,6 +60,8 @@ class SimNetwork:
         self.random = rng
         self.weather = Weather()
         self.bytes_delivered = 0
+        self.tap: Callable[[SimServer], Tap | None] = lambda server: None
+        """Who watches a connection that a listener accepts."""
         self._listeners: dict[tuple[Host, int], SimServer] = {}
         self._transports: dict[int, SimTransport] = {}
         self._serial = 0
@@ -128,6 +140,7 @@ class SimNetwork:
         for transport in [t for t in self._transports.values() if t.process is process]:
             self.forget(transport)
             transport.lost = True
+            transport.end_tap()
             if not silently:
                 transport.reset_peer()
 
@@ -189,6 +202,7 @@ class SimServer:
     def accept(self, transport: SimTransport) -> None:
         """In the listening process."""
         if self.process.alive and not transport.lost:
+            transport.tap = self._network.tap(self)
             transport.begin(self._factory())
 
     def close(self) -> None:
@@ -209,6 +223,7 @@ class SimTransport(asyncio.Transport):
         self.protocol: Any = None
         self.lost = False
         """This end is over; its protocol has been told, or will not be."""
+        self.tap: Tap | None = None
         self._network = network
         self._loop = network.loop
         self._closing = False
@@ -233,6 +248,8 @@ class SimTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing or self.lost or not data:
             return
+        if self.tap is not None:
+            self.tap.sent(bytes(data))
         self._pending_bytes += len(data)
         self._unsent.append(bytes(data))
         self.flow()
@@ -310,6 +327,8 @@ class SimTransport(asyncio.Transport):
                 buffer = self.protocol.get_buffer(-1)
                 count = min(len(buffer), len(data))
                 buffer[:count] = data[:count]
+                if self.tap is not None:
+                    self.tap.received(data[:count])
                 data = data[count:]
                 self.protocol.buffer_updated(count)
         if self._fin_unread and not self._unread and self._reading and self.protocol is not None:
@@ -352,8 +371,14 @@ class SimTransport(asyncio.Transport):
         if self.lost:
             return
         self.lost = True
+        self.end_tap()
         if self.process.alive and self.protocol is not None:
             self.process.call(self.protocol.connection_lost, error)
+
+    def end_tap(self) -> None:
+        if self.tap is not None:
+            self.tap.ended()
+            self.tap = None
 
     def reset_peer(self) -> None:
         """The other end learns that the connection is gone, a little later; if the link is

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from magnetar.metrics import Metrics
+from magnetar_sim.broker_run import has_brokers
 from magnetar_sim.cluster_run import run_cluster
 from magnetar_sim.upkeep_workload import SHARE
 from tests.sim.mutants.mutant import Mutant, search
@@ -27,7 +28,7 @@ def seeds_with_upkeep(count: int) -> list[int]:
     found: list[int] = []
     seed = 0
     while len(found) < count:
-        if random.Random(f"{seed}/upkeep").random() < SHARE:
+        if random.Random(f"{seed}/upkeep").random() < SHARE and not has_brokers(seed):
             found.append(seed)
         seed += 1
     return found

@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import socket
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
@@ -26,6 +26,9 @@ from magnetar.ledger.connecting import LedgerAccess
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import SessionExpiredError
 from magnetar.model.ids import BookieId
+
+if TYPE_CHECKING:
+    from magnetar.admin.topics import TopicService
 
 LOGS_END_S = 10.0
 ADMIN_MODULES = ("magnetar.admin.api", "magnetar.admin.server")
@@ -110,27 +113,17 @@ class Rest:
         from magnetar.admin import api
         from magnetar.admin.ledgers import LedgerService
         from magnetar.admin.namespaces import NamespaceService
-        from magnetar.admin.retention import retention_view
         from magnetar.admin.server import HttpServer
-        from magnetar.admin.topics import TopicService
 
         config, metrics = process.config, process.metrics
         cluster, ledgers, broker = parts
         http_url = f"http://{advertised_host(config.http.host, '')}:{port_of(self._bound)}"
-        service_url, control = broker.service_url, broker.control
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
         app = api.create(
             metrics.registry,
-            NamespaceService(control, service_url, http_url),
-            TopicService(
-                control,
-                broker.topics,
-                broker.rates,
-                service_url,
-                http_url,
-                retention_view(config.ledger),
-            ),
+            NamespaceService(broker.control, broker.service_url, http_url),
+            topic_service(process, broker, http_url),
             LedgerService(cluster.manager, ledgers.pool, config.ledger, local),
             [broker.fold_metrics],
             process.health,
@@ -139,6 +132,16 @@ class Rest:
         process.stack.push_async_callback(server.stop)
         await server.start()
         return http_url
+
+
+def topic_service(process: Process, broker: Broker, http_url: str) -> TopicService:
+    """What REST does with topics."""
+    from magnetar.admin.retention import retention_view
+    from magnetar.admin.topics import TopicService
+
+    retention = retention_view(process.config.ledger)
+    url = broker.service_url
+    return TopicService(broker.control, broker.topics, broker.rates, url, http_url, retention)
 
 
 def _import_admin() -> None:

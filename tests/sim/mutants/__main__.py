@@ -38,10 +38,10 @@ MUTANTS: Sequence[Mutant] = (
 )  # fmt: skip
 
 
-def find(index: int) -> tuple[int, int | None, str]:
+def find(index: int) -> tuple[int, int | None, int, str]:
     """In a process of its own; mutants are named by their place, since closures do not travel."""
     found = search(MUTANTS[index])
-    return index, found.seeds, found.failure
+    return index, found.seeds, found.seed, found.failure
 
 
 def find_all(indices: Iterable[int], processes: int) -> Iterator[Found]:
@@ -49,8 +49,8 @@ def find_all(indices: Iterable[int], processes: int) -> Iterator[Found]:
     first = sorted(indices, key=lambda index: -MUTANTS[index].ring)
     with ProcessPoolExecutor(processes) as pool:
         for done in as_completed([pool.submit(find, index) for index in first]):
-            index, seeds, failure = done.result()
-            yield Found(MUTANTS[index], seeds, failure)
+            index, seeds, seed, failure = done.result()
+            yield Found(MUTANTS[index], seeds, seed, failure)
 
 
 def told(found: Found) -> str:
@@ -61,7 +61,7 @@ def told(found: Found) -> str:
     return (
         f"{head}: found after {found.seeds} seeds: {found.failure[:FAILURE_WIDTH]}\n"
         f'        make sim-mutants MUTANT="{mutant.name}" RING={mutant.ring} '
-        f"SEED={found.seeds - 1}"
+        f"SEED={found.seed}"
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.log.managed import cursor, cursor_store, managed_log
+from magnetar.log.managed import cursor, cursor_store, cursors
 from magnetar.log.managed.cursor_store import CursorStore
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.store import ManagedLogStore
@@ -86,7 +86,7 @@ def _cursor_rolled_back() -> AbstractContextManager[None]:
         finally:
             node.record = record
 
-    return replaced((managed_log, "recover_state", recover_state))
+    return replaced((cursors, "recover_state", recover_state))
 
 
 LOGS = (

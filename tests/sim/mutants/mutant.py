@@ -6,10 +6,12 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any
 from unittest.mock import patch
 
 from magnetar.metrics import Metrics
+from magnetar_sim.broker_run import has_brokers
 from magnetar_sim.cluster_run import run_cluster
 from magnetar_sim.ledger_run import run
 
@@ -17,34 +19,42 @@ from magnetar_sim.ledger_run import run
 @dataclass(frozen=True)
 class Mutant:
     """``known``: where the field met the bug, empty for an obvious way to get a rule wrong.
-    ``seeds_max``: how many seeds may be needed."""
+    ``seeds_max``: how many runs may be needed. ``brokers``: it is a bug of topics, so that runs of
+    ring 2 without brokers are passed over, and else those with."""
 
     name: str
     ring: int
     known: str
     plant: Callable[[], AbstractContextManager[object]]
     seeds_max: int
+    brokers: bool = False
+
+    def seeds(self, first: int) -> Iterator[int]:
+        """The seeds to try, from ``first`` on."""
+        wanted = (n for n in count(first) if self.ring == 1 or has_brokers(n) == self.brokers)
+        return islice(wanted, self.seeds_max)
 
 
 @dataclass(frozen=True)
 class Found:
-    """After how many seeds the mutant was found (None: not), and what broke."""
+    """After how many seeds the mutant was found (None: not), the last of them, and what broke."""
 
     mutant: Mutant
     seeds: int | None
+    seed: int
     failure: str
 
 
 def search(mutant: Mutant, first: int = 0) -> Found:
     """Run seeds from ``first`` on until one breaks an invariant that holds without the bug."""
     metrics = Metrics()
-    for count in range(1, mutant.seeds_max + 1):
-        seed = first + count - 1
+    seed = first
+    for tried, seed in enumerate(mutant.seeds(first), 1):
         with mutant.plant():
             failure = _failure(mutant.ring, seed, metrics)
         if failure is not None and _failure(mutant.ring, seed, metrics) is None:
-            return Found(mutant, count, failure)
-    return Found(mutant, None, "")
+            return Found(mutant, tried, seed, failure)
+    return Found(mutant, None, seed, "")
 
 
 def transcript(mutant: Mutant, seed: int) -> tuple[Sequence[str], str | None]:

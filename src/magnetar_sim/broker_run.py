@@ -1,0 +1,346 @@
+"""One run of ring 2 with brokers: the product's bookies and brokers, clients that speak Pulsar's
+protocol to them, faults; then healing, progress and the last look.
+
+A share of the seeds (``SHARE``) is of this kind. What must hold: ``topic_history``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from magnetar.config import LedgerConfig
+from magnetar.metrics import Metrics
+from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
+from magnetar_sim.broker_faults import BrokerFaults
+from magnetar_sim.broker_watch import BrokerWatch, WatchedConnection
+from magnetar_sim.brokers import BROKER_PORT, BrokerMachine, plan_brokers
+from magnetar_sim.cluster import Cluster, plan_cluster
+from magnetar_sim.cluster_checkers import MetadataChecker
+from magnetar_sim.faults import Faults
+from magnetar_sim.loop import SimLoop, until
+from magnetar_sim.network import SimServer
+from magnetar_sim.outside import SINCE_1970_S
+from magnetar_sim.pulsar_client import PulsarClient
+from magnetar_sim.scheduler import SimulationError
+from magnetar_sim.topic_consumers import ConsumerPlan, TopicConsumer
+from magnetar_sim.topic_history import AUDIT, Subscription, Topic
+from magnetar_sim.topic_producers import ProducerPlan, TopicProducer
+from magnetar_sim.trace import Trace
+
+SHARE = 0.3
+FAULTS_FROM_S = 0.8
+HEAL_S = 9.0
+PROGRESS_S = 90.0
+QUORUMS = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 2, 2))
+TOPIC = "persistent://public/default/{}"
+EXCLUSIVE, FAILOVER = CommandSubscribe.Exclusive, CommandSubscribe.Failover
+SHARED = CommandSubscribe.Shared
+
+
+def has_brokers(seed: int) -> bool:
+    """Whether the run of ``seed`` is of this kind. (The number leaves those seeds as they were that
+    tests hold on to, for what they once found.)"""
+    return random.Random(f"{seed}/brokers 485").random() < SHARE
+
+
+def plan_ledgers(rng: random.Random) -> LedgerConfig:
+    """Small caches, so that consumers that lag read from bookies; short ledgers, so that logs roll,
+    and are trimmed if nothing is retained."""
+    size, write_quorum, ack_quorum = rng.choice(QUORUMS)
+    return LedgerConfig(
+        ensemble_size=size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        add_timeout_ms=rng.choice((800, 3000)),
+        read_timeout_ms=rng.choice((500, 2000)),
+        ledger_entries_max=rng.choice((8, 30, 1000)),
+        cursor_flush_interval_ms=rng.choice((20, 100, 500)),
+        tail_cache_bytes=rng.choice((1024, 8 << 10, 1 << 20)),
+        read_ahead_bytes_max=rng.choice((1024, 1 << 20)),
+        retention_ms=rng.choice((-1, 0)),
+        retention_bytes=rng.choice((-1, 0)),
+    )
+
+
+class BrokerRun:
+    """The run of ``seed``."""
+
+    def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.random = rng = random.Random(f"{seed}/broker run")
+        ledger = plan_ledgers(rng)
+        bookies = ledger.ensemble_size + rng.choice((0, 1))
+        plan = replace(plan_cluster(rng, bookies, ledger), v3_only=False)
+        self.cluster = Cluster(loop, seed, plan, trace, metrics)
+        self.watch = BrokerWatch(loop.time, self.cluster.broken, self.cluster.count)
+        self.watch.trims = ledger.retention_ms == 0 or ledger.retention_bytes == 0
+        self.cluster.network.tap = self._tap
+        brokers = plan_brokers(rng)
+        self.brokers = [
+            BrokerMachine(self.cluster, f"k{i + 1}", brokers.config, random.Random(f"{seed}/k{i}"))
+            for i in range(brokers.brokers)
+        ]
+        self.clients: list[PulsarClient] = []
+        self.producers: list[TopicProducer] = []
+        self.consumers: list[TopicConsumer] = []
+        self.topics = [TOPIC.format(f"t{i + 1}") for i in range(rng.choice((1, 1, 2)))]
+        if rng.random() < 0.2:
+            self.topics[0] = TOPIC.format("parts-partition-1")
+        self._skewed = rng.random() < 0.3
+        self._bug: str | None = None
+
+    @property
+    def confirmed(self) -> int:
+        """Entries that producers were told are stored."""
+        return sum(len(topic.receipted) for topic in self.watch.topics.values())
+
+    def _tap(self, server: SimServer) -> WatchedConnection | None:
+        if server.port != BROKER_PORT:
+            return None
+        return self.watch.connection(server.process)
+
+    @property
+    def ledgers(self) -> int:
+        """That hold what is in topics, as far as is known."""
+        topics = self.watch.topics.values()
+        return len({position.ledger_id for topic in topics for position in topic.positions})
+
+    def note_bug(self, what: str) -> None:
+        self._bug = self._bug or what
+
+    def note_error(self, who: str, what: str) -> None:
+        for machine in self.cluster.bookies:
+            if machine.name == who:
+                machine.told_error(what)
+
+    def check(self) -> None:
+        if self._bug is not None:
+            raise SimulationError(self._bug)
+        self.loop.check_spawned()
+        if self.cluster.problem is not None:
+            raise SimulationError(self.cluster.problem)
+
+    async def main(self) -> None:
+        cluster, rng = self.cluster, self.random
+        await cluster.start()
+        checker = MetadataChecker(cluster)
+        for broker in self.brokers:
+            broker.start()
+        await until(self._served, 0.1)
+        await self._make_partitions()
+        begin_s = self.loop.time()
+        self._populate()
+        faults = self._plan_faults(begin_s)
+        while self.loop.time() < begin_s + HEAL_S:
+            await asyncio.sleep(0.5)
+            self.check()
+            checker.check()
+        for each in faults:
+            each.over = True
+        self.trace.note("run", "all faults heal")
+        cluster.heal()
+        for broker in self.brokers:
+            broker.heal()
+        for client in self.clients:
+            client.process.resume()
+            link = client.current
+            if link is not None and link.transport is not None:
+                link.transport.resume_reading()
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                await self._last_look(rng)
+        except TimeoutError:
+            raise SimulationError(
+                f"no progress within {PROGRESS_S:.0f} s of healing: {self._unfinished()}"
+            ) from None
+        self.check()
+        checker.check()
+
+    def _served(self) -> bool:
+        self.check()
+        return any(broker.topics is not None for broker in self.brokers)
+
+    async def _make_partitions(self) -> None:
+        if "partition" not in self.topics[0]:
+            return
+        for broker in self.brokers:
+            await broker.ask(lambda it: it.create_partitioned(TOPIC.format("parts"), 2))
+
+    def _plan_faults(self, begin_s: float) -> list[Faults | BrokerFaults]:
+        rng, end_s = self.random, begin_s + HEAL_S - 1
+        ours = BrokerFaults(self.cluster, rng, self.brokers, self.clients)
+        ours.plan(rng.choice((1, 3, 8)), begin_s + FAULTS_FROM_S, end_s)
+        theirs = Faults(self.cluster, rng, self.brokers, lose_disks=0)
+        theirs.plan(rng.choice((0, 2, 5)), begin_s + FAULTS_FROM_S, end_s)
+        return [ours, theirs]
+
+    # -- who is there -------------------------------------------------------------------------
+
+    def _client(self, name: str) -> PulsarClient:
+        hosts = [broker.name for broker in self.brokers]
+        self.random.shuffle(hosts)
+        client = PulsarClient(self.cluster, name, hosts)
+        self.clients.append(client)
+        return client
+
+    def _populate(self) -> None:
+        rng = self.random
+        clients = [self._client(f"c{i + 1}") for i in range(rng.choice((2, 3)))]
+        exclusive = rng.random() < 0.15
+        for topic in self.topics:
+            for _ in range(rng.choice((1, 2, 3))):
+                self._produce(rng.choice(clients), topic, exclusive)
+            for number in range(rng.choice((1, 2, 3))):
+                self._subscribe(clients, topic, f"s{number + 1}")
+            if rng.random() < 0.4:
+                self._read(rng.choice(clients), topic)
+        if rng.random() < 0.4:
+            victim = rng.choice(clients)
+            at_s = self.loop.time() + rng.uniform(1.0, HEAL_S)
+            silently = rng.random() < 0.5
+            self.loop.call_at(at_s, victim.kill, silently)
+
+    def _produce(self, client: PulsarClient, topic: str, exclusive: bool) -> None:
+        rng = self.random
+        skew_ms = rng.choice((-1500, 0, 900)) if self._skewed else 0
+        plan = ProducerPlan(
+            topic=topic,
+            texts=rng.choice((20, 60, 120)),
+            spread_s=rng.choice((1.0, 4.0, 7.0)),
+            batch_max=rng.choice((1, 1, 5, 12)),
+            padding=rng.choice((20, 200, 1500)),
+            named=rng.random() < 0.5,
+            mode=rng.choice((
+                ProducerAccessMode.Exclusive,
+                ProducerAccessMode.WaitForExclusive,
+                ProducerAccessMode.ExclusiveWithFencing,
+            )) if exclusive else ProducerAccessMode.Shared,
+        )  # fmt: skip
+        name = f"p{len(self.producers) + 1}"
+
+        def now_ms() -> int:
+            return int((SINCE_1970_S + self.loop.time()) * 1000) + skew_ms
+
+        self.producers.append(TopicProducer(client, name, plan, rng, now_ms))
+
+    def _subscribe(self, clients: Sequence[PulsarClient], topic: str, name: str) -> None:
+        rng = self.random
+        kind = rng.choice((EXCLUSIVE, FAILOVER, SHARED, SHARED))
+        consumers = 1 if kind == EXCLUSIVE and rng.random() < 0.8 else rng.choice((1, 2, 3))
+        plan = ConsumerPlan(
+            topic=topic,
+            subscription=name,
+            kind=kind,
+            earliest=rng.random() < 0.7,
+            queue=rng.choice((1, 4, 20, 200)),
+            think_s=rng.choice((0.0, 0.01, 0.1)),
+            acknowledges=rng.choice((0.5, 0.9, 1.0, 1.0)),
+            cumulative=rng.choice((0.0, 0.3, 1.0)),
+            partly=rng.choice((0.0, 0.3, 0.8)),
+            refuses=rng.choice((0.0, 0.0, 0.1, 0.3)),
+            receipts=rng.choice((0.2, 1.0)),
+            seeks=rng.choice((0.0, 0.0, 0.0, 0.3)),
+            seeks_by_time=not self._skewed,
+            leaves=rng.choice((0.0, 0.0, 0.3)),
+        )
+        for index in range(consumers):
+            mine = replace(plan, priority=rng.choice((0, 0, 1)))
+            who = f"{topic.rsplit('/', 1)[1]}.{name}.{index}"
+            consumer = TopicConsumer(rng.choice(clients), who, mine, rng)
+            self.consumers.append(consumer)
+            if rng.random() < 0.1:
+                at_s = self.loop.time() + rng.uniform(2.0, HEAL_S)
+                self.loop.call_at(at_s, setattr, consumer, "ended", True)
+
+    def _read(self, client: PulsarClient, topic: str) -> None:
+        rng = self.random
+        plan = ConsumerPlan(
+            topic=topic,
+            subscription=f"reader-{len(self.consumers)}",
+            kind=EXCLUSIVE,
+            earliest=rng.random() < 0.7,
+            queue=rng.choice((1, 20)),
+            think_s=rng.choice((0.0, 0.05)),
+            durable=False,
+            seeks=rng.choice((0.0, 0.3)),
+            seeks_by_time=not self._skewed,
+            leaves=rng.choice((0.0, 0.5)),
+        )
+        name = f"{topic.rsplit('/', 1)[1]}.{plan.subscription}"
+        self.consumers.append(TopicConsumer(client, name, plan, rng))
+
+    # -- the last look ------------------------------------------------------------------------
+
+    async def _last_look(self, rng: random.Random) -> None:
+        """Every message has its receipt; then new consumers get what was not acknowledged."""
+        for producer in self.producers:
+            producer.over = True
+        await until(lambda: all(each.settled for each in self.producers), 0.2)
+        for consumer in self.consumers:
+            await until(lambda c=consumer: not c.seeking or _dead(c) or c.ended, 0.2)  # type: ignore[misc]
+            consumer.over = True
+        for consumer in self.consumers:
+            await until(lambda c=consumer: c.closed or _dead(c), 0.1)  # type: ignore[misc]
+        if rng.random() < 0.5:
+            for broker in self.brokers:
+                broker.kill(0.1)
+        topics = list(self.watch.topics.values())
+        last = self._client("last")
+        for topic in topics:
+            topic.begin_audit()
+            for subscription in topic.subscriptions.values():
+                self._audit(last, topic, subscription)
+            plan = _audit_plan(topic.name, AUDIT, durable=False)
+            TopicConsumer(last, f"audit of {topic.name}", plan, rng)
+        await until(lambda: self._unfinished() is None, 0.2)
+        for topic in topics:
+            topic.check_order()
+
+    def _audit(self, last: PulsarClient, topic: Topic, subscription: Subscription) -> None:
+        kind = self._kind_of(topic, subscription)
+        plan = replace(_audit_plan(topic.name, subscription.name), kind=kind)
+        TopicConsumer(last, f"audit of {topic.name} {subscription.name}", plan, self.random)
+
+    def _kind_of(
+        self, topic: Topic, subscription: Subscription
+    ) -> CommandSubscribe.SubType.ValueType:
+        for consumer in self.consumers:
+            plan = consumer.plan
+            if (plan.topic, plan.subscription) == (topic.name, subscription.name):
+                return plan.kind
+        return SHARED
+
+    def _unfinished(self) -> str | None:
+        """Invariant 11."""
+        for producer in self.producers:
+            if not producer.settled:
+                return f"{producer.name} waits for receipts"
+        for topic in self.watch.topics.values():
+            for subscription in topic.subscriptions.values():
+                missing = topic.missing(subscription)
+                if missing is not None:
+                    return f"{topic.name}: {subscription.name} is not sent {missing}"
+            unread = topic.unread()
+            if unread is not None:
+                return f"{topic.name}: a reader is not sent {unread}"
+        return None
+
+
+def _audit_plan(topic: str, subscription: str, durable: bool = True) -> ConsumerPlan:
+    return ConsumerPlan(
+        topic=topic,
+        subscription=subscription,
+        kind=EXCLUSIVE,
+        earliest=True,
+        queue=100,
+        think_s=0.0,
+        durable=durable,
+    )
+
+
+def _dead(consumer: TopicConsumer) -> bool:
+    return not consumer.client.process.alive
