@@ -62,7 +62,7 @@ def partition_count(body: object) -> int:
 
 def check_topic(body: object) -> None:
     """Of a topic that is created: properties, which are not served."""
-    refuse_what_is_not_served("topic", _object("topic", body))
+    refuse_what_is_not_served("properties of topics", _object("topic", body))
 
 
 def check_tenant(body: object, cluster: str) -> None:
@@ -85,6 +85,11 @@ def check_namespace(body: object, cluster: str) -> None:
     _check_clusters(
         "namespace: replication_clusters", about.pop("replication_clusters", None) or [], cluster
     )
+    for field in ("clusterThatCanDeleteNamespace", "allowed_clusters"):
+        named = about.pop(field, None) or []
+        _check_clusters(
+            f"namespace: {field}", named if isinstance(named, list) else [named], cluster
+        )
     about.pop("bundles", None)
     refuse_what_is_not_served("namespace", about)
 

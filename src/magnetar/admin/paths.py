@@ -3,12 +3,15 @@
 A topic or subscription may be named anything, a slash included, which then stands encoded in one
 segment of the path (``%2F``). So requests are routed by their encoded path, segment by segment, and
 a segment is decoded where it is used. Decoded before, ``a%2Fstats`` would be another request.
+
+Segments are decoded as Pulsar does it, because its clients encode them so: a topic as a form field
+(``+`` is a space), a subscription twice, as a segment and then as a form field.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, TypeAlias
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, unquote_plus
 
 from fastapi import Path
 from pydantic import BeforeValidator
@@ -34,8 +37,19 @@ def _decoded(segment: object) -> str:
     return unquote(str(segment), errors="strict")
 
 
-Segment: TypeAlias = Annotated[str, BeforeValidator(_decoded), Path(min_length=1, max_length=4096)]
-"""One segment of a path, decoded."""
+def _decoded_field(segment: object) -> str:
+    return unquote_plus(str(segment), errors="strict")
+
+
+def _decoded_twice(segment: object) -> str:
+    return _decoded_field(_decoded(segment))
+
+
+_BOUNDS = Path(min_length=1, max_length=8192)
+Segment: TypeAlias = Annotated[str, BeforeValidator(_decoded), _BOUNDS]
+"""One segment of a path, decoded: a tenant, a namespace, a cluster."""
+TopicSegment: TypeAlias = Annotated[str, BeforeValidator(_decoded_field), _BOUNDS]
+SubscriptionSegment: TypeAlias = Annotated[str, BeforeValidator(_decoded_twice), _BOUNDS]
 
 
 def topic_name(tenant: str, namespace: str, topic: str) -> str:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from magnetar.admin import bodies
 from magnetar.admin.errors import CONFLICT, WITH_BODY, reason
-from magnetar.admin.paths import Segment, topic_name
+from magnetar.admin.paths import Segment, SubscriptionSegment, TopicSegment, topic_name
 from magnetar.admin.stats_views import InternalStatsView, PartitionedStatsView, TopicStatsView
 from magnetar.admin.topics import TopicService
 from magnetar.admin.views import LookupView, PartitionsView
@@ -30,14 +30,14 @@ def routes(service: TopicService, health: Health) -> APIRouter:
 
 def _add_lookup(router: APIRouter, service: TopicService) -> None:
     @router.get("/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}")
-    async def lookup(tenant: Segment, namespace: Segment, topic: Segment) -> LookupView:
+    async def lookup(tenant: Segment, namespace: Segment, topic: TopicSegment) -> LookupView:
         """Where the topic is served."""
         return await service.lookup(topic_name(tenant, namespace, topic))
 
 
 def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None:
     @router.get(TOPIC + "/stats")
-    async def stats(tenant: Segment, namespace: Segment, topic: Segment) -> TopicStatsView:
+    async def stats(tenant: Segment, namespace: Segment, topic: TopicSegment) -> TopicStatsView:
         """Counters and rates, connected producers, subscriptions and their consumers; and what
         keeps messages from being stored."""
         found = await service.stats(topic_name(tenant, namespace, topic))
@@ -48,7 +48,7 @@ def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None
     async def partitioned_stats(
         tenant: Segment,
         namespace: Segment,
-        topic: Segment,
+        topic: TopicSegment,
         per_partition: Annotated[bool, Query(alias="perPartition")] = True,
     ) -> PartitionedStatsView:
         """Of all partitions together, and of each."""
@@ -56,7 +56,7 @@ def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None
 
     @router.get(TOPIC + "/internalStats")
     async def internal_stats(
-        tenant: Segment, namespace: Segment, topic: Segment
+        tenant: Segment, namespace: Segment, topic: TopicSegment
     ) -> InternalStatsView:
         """The topic's ledgers and cursors."""
         return await service.internal_stats(topic_name(tenant, namespace, topic))
@@ -64,7 +64,7 @@ def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None
 
 def _add_subscriptions(router: APIRouter, service: TopicService) -> None:
     @router.get(TOPIC + "/subscriptions")
-    async def subscriptions(tenant: Segment, namespace: Segment, topic: Segment) -> list[str]:
+    async def subscriptions(tenant: Segment, namespace: Segment, topic: TopicSegment) -> list[str]:
         """Names of subscriptions; of a partitioned topic, those of all its partitions."""
         return await service.subscriptions(topic_name(tenant, namespace, topic))
 
@@ -72,8 +72,8 @@ def _add_subscriptions(router: APIRouter, service: TopicService) -> None:
     async def delete_subscription(
         tenant: Segment,
         namespace: Segment,
-        topic: Segment,
-        subscription: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
         force: bool = False,
     ) -> Response:
         """Delete a subscription; of a partitioned topic, from every partition."""
@@ -89,7 +89,7 @@ def _add_partitions(router: APIRouter, service: TopicService) -> None:
     async def partitions(
         tenant: Segment,
         namespace: Segment,
-        topic: Segment,
+        topic: TopicSegment,
         create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
     ) -> PartitionsView:
         """0 for a topic that is not partitioned."""
@@ -98,7 +98,7 @@ def _add_partitions(router: APIRouter, service: TopicService) -> None:
 
     @router.put(path, status_code=204, responses=CONFLICT, openapi_extra=WITH_BODY)
     async def create_partitioned(
-        tenant: Segment, namespace: Segment, topic: Segment, request: Request
+        tenant: Segment, namespace: Segment, topic: TopicSegment, request: Request
     ) -> Response:
         """Create a partitioned topic; the body is the number of partitions."""
         name = topic_name(tenant, namespace, topic)
@@ -109,7 +109,7 @@ def _add_partitions(router: APIRouter, service: TopicService) -> None:
 
     @router.post(path, status_code=204, responses=CONFLICT, openapi_extra=WITH_BODY)
     async def grow_partitions(
-        tenant: Segment, namespace: Segment, topic: Segment, request: Request
+        tenant: Segment, namespace: Segment, topic: TopicSegment, request: Request
     ) -> Response:
         """Give a partitioned topic more partitions; the body is their new number."""
         count = bodies.partition_count(await bodies.read_json(request))
@@ -118,7 +118,7 @@ def _add_partitions(router: APIRouter, service: TopicService) -> None:
 
     @router.delete(path, status_code=204)
     async def delete_partitioned(
-        tenant: Segment, namespace: Segment, topic: Segment, force: bool = False
+        tenant: Segment, namespace: Segment, topic: TopicSegment, force: bool = False
     ) -> Response:
         """Delete a partitioned topic with all its partitions."""
         await service.delete_partitioned(topic_name(tenant, namespace, topic), force)
@@ -128,7 +128,7 @@ def _add_partitions(router: APIRouter, service: TopicService) -> None:
 def _add_changes(router: APIRouter, service: TopicService) -> None:
     @router.put(TOPIC, status_code=204, responses=CONFLICT, openapi_extra=WITH_BODY)
     async def create(
-        tenant: Segment, namespace: Segment, topic: Segment, request: Request
+        tenant: Segment, namespace: Segment, topic: TopicSegment, request: Request
     ) -> Response:
         """Create a topic that is not partitioned."""
         name = topic_name(tenant, namespace, topic)
@@ -139,7 +139,7 @@ def _add_changes(router: APIRouter, service: TopicService) -> None:
 
     @router.delete(TOPIC, status_code=204, responses=CONFLICT)
     async def delete(
-        tenant: Segment, namespace: Segment, topic: Segment, force: bool = False
+        tenant: Segment, namespace: Segment, topic: TopicSegment, force: bool = False
     ) -> Response:
         """Delete a topic, or one partition, with its subscriptions and its ledgers."""
         await service.delete(topic_name(tenant, namespace, topic), force)

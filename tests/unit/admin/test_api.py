@@ -236,7 +236,10 @@ def test_names_may_hold_anything_else_and_come_encoded() -> None:
         assert await p.status("GET", f"{P}/x%25y%20%C3%A9%3Fstats/stats") == 200
         topic = await p.world.broker.topics.get(parse_topic("x%y é?stats"), create=False)
         await open_durable(topic, "a/b/stats", EARLIEST, {})
-        path = f"{P}/x%25y%20%C3%A9%3Fstats/subscription/a%2Fb%2Fstats"
+        path = f"{P}/x%25y+%C3%A9%3Fstats/subscription/a%252Fb%252Fstats"  # Java's form
+        assert await p.status("DELETE", path) == 204
+        await open_durable(topic, "a/b", EARLIEST, {})
+        path = f"{P}/x%25y%20%C3%A9%3Fstats/subscription/a%2Fb"
         assert await p.status("DELETE", path) == 204
         assert (await p.reason("PUT", f"{P}/%FF"))[0] == 400
 
@@ -374,6 +377,8 @@ def test_policies_that_say_nothing_are_no_obstacle() -> None:
             "schema_compatibility_strategy": "UNDEFINED",
             "schema_auto_update_compatibility_strategy": "Full",
             "deleted": False,
+            "clusterThatCanDeleteNamespace": "standalone",
+            "allowed_clusters": [],
             "retention_policies": None,
         }
         assert await p.status("PUT", "/admin/v2/namespaces/public/x", json=body) == 204
