@@ -271,14 +271,14 @@ class LedgerConfig:
     retention_ms: int = field(
         default=-1,
         metadata={
-            "meaning": "how long acknowledged ledgers are kept; -1: no limit in time",
+            "meaning": "how long what is acknowledged is kept, by ledgers; -1: no limit in time",
             "least": -1,
         },
     )
     retention_bytes: int = field(
         default=-1,
         metadata={
-            "meaning": "bytes of a log above which acknowledged ledgers go; -1: no limit in size",
+            "meaning": "bytes of a topic above which what is acknowledged goes; -1: no limit",
             "least": -1,
         },
     )
@@ -293,6 +293,17 @@ class LedgerConfig:
         default=32 << 20,
         metadata={"meaning": "entries read ahead for catch-up, all logs together", "least": 0},
     )
+
+
+KEPT_FOR_EVER = (
+    "ledger.retention_ms and ledger.retention_bytes are -1: acknowledged messages are kept for "
+    "ever, so the disks fill one day; set either, for example ledger.retention_ms=7d"
+)
+
+
+def keeps_everything(ledger: LedgerConfig) -> bool:
+    """Nothing but deleting topics ever frees space."""
+    return ledger.retention_ms == -1 and ledger.retention_bytes == -1
 
 
 def check_ledger(ledger: LedgerConfig) -> None:

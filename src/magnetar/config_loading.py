@@ -23,11 +23,17 @@ ENVIRONMENT_PREFIX = "MAGNETAR_"
 PORT_MAX = 65_535
 LOG_LEVELS = ("debug", "info", "warning", "error")
 BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+TIME_UNITS = {"ms": 1, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "s": 1000}
+"""``s`` is last: other units end with it."""
 FRAME_SLACK_BYTES = 10 << 10
 """What an entry needs beside the largest message: metadata, header, digest."""
 
 SettingPath: TypeAlias = tuple[str, ...]
 SettingValue: TypeAlias = bool | int | str | Path | tuple[Path, ...]
+
+
+EXAMPLES = {"bytes": " (or as 64KiB, 16MiB, 1GiB)", "ms": " (or as 500ms, 90s, 10min, 12h, 7d)"}
+UNITS = {"bytes": BYTE_UNITS, "ms": TIME_UNITS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class Setting:
         if self.kind == "int":
             bound = f" of at least {self.least}" if self.least is not None else ""
             bound += f" and at most {self.most}" if self.most is not None else ""
-            suffix = " (or as 64KiB, 16MiB, 1GiB)" if self.unit == "bytes" else ""
+            suffix = EXAMPLES.get(self.unit, "")
             return f"a whole number{bound}{suffix}"
         kinds = {
             "bool": "true or false",
@@ -200,7 +206,7 @@ def _converted(setting: Setting, raw: object) -> SettingValue | None:
             words = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
             return raw if isinstance(raw, bool) else words.get(str(raw).lower())
         case "int":
-            return _whole_number(raw, in_bytes=setting.unit == "bytes")
+            return _whole_number(raw, UNITS.get(setting.unit, {}))
         case "str":
             return raw if isinstance(raw, str) else None
         case "path":
@@ -209,15 +215,16 @@ def _converted(setting: Setting, raw: object) -> SettingValue | None:
             return _paths(raw)
 
 
-def _whole_number(raw: object, in_bytes: bool) -> int | None:
+def _whole_number(raw: object, units: Mapping[str, int]) -> int | None:
     if isinstance(raw, bool):
         return None
     if isinstance(raw, int):
         return raw
     text, factor = str(raw).strip().replace("_", ""), 1
-    for suffix, unit_bytes in BYTE_UNITS.items() if in_bytes else ():
+    for suffix, size in units.items():
         if text.lower().endswith(suffix.lower()):
-            text, factor = text[: -len(suffix)].strip(), unit_bytes
+            text, factor = text[: -len(suffix)].strip(), size
+            break
     return int(text) * factor if text.lstrip("-").isdecimal() else None
 
 

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import structlog
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
 from magnetar.app.broker import Broker
@@ -18,6 +19,7 @@ from magnetar.app.checks import bookies_check, descriptors_check, metadata_check
 from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.storage import METADATA_END_S, Cluster
+from magnetar.config import KEPT_FOR_EVER, keeps_everything
 from magnetar.env.exclusive import ExclusiveClaim
 from magnetar.env.listening import advertised_host, cannot_listen, port_of
 from magnetar.env.metadata import MetadataStore
@@ -29,6 +31,7 @@ from magnetar.model.ids import BookieId
 
 if TYPE_CHECKING:
     from magnetar.admin.topics import TopicService
+log = structlog.get_logger(__name__)
 
 LOGS_END_S = 10.0
 ADMIN_MODULES = ("magnetar.admin.api", "magnetar.admin.server")
@@ -69,6 +72,8 @@ class BrokerParts(NamedTuple):
 async def start_broker(process: Process, metadata: MetadataStore, ledgers: LedgerAccess) -> Broker:
     """A broker that serves clients. Ends in the order: clients, logs."""
     config, outside, stack = process.config, process.outside, process.stack
+    if keeps_everything(config.ledger):
+        log.warning("nothing is ever deleted", what=KEPT_FOR_EVER)
     logs = ManagedLogStore(metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms)
     end_within(stack, LOGS_END_S, "logs", logs.close)
     broker = Broker(

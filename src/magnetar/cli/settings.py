@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from magnetar.cli.output import json_option, print_json, print_table
-from magnetar.config import Config
+from magnetar.config import KEPT_FOR_EVER, Config, keeps_everything
 from magnetar.config_loading import Setting, load, settings, unsafe_settings
 
 
@@ -46,6 +46,8 @@ def config(file: Path | None, as_toml: bool, as_json: bool) -> None:
         print_table(columns, rows)
         for warning in unsafe_settings(effective):
             click.echo(f"warning: {warning}", err=True)
+        if keeps_everything(effective.ledger):
+            click.echo(f"note: {KEPT_FOR_EVER}", err=True)
 
 
 def _value(config: Config, setting: Setting) -> object:

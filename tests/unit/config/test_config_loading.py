@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.config import Config
+from magnetar.config import Config, keeps_everything
 from magnetar.config_loading import load, settings, unsafe_settings
 from magnetar.model.errors import ConfigError
 
@@ -135,6 +135,27 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"),
+    [("500ms", 500), ("90s", 90_000), ("10 min", 600_000), ("12h", 43_200_000), ("7d", 604_800_000),
+     ("-1", -1), ("0", 0), (250, 250)],
+)  # fmt: skip
+def test_times_may_have_a_unit(given: object, ms: int) -> None:
+    assert load(flags={"ledger.retention_ms": given}).ledger.retention_ms == ms
+
+
+@pytest.mark.parametrize("given", ["7w", "d", "1.5h", "7 d s", "-2"])
+def test_times_that_cannot_be(given: str) -> None:
+    with pytest.raises(ConfigError, match="7d"):
+        load(flags={"ledger.retention_ms": given})
+
+
+def test_keeping_everything_is_known_for_what_it_is() -> None:
+    assert keeps_everything(Config().ledger)
+    assert not keeps_everything(load(flags={"ledger.retention_ms": "7d"}).ledger)
+    assert not keeps_everything(load(flags={"ledger.retention_bytes": "1GiB"}).ledger)
 
 
 def test_unsafe_settings_are_named() -> None:
