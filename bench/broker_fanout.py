@@ -15,9 +15,8 @@ import asyncio
 import time
 from collections.abc import Iterable
 
-from magnetar.protocols.pulsar.broker import Broker
-
 from bench.broker_publish import NullTransport, connected, feed, send_frame
+from magnetar.app.broker import Broker
 from magnetar.config import BrokerConfig, LedgerConfig
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.session import Session
@@ -54,7 +53,7 @@ class Client:
     """One consumer: acknowledges what came, and asks for more at half of its permits."""
 
     def __init__(self, broker: Broker, subscription: str, kind: int) -> None:
-        self.session = Session(broker._services, make_table())
+        self.session = Session(broker.pulsar.services, make_table())
         self.transport = KeepingTransport()
         self.session.connection_made(self.transport)
         hello = BaseCommand(type=BaseCommand.CONNECT)

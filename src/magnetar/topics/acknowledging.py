@@ -77,6 +77,14 @@ class Acknowledging:
             self._cursor.acknowledge_cumulative(before)
         self._cursor.acknowledge_batch(position, batch_size, last.ack_set)
 
+    def whole(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Acknowledge entries; returns those of them that the log has."""
+        readable = self._positions.readable
+        if max(positions) > readable or min(positions).ledger_id < 0:
+            positions = [p for p in positions if p <= readable and p.ledger_id >= 0]
+        self._cursor.acknowledge(positions)
+        return positions
+
     def each(self, ids: Sequence[Acked]) -> Taken:
         """Acknowledge ``ids``; what can be of them, if some are refused."""
         readable = self._positions.readable

@@ -208,6 +208,13 @@ class Subscription:
         if refusal is not None:
             raise refusal
 
+    def acknowledge_whole(self, consumer: Consumer, positions: Sequence[Position]) -> None:
+        """Acknowledge entries, at least one."""
+        settled = self._acknowledging.whole(positions)
+        if self.kind is Kind.SHARED:
+            self.dispatcher.settle(settled)
+        consumer.acknowledged += len(positions)
+
     def acknowledge_until(self, consumer: Consumer, last: Acked) -> None:
         """Acknowledge everything up to ``last``. Raises ``NotAllowedError`` if the subscription is
         shared."""

@@ -3,9 +3,10 @@
 States: new -> ready (CONNECT accepted) -> closed. In *new* only CONNECT is taken; anything else
 ends the connection, as the official clients do on their side.
 
-A received chunk is handled in one pass. SENDs are checked and queued at their producers; whatever
-comes between them flushes those first, so that a producer's commands keep their order. ACK, FLOW,
-PING and PONG are handled on the spot; requests that wait for something run in lanes (``requests``).
+A received chunk is handled in one pass. SENDs are checked and queued at their producers, ACKs of
+one entry each are collected for their consumers; whatever comes between them flushes those first,
+so that a producer's or a consumer's commands keep their order. Other ACKs, FLOW, PING and PONG are
+handled on the spot; requests that wait for something run in lanes (``requests``).
 
 Bounds: unconfirmed bytes, requests under way and unsent bytes each stop reading from the
 connection until they are below their limit again; so a client is slowed down and nobody else.
@@ -50,6 +51,7 @@ from magnetar.wire.pulsar.commands import (
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import decode_send, verify_checksum
 from magnetar.wire.pulsar.metadata import check_sent
+from magnetar.wire.pulsar.plain_acks import PlainAcks
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import error_reply
 
@@ -72,6 +74,7 @@ SEND_REFUSALS: Final = (
 """Faults of one message, which its producer is told; a ``ProtocolError`` is the connection's."""
 
 SEND: Final = int(BaseCommand.SEND)
+ACK: Final = int(BaseCommand.ACK)
 NO_VERSION: Final = 0
 
 
@@ -122,6 +125,7 @@ class Session(FramedConnection):
         self.frames = 0
         """Whole frames received; stands still while one is incomplete."""
         self._touched: list[Producer] = []
+        self._acks = PlainAcks()
         self._unconfirmed_bytes = 0
         self._requests = Requests(services.scope, self)
         self._payload_bytes_max = services.config.message_bytes_max + METADATA_BYTES_MAX
@@ -173,14 +177,20 @@ class Session(FramedConnection):
             if kind == SEND and ready:
                 self._send(view, start, end)
                 continue
+            if kind == ACK and ready and self._acks.take(view, start, end):
+                continue
             if self._touched:
                 self._flush_sends()
+            if self._acks:
+                self._flush_acks()
             self._command(kind, view, start, end)
             if self.closed:
                 return
             ready = self.ready
         if self._touched:
             self._flush_sends()
+        if self._acks:
+            self._flush_acks()
 
     def _send(self, view: memoryview, start: int, end: int) -> None:
         producer_id, sequence_id, highest, message_count, payload_start, payload_end, _, txn = (
@@ -235,6 +245,13 @@ class Session(FramedConnection):
         self._unconfirmed_bytes -= byte_count
         if self.paused and self._unconfirmed_bytes <= self._unconfirmed_bytes_max // 2:
             self.resume(Paused.PUBLISHES)
+
+    def _flush_acks(self) -> None:
+        """Acknowledge what was collected: one call for all of a consumer's in this chunk."""
+        for consumer_id, positions in self._acks.taken().items():
+            found = self.consumers.get(consumer_id)
+            if found is not None:  # else it was closed, and its client has not heard yet
+                found.subscription.acknowledge_whole(found.consumer, positions)
 
     # -- commands -----------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import structlog
+
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.seam import ReadableLog
 from magnetar.model.entry import Entry
@@ -39,6 +41,8 @@ from magnetar.wire.pulsar.hot import decode_ack, decode_flow
 from magnetar.wire.pulsar.metadata import entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, LogExtent
 from magnetar.wire.pulsar.replies import ack_response, success
+
+log = structlog.get_logger(__name__)
 
 KINDS: Final = {
     CommandSubscribe.Exclusive: Kind.EXCLUSIVE,
@@ -186,6 +190,8 @@ def acknowledge(session: Session, view: memoryview, start: int, end: int) -> Non
             session.write(
                 ack_response(ack.consumer_id, ack.request_id, server_error(error), str(error))
             )
+        elif isinstance(error, NotAllowedError):  # else late, for a consumer that was closed
+            log.info("acknowledgement refused", peer=session.peer, error=str(error))
         return
     if ack.request_id is not None:
         subscription.answer_stored(consumer, ack.request_id)
