@@ -381,7 +381,11 @@ class BrokerConfig:
     )
     auto_create_partitions: int = field(
         default=0,
-        metadata={"meaning": "partitions of such a topic; 0: not partitioned", "least": 0},
+        metadata={
+            "meaning": "partitions of such a topic; 0: not partitioned",
+            "least": 0,
+            "most": 10_000,
+        },
     )
 
 

@@ -2,6 +2,8 @@
 taken for something else. ``*`` stands for one segment, ``**`` for the rest, of any length.
 
 Pure. docs/rest.md has the same as a table, which a test holds to this one.
+
+Why: docs/adr/0076-rest-paths.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ in ``ServedElsewhereError``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from typing import Final
 
 from magnetar.admin.stats_views import (
     InternalStatsView,
@@ -24,6 +26,9 @@ from magnetar.model.errors import BrokerError, SubscriptionNotFoundError, TopicN
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import Topic
+
+OPENED_AT_A_TIME: Final = 32
+"""Partitions that one request may be opening; others open topics, too."""
 
 
 class ServedElsewhereError(BrokerError):
@@ -178,9 +183,11 @@ class TopicService:
         if not count:
             raise TopicNotFoundError(f"{name} is not a partitioned topic")
         views = {}
-        for index in range(count):
-            part = name.of_partition(index)
-            views[str(part)] = self._stats(await self._open(part))
+        for start in range(0, count, OPENED_AT_A_TIME):
+            indexes = range(start, min(start + OPENED_AT_A_TIME, count))
+            names = [name.of_partition(index) for index in indexes]
+            for opened in await asyncio.gather(*map(self._open, names)):
+                views[str(opened.name)] = self._stats(opened)
         together = partitioned_stats(views, count)
         return together if per_partition else together.model_copy(update={"partitions": {}})
 

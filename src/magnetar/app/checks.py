@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from magnetar.config import LedgerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.descriptors import DescriptorPlan, open_descriptors
 from magnetar.env.health import WELL, Check, PartHealth
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.topics.registry import Topics
+
+NAMED_MAX: Final = 5
+"""Topics named in one answer; the log of the process names all."""
 
 
 def metadata_check(metadata: MetadataStore) -> Check:
@@ -36,6 +42,24 @@ def descriptors_check(plan: DescriptorPlan, connections: Connections) -> Check:
             + ("; more connections are refused" if refused else ""),
             "raise the limit on open files (ulimit -n, LimitNOFILE) and start this process again, "
             "or have fewer connections",
+        )
+
+    return check
+
+
+def topics_check(topics: Topics) -> Check:
+    """The logs of the open topics take what is published."""
+
+    async def check() -> PartHealth:
+        failing = [str(topic.name) for topic in topics.loaded() if topic.cooling_down]
+        if not failing:
+            return WELL
+        named = ", ".join(sorted(failing)[:NAMED_MAX])
+        return PartHealth(
+            False,
+            f"{len(failing)} topics could not store messages a moment ago: {named}"
+            + (", ..." if len(failing) > NAMED_MAX else ""),
+            "see bookies and metadata here, and the log; producers try again by themselves",
         )
 
     return check

@@ -15,7 +15,7 @@ import structlog
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
 from magnetar.app.broker import Broker
-from magnetar.app.checks import bookies_check, descriptors_check, metadata_check
+from magnetar.app.checks import bookies_check, descriptors_check, metadata_check, topics_check
 from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.storage import METADATA_END_S, Cluster
@@ -88,6 +88,7 @@ async def start_broker(process: Process, metadata: MetadataStore, ledgers: Ledge
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     process.health.add("metadata", metadata_check(metadata))
+    process.health.add("topics", topics_check(broker.topics))
     process.health.add("bookies", bookies_check(ledgers.registry, config.ledger))
     process.health.add("descriptors", descriptors_check(process.descriptors, process.connections))
     try:

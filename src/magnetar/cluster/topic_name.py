@@ -19,7 +19,8 @@ from magnetar.model.errors import InvalidTopicNameError, NotAllowedError
 
 DEFAULT_NAMESPACE: Final = "public/default"
 NAME_BYTES_MAX: Final = 1024
-PARTITIONS_MAX: Final = 100_000
+PARTITIONS_MAX: Final = 10_000
+"""Of one topic: each is a topic of its own, with a log."""
 
 _PART = re.compile(r"[-=:.\w]+")
 _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,5})$")

@@ -198,10 +198,15 @@ class Topic:
         waiting = len(self.waiting)
         return access.decide(str(self.name), mode, modes, waiting, self.epoch, claimed_epoch)
 
+    @property
+    def cooling_down(self) -> bool:
+        """An append failed a moment ago; new producers are refused for a while."""
+        return self._loop.time() < self._cool_until
+
     def _check_usable(self) -> None:
         if self.closed:
             raise ServiceNotReadyError(f"topic {self.name} is closing here; look it up again")
-        if self._loop.time() < self._cool_until:
+        if self.cooling_down:
             if self._full is not None:
                 raise StorageFullError(
                     f"topic {self.name} takes no messages for want of space: {self._full}"
