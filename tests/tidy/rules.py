@@ -76,6 +76,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.topics.positions",
     "magnetar.topics.redelivery",
     "magnetar.wire.pulsar.plausible",
+    "magnetar.protocols.pulsar.bounds",
     "magnetar.protocols.pulsar.clients",
     "magnetar.protocols.pulsar.message_ids",
     "magnetar.cluster.topic_name",
@@ -97,7 +98,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "magnetar.protocols.pulsar": (
         ("liveness", "requests"),
-        ("clients", "entry_format", "message_ids", "services"),
+        ("bounds", "clients", "entry_format", "message_ids", "services"),
         ("session",),
         ("consumer_stats", "deliveries", "receipts"),
         ("handlers",),

@@ -455,6 +455,82 @@ def test_a_transaction_is_refused(url: str) -> None:
         assert answer.newTxnResponse.error == ServerError.NOT_ALLOWED
 
 
+# -- names and numbers that are kept or trusted ---------------------------------------------------
+
+
+LONG = "x" * 5000
+
+
+def test_names_too_long_to_be_kept_are_refused(url: str) -> None:
+    with Wire(url) as wire:
+        produce = BaseCommand(type=BaseCommand.PRODUCER)
+        produce.producer.topic, produce.producer.producer_id = TOPIC, 1
+        produce.producer.request_id = 1
+        subscribe = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        subscribe.subscribe.topic, subscribe.subscribe.subscription = TOPIC, "s"
+        subscribe.subscribe.consumer_id, subscribe.subscribe.request_id = 1, 1
+        subscribe.subscribe.subType = subscribe.subscribe.Shared
+        for command, body, field in (
+            (produce, "producer", "producer_name"),
+            (produce, "producer", "initial_subscription_name"),
+            (subscribe, "subscribe", "consumer_name"),
+            (subscribe, "subscribe", "subscription"),
+        ):
+            bad = BaseCommand()
+            bad.CopyFrom(command)
+            setattr(getattr(bad, body), field, LONG)
+            answer = wire.ask(bad)
+            assert (field, answer.error.error) == (field, ServerError.NOT_ALLOWED)
+        for number in range(20):
+            subscribe.subscribe.subscription_properties.add(key=str(number), value=LONG)
+        assert wire.ask(subscribe).error.error == ServerError.NOT_ALLOWED
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "a b", "\x01", "é", "%2e"])
+def test_any_name_of_a_subscription_can_be_kept(url: str, name: str) -> None:
+    with Wire(url) as wire:
+        assert wire.subscribe(f"{TOPIC}-names", name).type == BaseCommand.SUCCESS
+        leave = BaseCommand(type=BaseCommand.UNSUBSCRIBE)
+        leave.unsubscribe.consumer_id, leave.unsubscribe.request_id = 1, 3
+        assert wire.ask(leave).type == BaseCommand.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "entry_id"),
+    [(0, 0), (1, 2**62), (2, 2**63 - 1), (2**62, 0), (2**63 - 1, 0), (2**63, 5), (3, 2**64 - 1)],
+)
+def test_readers_and_seeks_from_anywhere_go_on(url: str, ledger_id: int, entry_id: int) -> None:
+    """Ids of nothing: between ledgers, past the end, before the beginning."""
+    topic = f"{TOPIC}-anywhere"
+    with Wire(url) as wire:
+        wire.produce(topic)
+        for number in range(16):
+            wire.send(send_frame(1, number, message(b"x", number)))
+            assert wire.receive().type == BaseCommand.SEND_RECEIPT
+        subscribe = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        request = subscribe.subscribe
+        request.topic, request.subscription = topic, f"r-{ledger_id}-{entry_id}"
+        request.consumer_id, request.request_id = 1, 1
+        request.subType, request.durable = request.Exclusive, False
+        request.start_message_id.ledgerId = ledger_id
+        request.start_message_id.entryId = entry_id
+        assert wire.ask(subscribe).type == BaseCommand.SUCCESS
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 1, 2
+        seek.seek.message_id.CopyFrom(request.start_message_id)
+        assert wire.ask(seek).type == BaseCommand.CLOSE_CONSUMER
+        assert wire.receive().type == BaseCommand.SUCCESS
+        assert wire.ask(subscribe).type == BaseCommand.SUCCESS
+        for permits in (2**32 - 1, 0, 1):
+            flow = BaseCommand(type=BaseCommand.FLOW)
+            flow.flow.consumer_id, flow.flow.messagePermits = 1, permits
+            wire.tell(flow)
+        wire.send(send_frame(1, 99, message(b"new", 99)))
+        kinds = []
+        while "SEND_RECEIPT" not in kinds or "MESSAGE" not in kinds:
+            kinds.append(wire.next_kind())
+
+
 # -- commands about nothing -----------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.model.ids import EARLIEST, LATEST
+from magnetar.protocols.pulsar.bounds import check_subscribe
 from magnetar.protocols.pulsar.consumer_stats import consumer_stats_reply
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.handlers.schemas import say_unchecked
@@ -79,7 +80,7 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
 
 async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind: Kind) -> None:
     services = session.services
-    properties = {item.key: item.value for item in request.subscription_properties}
+    properties = check_subscribe(request)
     subscription = await open_subscription(
         topic,
         request.subscription,

@@ -14,6 +14,7 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.model.ids import EARLIEST
+from magnetar.protocols.pulsar.bounds import check_producer
 from magnetar.protocols.pulsar.handlers.schemas import NO_VERSION, say_unchecked
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
@@ -38,6 +39,7 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
     request = command.producer
     services = session.services
     name = parse_topic(request.topic)
+    check_producer(request)
     old = session.producers.get(request.producer_id)
     if old is not None:
         if old.topic.name != name:

@@ -1,0 +1,44 @@
+"""Bounds on what a client says of itself and that is kept: names and properties. Pure.
+
+A frame may have megabytes, and what a producer or subscription is called is kept as long as it is
+there, told to others and, for a durable subscription, stored. Raises ``NotAllowedError``, which no
+client asks again on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from magnetar.model.errors import NotAllowedError
+from magnetar.wire.pulsar.pulsar_pb2 import CommandProducer, CommandSubscribe
+
+NAME_CHARACTERS_MAX: Final = 512
+PROPERTIES_BYTES_MAX: Final = 64 << 10
+
+
+def check_producer(request: CommandProducer) -> None:
+    """Whether the names that a PRODUCER brings can be kept."""
+    _check_name("producer's", request.producer_name)
+    _check_name("subscription's", request.initial_subscription_name)
+
+
+def check_subscribe(request: CommandSubscribe) -> Mapping[str, str]:
+    """The properties of a SUBSCRIBE whose names and properties can be kept."""
+    _check_name("consumer's", request.consumer_name)
+    _check_name("subscription's", request.subscription)
+    pairs = request.subscription_properties
+    size = sum(len(item.key) + len(item.value) for item in pairs)
+    if size > PROPERTIES_BYTES_MAX:
+        raise NotAllowedError(
+            f"subscription {request.subscription}: properties of {size} characters; at most "
+            f"{PROPERTIES_BYTES_MAX} are kept"
+        )
+    return {item.key: item.value for item in pairs}
+
+
+def _check_name(whose: str, name: str) -> None:
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise NotAllowedError(
+            f"a {whose} name has {NAME_CHARACTERS_MAX} characters at most, not {len(name)}"
+        )
