@@ -408,6 +408,13 @@ class ConnectionsConfig:
             "least": 1 << 20,
         },
     )
+    unsent_bytes_max: int = field(
+        default=256 << 20,
+        metadata={
+            "meaning": "bytes kept for clients that do not read before each gets little at a time",
+            "least": 1 << 20,
+        },
+    )
     descriptors_reserved: int = field(
         default=1024,
         metadata={

@@ -55,6 +55,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.bookie.space.missing_ledgers",
     "magnetar.bookie.storage.read_pace",
     "magnetar.env.frame_budget",
+    "magnetar.env.send_budget",
     "magnetar.ledger.writing.quorum_write",
     "magnetar.ledger.recovering.recovery_plan",
     "magnetar.ledger.placing.placement",

@@ -38,6 +38,7 @@ class Process:
         return Connections(
             self.config.connections.partial_frame_bytes_max,
             connections_max=self.descriptors.connections_max,
+            unsent_bytes_max=self.config.connections.unsent_bytes_max,
         )
 
     @cached_property

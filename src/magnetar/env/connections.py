@@ -1,5 +1,6 @@
 """What the connections of a process share: the buffer they read into, the memory that their
-unfinished frames may take together, and how many of them there may be (``descriptors.py``).
+unfinished frames and what they have not read yet may take together, and how many of them there may
+be (``descriptors.py``).
 
 A connection holds no buffer of its own while it has nothing partial: reading and the handling of
 what was read are one call of the event loop, so that one buffer serves all. What is left of a
@@ -17,6 +18,7 @@ from typing import Final, Protocol
 import structlog
 
 from magnetar.env.frame_budget import FrameBudget
+from magnetar.env.send_budget import SendBudget
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +31,7 @@ SPARE_BYTES_MAX: Final = 16 << 20
 """Buffers of large frames that are kept for the next ones."""
 
 PARTIAL_FRAME_BYTES_MAX: Final = 128 << 20
+UNSENT_BYTES_MAX: Final = 256 << 20
 PATIENCE_S: Final = 5.0
 """How long a large frame may be under way while others wait for its memory."""
 
@@ -54,6 +57,7 @@ class Connections:
     """Given to every connection of a process by whoever accepts or makes it.
 
     ``partial_frame_bytes_max``: of all connections together, besides ``SMALL_FRAME_BYTES`` each.
+    ``unsent_bytes_max``: of what their peers do not read (``send_budget.py``).
     ``connections_max``: how many there may be; those past it are closed as they come.
     """
 
@@ -62,6 +66,7 @@ class Connections:
         partial_frame_bytes_max: int = PARTIAL_FRAME_BYTES_MAX,
         patience_s: float = PATIENCE_S,
         connections_max: int = sys.maxsize,
+        unsent_bytes_max: int = UNSENT_BYTES_MAX,
     ) -> None:
         self.view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         """Where to read. What is in it is of use until the call that hands it out returns."""
@@ -73,6 +78,12 @@ class Connections:
         self._patience_s = patience_s
         self._timer: asyncio.TimerHandle | None = None
         self._said_s = float("-inf")
+        self._sending: SendBudget[Receiver] = SendBudget(unsent_bytes_max)
+        self._unsent_said_s = float("-inf")
+        self.turn_bytes = self._sending.turn_bytes
+        """Unsent bytes after which a connection is given no more in this turn of the loop."""
+        self.high_bytes = self._sending.high_bytes
+        """Unsent bytes that make a connection slow, where that is less than its own mark."""
         self.connections_max = connections_max
         self.count = 0
         """Connections that are open now."""
@@ -139,6 +150,35 @@ class Connections:
             self._spare_bytes -= size
         if not buffers:
             del self._spare[size]
+
+    # -- what peers do not read ---------------------------------------------------------------
+
+    @property
+    def unread_bytes(self) -> int:
+        """Held for slow readers."""
+        return self._sending.held_bytes
+
+    def fell_behind(self, connection: Receiver, unsent_bytes: int) -> None:
+        """``SendBudget.fell_behind``."""
+        self._sending.fell_behind(connection, unsent_bytes)
+        self._share_anew()
+        now_s = asyncio.get_running_loop().time()
+        if self._sending.left_bytes == 0 and now_s - self._unsent_said_s >= SAY_AGAIN_S:
+            self._unsent_said_s = now_s
+            log.warning(
+                "memory for what clients do not read is used up; slow ones get little at a time",
+                held_bytes=self._sending.held_bytes,
+                slow=self._sending.slow,
+                setting="connections.unsent_bytes_max",
+            )
+
+    def caught_up(self, connection: Receiver) -> None:
+        """``SendBudget.caught_up``."""
+        self._sending.caught_up(connection)
+        self._share_anew()
+
+    def _share_anew(self) -> None:
+        self.turn_bytes, self.high_bytes = self._sending.turn_bytes, self._sending.high_bytes
 
     # -- the budget ---------------------------------------------------------------------------
 

@@ -56,6 +56,10 @@ us hold for little is bounded by the budget that all of it comes out of."""
 BUFFER_STEP_BYTES: Final = 64 * 1024
 """Sizes of such buffers are multiples of this, so that one serves the next frame too."""
 
+WRITE_BYTES_HIGH: Final = 64 * 1024
+WRITE_BYTES_LOW: Final = 16 * 1024
+"""asyncio's own marks, for connections that set none."""
+
 NO_ROOM: Final = 1
 """The reason for a pause (``pause``) that is this module's own; subclasses take other bits."""
 
@@ -85,6 +89,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Why the connection is not read: bits of ``pause``; 0 while it is."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
+        self._high_bytes, self._low_bytes = WRITE_BYTES_HIGH, WRITE_BYTES_LOW
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.peer = "not connected"
@@ -173,6 +178,22 @@ class FramedConnection(asyncio.BufferedProtocol):
             self.transport.write(b"".join(parts))
         else:
             self.transport.writelines(parts)
+        if self._connections.high_bytes < self._high_bytes and self.writable:
+            self._mind_others()
+
+    def set_write_limits(self, high: int, low: int) -> None:
+        """With more unsent bytes than ``high`` the connection is not ``writable`` until it is at
+        ``low``; sooner when much is held for slow readers already. Requires a transport."""
+        assert self.transport is not None
+        self._high_bytes, self._low_bytes = high, low
+        self.transport.set_write_buffer_limits(high=high, low=low)
+
+    def _mind_others(self) -> None:
+        """Take the mark that is left to each, if there is more than that to send."""
+        high = self._connections.high_bytes
+        assert self.transport is not None
+        if self.transport.get_write_buffer_size() > high:
+            self.transport.set_write_buffer_limits(high=high, low=high // 4)  # calls pause_writing
 
     def close(self) -> None:
         """Write what is queued, then close. Idempotent."""
@@ -206,6 +227,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.closed = True
         self._out.clear()
         self._out_bytes = 0
+        self._connections.caught_up(self)
         self._forget_partial()
         if self._entered:
             self._connections.leave()
@@ -213,10 +235,14 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.writable = False
+        self._connections.fell_behind(self, self.unsent_bytes)
         self.writable_changed()
 
     def resume_writing(self) -> None:
         self.writable = True
+        self._connections.caught_up(self)
+        if self.transport is not None and not self.closed:
+            self.transport.set_write_buffer_limits(high=self._high_bytes, low=self._low_bytes)
         self.writable_changed()
 
     def get_buffer(self, sizehint: int) -> memoryview:

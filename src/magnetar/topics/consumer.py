@@ -26,8 +26,9 @@ class ConsumerClient(Protocol):
         ...
 
     @property
-    def unsent_bytes(self) -> int:
-        """Bytes that wait on its connection."""
+    def crowded(self) -> bool:
+        """Whether so much waits on its connection that it is given no more in this turn of the
+        loop."""
         ...
 
     def deliver(

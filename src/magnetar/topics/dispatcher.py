@@ -37,9 +37,6 @@ log = structlog.get_logger(__name__)
 ROUNDS_MAX: Final = 4
 """Reads of one subscription in one loop turn; then others have theirs."""
 
-UNSENT_BYTES_MAX: Final = 4 << 20
-"""Bytes waiting on a connection at which dispatch to it pauses for a loop turn."""
-
 NO_ACK_SETS: Final[Mapping[Key, Sequence[int]]] = MappingProxyType({})
 
 
@@ -138,7 +135,7 @@ class Dispatcher:
             self.messages_out += run.messages
             if replay:
                 consumer.redelivered += run.messages
-            if consumer.client.unsent_bytes > UNSENT_BYTES_MAX:
+            if consumer.client.crowded:
                 machine.set_blocked(run.seat, True)
                 self._full.append(consumer)
         self._traffic.entries_out += total - len(left)

@@ -14,6 +14,7 @@ import httpx
 
 from magnetar.app.broker import Broker
 from magnetar.config import BrokerConfig
+from magnetar.env.connections import Connections
 from tests.doubles.admin import topic_service
 from tests.doubles.memory_log import MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
@@ -38,15 +39,16 @@ class Service(Protocol):
 class MemoryService:
     """A broker in a thread of this process, over logs in memory with small ledgers."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, connections: Connections | None = None, **settings: Any) -> None:
         self.store = MemoryLogStore(ledger_entries=7)
+        self._connections = connections
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
         self._thread.start()
         self.broker = self.run(self._start(replace(BrokerConfig(port=0), **settings)))
 
     async def _start(self, config: BrokerConfig) -> Broker:
-        broker = Broker(config, self.store, MemoryMetadata())
+        broker = Broker(config, self.store, MemoryMetadata(), connections=self._connections)
         await broker.start()
         self.admin = topic_service(broker)
         return broker

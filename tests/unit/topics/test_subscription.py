@@ -28,7 +28,7 @@ class Client:
     def __init__(self) -> None:
         self.peer = "client"
         self.writable = True
-        self.unsent_bytes = 0
+        self.crowded = False
         self.active: list[bool] = []
         self.forgotten = False
         self._entries: list[int] = []

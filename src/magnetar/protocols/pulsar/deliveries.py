@@ -43,8 +43,9 @@ class SessionConsumer:
         return self._session.writable
 
     @property
-    def unsent_bytes(self) -> int:
-        return self._session.unsent_bytes
+    def crowded(self) -> bool:
+        session = self._session
+        return session.unsent_bytes > session.services.connections.turn_bytes
 
     def deliver(
         self,

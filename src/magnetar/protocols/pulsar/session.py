@@ -143,8 +143,7 @@ class Session(FramedConnection):
             services.connections.say_refused(self.peer, most)
             self.abort()
             return
-        assert self.transport is not None
-        self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+        self.set_write_limits(WRITE_BYTES_HIGH, WRITE_BYTES_LOW)
         services.sessions[self] = None
         services.metrics.broker_connections.set(len(services.sessions))
 

@@ -119,10 +119,9 @@ async def producer_again(world: World, first: int, count: int) -> Peer:
     return peer
 
 
-def test_unsent_bytes_stop_dispatch_for_a_turn_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.topics.dispatcher.UNSENT_BYTES_MAX", 100)
-
+def test_unsent_bytes_stop_dispatch_for_a_turn_only() -> None:
     async def scenario(world: World) -> None:
+        world.services.connections.turn_bytes = 100
         [peer] = await consumers(world, 1)
         await producer(world, 40)
         peer.flow(1000)
