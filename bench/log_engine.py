@@ -73,7 +73,9 @@ def acknowledgements() -> dict[str, float]:
 class FreeWriter(MemoryWriter):
     """Builds nothing, keeps nothing; confirms when told to."""
 
-    def append(self, payloads: Sequence[Buffer], done: LedgerAppendDone) -> list[bytes]:
+    def append(
+        self, payloads: Sequence[Buffer], done: LedgerAppendDone, prefixes: Sequence[bytes] = ()
+    ) -> list[bytes]:
         count = len(payloads)
         self.asked.append((self.last_add_pushed + 1, count, done))
         self.last_add_pushed += count

@@ -8,9 +8,11 @@ while ``held`` is set.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
-from magnetar.log.seam import AppendDone, Buffer, Cursors, LogStats, Positions, Run
+from magnetar.log.seam import AppendDone, Buffer, Content, Cursors, LogStats, Positions, Run
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import CursorNotFoundError, LogClosedError, LogFencedError, MagnetarError
@@ -105,6 +107,19 @@ class MemoryPositions:
     def __init__(self, entries: list[Entry], size: int) -> None:
         self._entries = entries
         self._size = size
+        self._offsets = [0]  # of each entry's first message, and of what comes next
+        self._times_ms: list[int] = []
+
+    def told(self, content: Content) -> None:
+        """What the next entries hold."""
+        for messages in content.messages:
+            self._offsets.append(self._offsets[-1] + messages)
+        self._times_ms += content.publish_times_ms
+
+    def content(self) -> Content:
+        """What all entries hold."""
+        counts = [b - a for a, b in pairwise(self._offsets)]
+        return Content(counts, self._times_ms)
 
     def index(self, position: Position) -> int:
         """The index of the first entry at or after ``position``."""
@@ -147,6 +162,24 @@ class MemoryPositions:
 
     def entries_between(self, after: Position, last: Position) -> int:
         return max(0, self._rank(last) - self._rank(after))
+
+    def messages_between(self, after: Position, last: Position) -> int:
+        return max(0, self._offsets[self._rank(last)] - self._offsets[self._rank(after)])
+
+    @property
+    def end_offset(self) -> int:
+        return self._offsets[len(self._entries)]
+
+    async def offset_of(self, position: Position) -> int:
+        return self._offsets[self._rank(Position(position.ledger_id, position.entry_id - 1))]
+
+    async def position_of(self, offset: int) -> Position:
+        index = bisect_right(self._offsets, offset) - 1
+        return self.at(max(0, min(index, len(self._entries))))
+
+    def first_at(self, time_ms: int) -> Position:
+        times = enumerate(self._times_ms)
+        return self.at(next((i for i, at in times if at >= time_ms), len(self._entries)))
 
 
 class MemoryCursors:
@@ -198,20 +231,25 @@ class MemoryLog:
         self.failing: MagnetarError | None = None
         self.lost_watchers: list[Callable[[LogFencedError], None]] = []
         self.reads = 0
+        self.now_ms = 1
         self._size = ledger_entries
         self._watch = ReadableWatch()
         self._entries: list[Entry] = []
         self._order = MemoryPositions(self._entries, ledger_entries)
         self.positions: Positions = self._order
-        self._pending: list[tuple[list[bytes], AppendDone]] = []
+        self._pending: list[tuple[list[bytes], AppendDone, Content]] = []
         self._scheduled = False
         self._cursors = MemoryCursors(self)
         self.cursors: Cursors = self._cursors
 
     # -- appending ----------------------------------------------------------------------------
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
-        self._pending.append(([HEADER + payload for payload in payloads], done))
+    def append(
+        self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None
+    ) -> None:
+        count = len(payloads)
+        content = content or Content([1] * count, [self.now_ms] * count)
+        self._pending.append(([HEADER + payload for payload in payloads], done, content))
         if not self._scheduled and not self.held:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self.release)
@@ -220,14 +258,17 @@ class MemoryLog:
         """Confirm what is pending."""
         self._scheduled = False
         pending, self._pending = self._pending, []
-        for datas, done in pending:
+        for datas, done, content in pending:
             error = LogClosedError(f"log {self.name} is closed") if self.closed else self.failing
             if error is not None:
                 done(error, ())
             else:
-                self._confirm(datas, done)
+                self._confirm(datas, done, content)
 
-    def _confirm(self, datas: list[bytes], done: AppendDone) -> None:
+    def _confirm(
+        self, datas: list[bytes], done: AppendDone, content: Content | None = None
+    ) -> None:
+        self._order.told(content or Content([1] * len(datas), [self.now_ms] * len(datas)))
         start = len(self._entries)
         size = self._size
         self._entries += [
@@ -244,7 +285,7 @@ class MemoryLog:
 
     @property
     def pending_bytes(self) -> int:
-        return sum(len(data) for datas, _ in self._pending for data in datas)
+        return sum(len(data) for datas, _, _ in self._pending for data in datas)
 
     def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
         return self._watch.watch(grown)
@@ -275,12 +316,9 @@ class MemoryLog:
                 return found[:count]
         return found
 
-    async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
+    async def first_at(self, time_ms: int) -> Position:
         await asyncio.sleep(0)
-        for entry in self._entries:
-            if wanted(entry):
-                return Position(entry.ledger_id, entry.entry_id)
-        return self.positions.next_position(self.positions.readable)
+        return self._order.first_at(time_ms)
 
     def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
         self.lost_watchers.append(lost)
@@ -293,6 +331,7 @@ class MemoryLog:
     def _keep(self, old: MemoryLog) -> None:
         """Hold what ``old``, the same log opened before, has held."""
         self._entries += old._entries
+        self._order.told(old._order.content())
         self._cursors = old._cursors.moved_to(self)
         self.cursors = self._cursors
 

@@ -43,6 +43,14 @@ from magnetar.model.ids import EARLIEST, Position
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
+class Content(NamedTuple):
+    """What the payloads of an append hold, one number each: messages (1 or more), and the time
+    that the producer says it published them (milliseconds since 1970; 0: it does not say)."""
+
+    messages: Sequence[int]
+    publish_times_ms: Sequence[int]
+
+
 class Run(NamedTuple):
     """Where consecutive payloads of an append lie: ``entries`` ids from ``first_entry_id`` on."""
 
@@ -182,6 +190,28 @@ class Positions(Protocol):
         """How many entries lie in (after, last]."""
         ...
 
+    def messages_between(self, after: Position, last: Position) -> int:
+        """How many messages lie in (after, last]. Exact from one ledger's end to another's, to
+        the readable end, and where all entries of a ledger hold equally many; elsewhere the
+        ledger's mean is taken. ``offset_of`` is exact."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next message: those that are readable end before it."""
+        ...
+
+    async def offset_of(self, position: Position) -> int:
+        """The offset of the first message of the entry at ``position``, or of the first entry
+        after it: messages of a log are numbered from 0 without a gap, in order. ``end_offset``
+        past the readable end. Raises as ``ReadableLog.read``."""
+        ...
+
+    async def position_of(self, offset: int) -> Position:
+        """The entry that holds the message of that offset; ``first`` if it was trimmed, the place
+        after the readable end if it is not there yet. Raises as ``ReadableLog.read``."""
+        ...
+
 
 class ReadableLog(Protocol):
     """One topic partition's log, to be read; whoever writes it may be elsewhere."""
@@ -206,9 +236,11 @@ class ReadableLog(Protocol):
         ``LogClosedError``, ``LedgerError``, ``NoEntryError``."""
         ...
 
-    async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
-        """The first position whose entry is ``wanted`` (which must be monotone: False then
-        True), by binary search; the place after the readable end if none is."""
+    async def first_at(self, time_ms: int) -> Position:
+        """The smallest position whose entry was published at ``time_ms`` (milliseconds since
+        1970) or later, by its producer's clock: of several producers the clocks differ, so later
+        entries may have been published earlier. The place after the readable end if there is
+        none. Raises as ``read``."""
         ...
 
     def stats(self) -> LogStats: ...
@@ -219,9 +251,12 @@ class WritableLog(ReadableLog, Protocol):
 
     cursors: Cursors
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
-        """Append in order; see ``AppendDone``. Never blocks, never raises for the world's
-        faults. The caller bounds what is pending (``pending_bytes``)."""
+    def append(
+        self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None
+    ) -> None:
+        """Append in order; see ``AppendDone``. Without ``content`` every payload is one message,
+        published now. Never blocks, never raises for the world's faults. The caller bounds what
+        is pending (``pending_bytes``)."""
         ...
 
     @property

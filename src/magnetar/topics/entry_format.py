@@ -34,10 +34,6 @@ class EntryFormat(Protocol):
         payload's size."""
         ...
 
-    def publish_time_ms(self, payload: memoryview) -> int:
-        """When its producer sent it, in milliseconds since 1970."""
-        ...
-
     def fingerprint(self, sequence_id: int, payload: memoryview) -> Fingerprint | None:
         """What identifies a send among its producer's; None if nothing does for certain."""
         ...

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from magnetar.cluster.topic_name import TopicName
-from magnetar.log.seam import AppendDone, Run
+from magnetar.log.seam import AppendDone, Content, Run
 from magnetar.model.errors import MagnetarError
 from magnetar.topics.access import AccessMode
 from magnetar.topics.resend import ResendWindow
@@ -69,7 +69,7 @@ class Destination(Protocol):
     name: TopicName
     epoch: int
 
-    def publish(self, payloads: Sequence[memoryview], done: AppendDone) -> None:
+    def publish(self, payloads: Sequence[memoryview], done: AppendDone, content: Content) -> None:
         """Append entries; the payloads are copied before this returns."""
         ...
 
@@ -163,8 +163,9 @@ class Producer:
         """What an earlier incarnation stored and this one may send again."""
         self._payloads: list[memoryview] = []
         self._sequences: list[Sequences] = []
+        self._messages: list[int] = []
+        self._times_ms: list[int] = []
         self._byte_count = 0
-        self._message_count = 0
         self._appends = 0
         self._outcomes = 0
         """Of those; they come in order, so two counts are all that must be known of them."""
@@ -176,9 +177,11 @@ class Producer:
         sequence_id: int,
         highest_sequence_id: int,
         payload: memoryview,
-        message_count: int,
+        message_count: int = 1,
+        publish_time_ms: int = 0,
     ) -> bool:
-        """Take a send of the current chunk; True if it is the first since the last ``flush``."""
+        """Take a send of the current chunk, which holds that many messages; True if it is the
+        first since the last ``flush``."""
         if self.closed:
             return False
         if self.resends is not None and self._answer_resend(
@@ -188,8 +191,9 @@ class Producer:
         payloads = self._payloads
         payloads.append(payload)
         self._sequences.append((sequence_id, highest_sequence_id))
+        self._messages.append(message_count)
+        self._times_ms.append(publish_time_ms)
         self._byte_count += len(payload)
-        self._message_count += message_count
         return len(payloads) == 1
 
     def _answer_resend(
@@ -210,11 +214,12 @@ class Producer:
         payloads = self._payloads
         if not payloads:
             return 0
-        publish = Publish(self, self._sequences, self._byte_count, self._message_count)
-        self._payloads, self._sequences = [], []
-        self._byte_count = self._message_count = 0
+        content = Content(self._messages, self._times_ms)
+        publish = Publish(self, self._sequences, self._byte_count, sum(self._messages))
+        self._payloads, self._sequences, self._byte_count = [], [], 0
+        self._messages, self._times_ms = [], []
         self._appends += 1
-        self.topic.publish(payloads, publish.done)
+        self.topic.publish(payloads, publish.done, content)
         return publish.byte_count
 
     def refuse(self, send: Sequences, error: MagnetarError, final: bool) -> None:

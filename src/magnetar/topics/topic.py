@@ -24,8 +24,7 @@ import structlog
 
 from magnetar.cluster.topic_name import TopicName
 from magnetar.env.tasks import TaskScope, defect, fails
-from magnetar.log.seam import AppendDone, Cursor, WritableLog
-from magnetar.model.entry import Entry
+from magnetar.log.seam import AppendDone, Content, Cursor, WritableLog
 from magnetar.model.errors import (
     LogClosedError,
     MagnetarError,
@@ -33,7 +32,6 @@ from magnetar.model.errors import (
     NotAllowedError,
     ProducerBusyError,
     ProducerFencedError,
-    ProtocolError,
     ServiceNotReadyError,
     StorageFullError,
     SubscriptionNotFoundError,
@@ -126,9 +124,9 @@ class Topic:
 
     # -- publishing ---------------------------------------------------------------------------
 
-    def publish(self, payloads: Sequence[memoryview], done: AppendDone) -> None:
+    def publish(self, payloads: Sequence[memoryview], done: AppendDone, content: Content) -> None:
         """Append entries; the payloads are copied before this returns."""
-        self.log.append(payloads, done)
+        self.log.append(payloads, done, content)
 
     def entries_confirmed(self, count: int, byte_count: int, message_count: int) -> None:
         self.entries_in += count
@@ -164,14 +162,7 @@ class Topic:
     async def position_at(self, time: PublishTime) -> Position:
         """The position of the entry that ``time`` names; the place after the last one if there is
         none."""
-
-        def is_late(entry: Entry) -> bool:
-            try:
-                return self._format.publish_time_ms(entry.payload) >= time.time_ms
-            except ProtocolError:
-                return False  # unreadable entries are skipped by dispatch as well
-
-        return await self.log.find_first(is_late)
+        return await self.log.first_at(time.time_ms)
 
     # -- producers ----------------------------------------------------------------------------
 

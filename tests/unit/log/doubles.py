@@ -275,16 +275,22 @@ class MemoryWriter:
         self._pending: list[tuple[int, list[bytes], LedgerAppendDone]] = []
         self._ended: MagnetarError | None = None
 
-    def append(self, payloads: Sequence[Buffer], done: LedgerAppendDone) -> list[bytes]:
+    def append(
+        self, payloads: Sequence[Buffer], done: LedgerAppendDone, prefixes: Sequence[bytes] = ()
+    ) -> list[bytes]:
         assert payloads
         loop = asyncio.get_running_loop()
         if self._ended is not None:
             loop.call_soon(done, self._ended, -1, -1, len(payloads))
             return []
-        entries = [bytes(OFFSET) + bytes(payload) for payload in payloads]
+        before = prefixes or [b""] * len(payloads)
+        entries = [
+            bytes(OFFSET) + prefix + bytes(payload)
+            for prefix, payload in zip(before, payloads, strict=True)
+        ]
         self._pending.append((self.last_add_pushed + 1, entries, done))
         self.last_add_pushed += len(entries)
-        self.length += sum(map(len, payloads))
+        self.length += sum(map(len, entries)) - OFFSET * len(entries)
         if not self._owner.hold:
             loop.call_soon(self.confirm)
         return entries

@@ -30,7 +30,7 @@ SIZES = {3: 4, 5: 1, 9: 6, 12: 3}  # the last is open
 def make_chain() -> Chain:
     closed = [LedgerInfo(i, n, n * 10, 1, 2) for i, n in SIZES.items() if i != 12]
     chain = Chain([*closed, LedgerInfo(12, created_ms=1)])
-    chain.confirm(SIZES[12] - 1)
+    chain.confirm(SIZES[12] - 1, chain.end_offset + SIZES[12])
     return chain
 
 
@@ -163,7 +163,7 @@ def test_mark_delete_stays_at_the_end_of_a_ledger_until_the_next_is_acknowledged
 
 def test_what_ack_sets_take_is_bounded() -> None:
     chain = Chain([LedgerInfo(1, created_ms=1)])
-    chain.confirm(9_999)
+    chain.confirm(9_999, 10_000)
     state = AckState(chain, EARLIEST)
     words = [-1] * 1024
     kept = 0

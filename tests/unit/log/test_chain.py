@@ -23,7 +23,7 @@ def chains(draw: st.DrawFn) -> tuple[Chain, list[Position]]:
         infos[-1] = LedgerInfo(ids[-1], created_ms=1)
     chain = Chain(infos)
     if open_last:
-        chain.confirm(sizes[-1] - 1)
+        chain.confirm(sizes[-1] - 1, chain.end_offset + sizes[-1])
     held = [Position(i, e) for i, n in zip(ids, sizes, strict=True) for e in range(n)]
     gone = draw(st.integers(0, len(ids) - open_last))
     chain.trim(gone)
@@ -90,7 +90,7 @@ def test_confirmed_survives_trimming_everything() -> None:
     assert again.confirmed == (4, 2)
     assert again.first == (4, 3)
     again.open_ledger(LedgerInfo(6, created_ms=1))
-    again.confirm(0)
+    again.confirm(0, again.end_offset + 1)
     assert again.next_position(Position(4, 2)) == (6, 0)
 
 
@@ -136,3 +136,27 @@ def test_retention_decides_what_goes() -> None:
     assert count([end], -1, 150) == 2
     assert count([end], -1, 300) == 0
     assert count([Position(4, -1)], 0, 0) == 3
+
+
+def test_offsets_are_prefix_sums_of_messages_and_stay_when_ledgers_go() -> None:
+    infos = [
+        LedgerInfo(1, 2, 10, 1, 2, messages=20),
+        LedgerInfo(3, 4, 10, 1, 2),  # written before offsets were kept
+        LedgerInfo(5, created_ms=1),
+    ]
+    chain = Chain(infos, first_offset=100)
+    assert [info.first_offset for info in chain.ledgers] == [100, 120, 124]
+    assert [info.messages for info in chain.ledgers] == [20, 4, 0]
+    chain.confirm(1, 131)
+    assert chain.end_offset == 131
+    assert chain.messages_between(EARLIEST, LATEST) == 31
+    assert chain.messages_between(Position(1, 1), Position(3, 3)) == 4
+    assert chain.messages_between(Position(1, 0), Position(1, 1)) == 10, "the ledger's mean"
+    holders = [chain.holder(offset) for offset in (0, 100, 119, 120, 123, 130)]
+    assert [info and info.ledger_id for info in holders] == [1, 1, 1, 3, 3, 5]
+    assert chain.holder(131) is None
+    chain.trim(2)
+    assert (chain.first_offset, chain.end_offset) == (124, 131)
+    chain.close_last(2, 10, 2, messages=7)
+    chain.trim(1)
+    assert (chain.first_offset, chain.end_offset) == (131, 131)

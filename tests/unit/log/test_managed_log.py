@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -49,10 +48,6 @@ async def read_all(log: ManagedLog, start: Position = EARLIEST, chunk: int = 7) 
         found += entries
         start = log.positions.next_position(Position(entries[-1].ledger_id, entries[-1].entry_id))
     return found
-
-
-def at_least(number: int) -> Callable[[Entry], bool]:
-    return lambda entry: int(bytes(entry.payload)) >= number
 
 
 def values(entries: list[Entry]) -> list[int]:
@@ -449,43 +444,6 @@ def test_a_ledger_that_moved_is_read_where_it_lies_now(monkeypatch: pytest.Monke
         with pytest.raises(LedgerError):
             await log.read(EARLIEST, 1, 1)
         assert values(await log.read(EARLIEST, 1, 1)) == [0]
-
-    asyncio.run(scenario())
-
-
-def test_find_first_finds_the_boundary_wherever_it_is() -> None:
-    async def scenario() -> None:
-        log = await Process(World()).store(SMALL).open(NAME)
-        beyond = await log.find_first(lambda entry: True)
-        assert beyond == log.positions.next_position(log.positions.readable)
-        positions = await publish(log, 0, 33)
-        for boundary in (0, 1, 9, 10, 11, 20, 32):
-            assert await log.find_first(at_least(boundary)) == positions[boundary]
-        beyond = await log.find_first(lambda entry: False)
-        assert beyond == log.positions.next_position(log.positions.readable)
-
-    asyncio.run(scenario())
-
-
-def test_find_first_while_the_log_grows_and_is_trimmed() -> None:
-    async def scenario() -> None:
-        config = replace(SMALL, retention_ms=0, retention_bytes=0)
-        log = await Process(World()).store(config).open(NAME)
-        cursor = await log.cursors.open("s", EARLIEST)
-        positions = await publish(log, 0, 40)
-        seen: list[int] = []
-
-        def wanted(entry: Entry) -> bool:
-            """Each question is asked of another log than the last."""
-            number_there = int(bytes(entry.payload))
-            seen.append(number_there)
-            log.append([number(40 + len(seen))], Outcomes())
-            if len(seen) == 2:
-                cursor.acknowledge_cumulative(positions[25])
-            return number_there >= 33
-
-        assert await log.find_first(wanted) == positions[33]
-        assert len(seen) > 3
 
     asyncio.run(scenario())
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.log.seam import AppendDone, Run
+from magnetar.log.seam import AppendDone, Content, Run
 from magnetar.model.errors import (
     ChecksumError,
     LogError,
@@ -64,7 +64,8 @@ class Destination:
         self.condemned: list[str] = []
         self.forgotten: list[Producer] = []
 
-    def publish(self, payloads: Sequence[memoryview], done: AppendDone) -> None:
+    def publish(self, payloads: Sequence[memoryview], done: AppendDone, content: Content) -> None:
+        assert len(content.messages) == len(content.publish_times_ms) == len(payloads)
         self.payloads.append([bytes(payload) for payload in payloads])
         self.pending.append(done)
 

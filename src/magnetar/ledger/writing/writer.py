@@ -274,11 +274,15 @@ class LedgerWriter:
         bookies that the metadata names, by a recovery that comes after it."""
         return self._durable.last_add_confirmed if self._first_lac is None else self._first_lac
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> list[bytes]:
+    def append(
+        self, payloads: Sequence[Buffer], done: AppendDone, prefixes: Sequence[bytes] = ()
+    ) -> list[bytes]:
         """Append in order, at least one payload; see ``AppendDone``.
 
-        ``payloads`` (views of bytes) are copied before this returns. Never blocks; ``done`` is
-        never called from inside (what it raises goes to the loop's exception handler). Returns
+        ``payloads`` (views of bytes) are copied before this returns; ``prefixes``, if given, are
+        put before them, one each, so that a caller who adds a header copies nothing. Never
+        blocks; ``done`` is never called from inside (what it raises goes to the loop's exception
+        handler). Returns
         the whole entries as built, the very objects that the bookies get (not to be changed; for
         caches); nothing when the writer has ended. Raises ``EntryTooLargeError``: nothing was
         appended.
@@ -289,7 +293,9 @@ class LedgerWriter:
             return []
         machine, before = self._machine, self._length
         first = machine.last_add_pushed + 1
-        entries, length = self._digest.build_run(first, self._lac_to_tell(), before, payloads)
+        entries, length = self._digest.build_run(
+            first, self._lac_to_tell(), before, payloads, prefixes
+        )
         if length - before > self._payload_bytes_max:
             self._check_sizes(payloads)
         machine.pushed(len(entries))

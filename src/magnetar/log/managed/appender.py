@@ -21,6 +21,8 @@ Rules:
   duplicate, unless closing fails too, or the next ledgers fail as well
   (``FRUITLESS_LEDGERS_MAX``): then everything open fails.
 * One callback per ``append``; nothing per entry.
+* An entry's header says which messages it holds (``stamping``). What goes from a failed ledger to
+  the next one gets new headers there: offsets have no gap.
 
 Why: docs/adr/0051-a-failed-ledger-costs-no-error.md.
 """
@@ -38,11 +40,17 @@ import structlog
 from magnetar.env.tasks import TaskScope
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
-from magnetar.log.managed.ledgers import LedgerAppendDone, Ledgers, LedgerWriter
+from magnetar.log.managed.ledgers import (
+    LedgerAppendDone,
+    LedgerReader,
+    Ledgers,
+    LedgerWriter,
+)
 from magnetar.log.managed.open_appends import Append, OpenAppends
 from magnetar.log.managed.rules import RollRule
+from magnetar.log.managed.stamping import HEADER_BYTES, LedgerStamps, extent_of
 from magnetar.log.managed.tail_cache import LogTail
-from magnetar.log.seam import AppendDone, Buffer
+from magnetar.log.seam import AppendDone, Buffer, Content
 from magnetar.model.errors import (
     LedgerError,
     LedgerFencedError,
@@ -79,18 +87,28 @@ class AppenderEvents:
 class _OpenLedger:
     """The ledger that takes appends. ``answered`` is what its writer calls."""
 
-    __slots__ = ("answered", "created_ms", "ledger_id", "payload_offset", "recovering", "writer")
+    __slots__ = (
+        "answered",
+        "created_ms",
+        "ledger_id",
+        "payload_offset",
+        "recovering",
+        "stamps",
+        "writer",
+    )
 
     def __init__(
         self,
         writer: LedgerWriter,
         created_ms: int,
+        first_offset: int,
         answered: Callable[[_OpenLedger, MagnetarError | None, int, int, int], None],
     ) -> None:
         self.writer = writer
         self.created_ms = created_ms
         self.ledger_id = writer.ledger_id
-        self.payload_offset = writer.digest.payload_offset
+        self.stamps = LedgerStamps(first_offset)
+        self.payload_offset = writer.digest.payload_offset + HEADER_BYTES
         self.recovering = False  # by us, so that its writer is fenced, which then says nothing
         self.answered: LedgerAppendDone = partial(answered, self)
 
@@ -139,15 +157,16 @@ class Appender:
 
     # -- appending ----------------------------------------------------------------------------
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
+    def append(self, payloads: Sequence[Buffer], done: AppendDone, content: Content) -> None:
+        assert len(payloads) == len(content.messages) == len(content.publish_times_ms)
         if self._refusal is not None:
             self._open.refuse(done, self._refusal)
         elif self.state is AppenderState.OPEN and self._ledger is not None:
             size = sum(map(len, payloads))
             self._open.pending_bytes += size
-            self._send(self._ledger, Append(done, payloads, len(payloads), size))
+            self._send(self._ledger, Append(done, payloads, len(payloads), size, content))
         else:
-            self._open.wait(payloads, done)
+            self._open.wait(payloads, done, content)
             if self.state is AppenderState.IDLE:
                 self._begin_opening()
 
@@ -155,8 +174,13 @@ class Appender:
         writer = ledger.writer
         item.first = first = writer.last_add_pushed + 1
         self._open.sent.append(item)
-        item.entries = entries = writer.append(item.payloads, ledger.answered)
+        stamps = ledger.stamps
+        before = stamps.next_offset, stamps.greatest_ms
+        headers = stamps.headers(self._now_ms(), *item.content)
+        item.end_offset = stamps.next_offset
+        item.entries = entries = writer.append(item.payloads, ledger.answered, headers)
         if not entries:  # the writer has failed; ``answered`` will hear of it
+            stamps.next_offset, stamps.greatest_ms = before
             item.payloads = [bytes(payload) for payload in item.payloads]
             return
         item.payloads = ()
@@ -179,7 +203,7 @@ class Appender:
         if error is not None:
             self._ledger_failed(ledger, error)
             return
-        self._chain.confirm(first + count - 1)
+        self._chain.confirm(first + count - 1, self._open.offset_after(count))
         self._events.grew()
         self._open.confirm(ledger_id, first, count)
         if not self._open.sent:
@@ -279,17 +303,27 @@ class Appender:
         former = self._former
         if former is None:
             return
-        last, stored_bytes = await self._end(former)
+        last, stored_bytes, reader = await self._end(former)
+        extent = former.stamps.extent
+        if reader is not None or last != former.writer.last_add_pushed:
+            # Not all that got a header is in it: the last entry that is says how far it goes.
+            extent = await extent_of(
+                reader or former.writer.reader(),
+                former.stamps.first_offset,
+                last,
+                f"log {self._name}, ledger {former.ledger_id}",
+            )
         if self._former is former:  # not lost meanwhile
             self._former = None
             before = self._chain.confirmed
-            self._store.close_last(self._now_ms(), last + 1, stored_bytes)
+            self._store.close_last(self._now_ms(), last + 1, stored_bytes, extent)
             if self._chain.confirmed > before:  # recovery found what nobody had confirmed
                 self._events.grew()
             self._open.settle(former.ledger_id, last, former.payload_offset)
 
-    async def _end(self, former: _OpenLedger) -> tuple[int, int]:
-        """Close a ledger, by recovery if its writer cannot: its last entry and its bytes."""
+    async def _end(self, former: _OpenLedger) -> tuple[int, int, LedgerReader | None]:
+        """Close a ledger, by recovery if its writer cannot: its last entry, its bytes and, if it
+        was recovered, a reader."""
         if not former.recovering:
             try:
                 closed = await former.writer.close()
@@ -298,10 +332,10 @@ class Appender:
             except MagnetarError as error:
                 log.warning("ledger not closed, recovering it", log=self._name, error=str(error))
             else:
-                return closed.last_entry_id, closed.length
+                return closed.last_entry_id, closed.length, None
         former.recovering = True
         reader = await self._ledgers.open(former.ledger_id)
-        return reader.last_add_confirmed, reader.length
+        return reader.last_add_confirmed, reader.length, reader
 
     async def _create(self) -> None:
         writer = await self._ledgers.create(custom={"magnetar-log": self._name.encode()})
@@ -310,9 +344,10 @@ class Appender:
                 f"new ledger {writer.ledger_id} is not after ledger {self._chain.last_ledger_id} "
                 f"of log {self._name}: was the ledger id counter of the metadata root reset?"
             )
-        now_ms = self._now_ms()
+        now_ms, first_offset = self._now_ms(), self._chain.end_offset
+        info = LedgerInfo(writer.ledger_id, created_ms=now_ms, first_offset=first_offset)
         try:
-            await self._store.save(LedgerInfo(writer.ledger_id, created_ms=now_ms))
+            await self._store.save(info)
         except LogFencedError:
             await self._store.discard(writer.ledger_id)
             raise
@@ -321,7 +356,7 @@ class Appender:
             raise
         if self.state is AppenderState.LOST:
             return
-        self._ledger = _OpenLedger(writer, now_ms, self._answered)
+        self._ledger = _OpenLedger(writer, now_ms, first_offset, self._answered)
         self.state = AppenderState.OPEN
         while self.state is AppenderState.OPEN and (item := self._open.next_waiting()) is not None:
             self._send(self._ledger, item)

@@ -21,6 +21,7 @@ from magnetar.log.managed.read_ahead import (
     ReadAheadCache,
     Window,
 )
+from magnetar.log.managed.stamping import behind_header
 from magnetar.log.managed.tail_cache import LogTail
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError, NoEntryError, NoSuchLedgerError
@@ -160,6 +161,7 @@ class CatchUp:
             if self._readers.get(ledger_id) is reader:
                 del self._readers[ledger_id]
             raise
+        behind_header(found)
         if not found:
             raise NoEntryError(f"log {self._name}: nothing was read at {position}")
         return found

@@ -1,11 +1,15 @@
 """The arithmetic of a chain of ledgers: which positions a log holds and how they follow.
 
 Pure: no I/O, no clock. Every entry has a *rank*, its number among all entries that the chain
-holds; ranks are prefix sums, rebuilt when a ledger comes or goes, so every question is one
-bisection.
+holds, and every message an *offset*, its number among all that the log ever held. Both are prefix
+sums, rebuilt when a ledger comes or goes, so every question is one bisection.
 
 Invariants: ledger ids grow strictly; only the last ledger may be open; ``confirmed`` never moves
-back, not even when everything is trimmed (``trimmed`` keeps the place).
+back, not even when everything is trimmed (``trimmed`` keeps the place); an entry holds one message
+or more; a ledger's offsets begin where those before it end, and no offset is given twice.
+
+A ledger of a record that says nothing of messages was written before offsets were kept: each of
+its entries counts as one message. What is made of that here is what the next record says.
 """
 
 from __future__ import annotations
@@ -19,13 +23,17 @@ from magnetar.model.ids import EARLIEST, NO_ENTRY, Position
 
 @dataclass(frozen=True, slots=True)
 class LedgerInfo:
-    """One ledger of a chain. ``entries`` and ``stored_bytes`` count only when closed."""
+    """One ledger of a chain. ``entries``, ``stored_bytes``, ``messages`` and ``greatest_ms`` count
+    only when closed."""
 
     ledger_id: int
     entries: int = 0
     stored_bytes: int = 0
     created_ms: int = 0
     closed_ms: int = 0  # 0 while open
+    first_offset: int = 0
+    messages: int = 0  # when closed; 0: each entry is one
+    greatest_ms: int = 0  # greatest publish time, when closed; 0: not known
 
     @property
     def closed(self) -> bool:
@@ -39,16 +47,23 @@ class Chain:
         "_ids",
         "_ranks",
         "confirmed",
+        "end_offset",
+        "first_offset",
         "last_confirmed_entry",
         "ledgers",
         "trimmed",
-        "trimmed_entries",
     )
 
-    def __init__(self, ledgers: Sequence[LedgerInfo] = (), trimmed: Position = EARLIEST) -> None:
+    def __init__(
+        self,
+        ledgers: Sequence[LedgerInfo] = (),
+        trimmed: Position = EARLIEST,
+        first_offset: int = 0,
+    ) -> None:
         self.ledgers: list[LedgerInfo] = []
+        self.first_offset = first_offset  # of the first message that is held, or of the next
+        self.end_offset = first_offset  # of the next message after ``confirmed``
         self.trimmed = trimmed
-        self.trimmed_entries = 0  # since the chain was made
         self.last_confirmed_entry = NO_ENTRY  # of the open ledger
         self.confirmed = trimmed
         self.replace_ledgers(ledgers)
@@ -57,7 +72,7 @@ class Chain:
 
     def replace_ledgers(self, ledgers: Sequence[LedgerInfo]) -> None:
         """The chain is ``ledgers`` now."""
-        self.ledgers = list(ledgers)
+        self.ledgers = self._with_offsets(ledgers)
         self._ids = [info.ledger_id for info in ledgers]
         assert self._ids == sorted(set(self._ids)), f"ledger ids out of order: {self._ids}"
         self._ranks = [0]
@@ -65,7 +80,28 @@ class Chain:
             self._ranks.append(self._ranks[-1] + (info.entries if info.closed else 0))
         if not self.ledgers or self.ledgers[-1].closed:
             self.last_confirmed_entry = NO_ENTRY
+            last = self.ledgers[-1] if self.ledgers else None
+            ended = self.first_offset if last is None else last.first_offset + last.messages
+            assert ended >= self.end_offset, f"offsets {ended} to {self.end_offset} given twice"
+            self.end_offset = ended
+        elif self.last_confirmed_entry == NO_ENTRY:
+            self.end_offset = self.ledgers[-1].first_offset
         self.confirmed = max(self.confirmed, self._end())
+
+    def _with_offsets(self, ledgers: Sequence[LedgerInfo]) -> list[LedgerInfo]:
+        """``ledgers``, each with the offsets that follow from those before it."""
+        found = []
+        offset = self.first_offset
+        for info in ledgers:
+            messages = info.messages
+            if info.closed and messages == 0:
+                messages = info.entries  # written before offsets were kept
+            assert messages >= info.entries or not info.closed, f"too few messages: {info}"
+            if (info.first_offset, info.messages) != (offset, messages):
+                info = replace(info, first_offset=offset, messages=messages)
+            found.append(info)
+            offset += messages if info.closed else 0
+        return found
 
     def _end(self) -> Position:
         """The last entry that the chain holds; (last ledger, -1) if it holds none."""
@@ -80,10 +116,23 @@ class Chain:
         assert not info.closed
         self.replace_ledgers([*self.ledgers, info])
 
-    def close_last(self, entries: int, stored_bytes: int, closed_ms: int) -> LedgerInfo:
-        """The open ledger is closed with that many entries; an empty one leaves the chain."""
+    def close_last(
+        self,
+        entries: int,
+        stored_bytes: int,
+        closed_ms: int,
+        messages: int = 0,
+        greatest_ms: int = 0,
+    ) -> LedgerInfo:
+        """The open ledger is closed with that many entries, which hold ``messages`` (0: one
+        each); an empty one leaves the chain."""
         info = replace(
-            self.ledgers[-1], entries=entries, stored_bytes=stored_bytes, closed_ms=closed_ms
+            self.ledgers[-1],
+            entries=entries,
+            stored_bytes=stored_bytes,
+            closed_ms=closed_ms,
+            messages=messages or entries,
+            greatest_ms=greatest_ms,
         )
         self.replace_ledgers([*self.ledgers[:-1], info] if entries else self.ledgers[:-1])
         return info
@@ -95,13 +144,16 @@ class Chain:
         if gone:
             last = gone[-1]
             self.trimmed = Position(last.ledger_id, last.entries - 1)
-            self.trimmed_entries += sum(info.entries for info in gone)
+            self.first_offset = last.first_offset + last.messages
             self.replace_ledgers(self.ledgers[count:])
         return gone
 
-    def confirm(self, entry_id: int) -> None:
-        """Entries of the open ledger up to ``entry_id`` are confirmed."""
+    def confirm(self, entry_id: int, end_offset: int) -> None:
+        """Entries of the open ledger up to ``entry_id`` are confirmed; the message after them
+        has the offset ``end_offset``."""
         if entry_id > self.last_confirmed_entry:
+            assert end_offset - self.end_offset >= entry_id - self.last_confirmed_entry
+            self.end_offset = end_offset
             self.last_confirmed_entry = entry_id
             self.confirmed = Position(self._ids[-1], entry_id)
 
@@ -198,3 +250,42 @@ class Chain:
     def entries_between(self, after: Position, last: Position) -> int:
         """How many entries lie in (after, last]."""
         return max(0, self.rank(last) - self.rank(after))
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    def messages_of(self, info: LedgerInfo) -> int:
+        """How many messages of the ledger are confirmed."""
+        return info.messages if info.closed else self.end_offset - info.first_offset
+
+    def uniform(self, info: LedgerInfo) -> bool:
+        """Whether each entry of the ledger is one message."""
+        return self.messages_of(info) == self.last_entry(info.ledger_id) + 1
+
+    def info(self, ledger_id: int) -> LedgerInfo | None:
+        index = self._index(ledger_id)
+        return None if index is None else self.ledgers[index]
+
+    def holder(self, offset: int) -> LedgerInfo | None:
+        """The ledger that holds the message; None past the end."""
+        if offset >= self.end_offset:
+            return None
+        index = bisect_right(self.ledgers, offset, key=lambda info: info.first_offset) - 1
+        return self.ledgers[max(0, index)]
+
+    def messages_until(self, position: Position) -> int:
+        """How many messages are at or before ``position``, of those that the chain holds. Exact
+        at a ledger's end and at ``confirmed``; inside a ledger its mean is taken."""
+        index = bisect_left(self._ids, position.ledger_id)
+        if index == len(self._ids):
+            return self.end_offset - self.first_offset
+        info = self.ledgers[index]
+        before = info.first_offset - self.first_offset
+        if info.ledger_id != position.ledger_id:
+            return before
+        entries = self.last_entry(info.ledger_id) + 1
+        inside = max(0, min(position.entry_id + 1, entries))
+        return before + (self.messages_of(info) * inside // entries if inside else 0)
+
+    def messages_between(self, after: Position, last: Position) -> int:
+        """How many messages lie in (after, last]; see ``messages_until``."""
+        return max(0, self.messages_until(last) - self.messages_until(after))

@@ -16,6 +16,7 @@ from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import LogRecord
+from magnetar.log.managed.stamping import Extent
 from magnetar.model.errors import MagnetarError, NoSuchLedgerError
 
 log = structlog.get_logger(__name__)
@@ -47,7 +48,11 @@ class ChainStore:
     def _now(self, record: LogRecord, opened: LedgerInfo | None = None) -> LogRecord:
         ledgers = (*self.chain.ledgers, *(() if opened is None else (opened,)))
         return replace(
-            record, ledgers=ledgers, trimmed=self.chain.trimmed, deleting=tuple(self._leaving)
+            record,
+            ledgers=ledgers,
+            trimmed=self.chain.trimmed,
+            first_offset=self.chain.first_offset,
+            deleting=tuple(self._leaving),
         )
 
     def leave(self, ledger_id: int) -> None:
@@ -89,9 +94,9 @@ class ChainStore:
                 continue
             self._leaving.pop(ledger_id, None)
 
-    def close_last(self, now_ms: int, entries: int, stored_bytes: int) -> None:
+    def close_last(self, now_ms: int, entries: int, stored_bytes: int, extent: Extent) -> None:
         """The chain's open ledger is closed with that many entries; the next ``save`` says so."""
-        info = self.chain.close_last(entries, stored_bytes, now_ms)
+        info = self.chain.close_last(entries, stored_bytes, now_ms, *extent)
         if entries == 0:
             self.leave(info.ledger_id)
 

@@ -62,8 +62,11 @@ class LedgerWriter(Protocol):
     @property
     def digest(self) -> EntryLayout: ...
 
-    def append(self, payloads: Sequence[Buffer], done: LedgerAppendDone) -> list[bytes]:
-        """Append in order under consecutive ids from ``last_add_pushed`` + 1; returns the whole
+    def append(
+        self, payloads: Sequence[Buffer], done: LedgerAppendDone, prefixes: Sequence[bytes] = ()
+    ) -> list[bytes]:
+        """Append in order under consecutive ids from ``last_add_pushed`` + 1, each with its
+        prefix (if any are given) before it; returns the whole
         entries as built (the objects that the bookies get). Once one fails all later ones do."""
         ...
 

@@ -24,12 +24,13 @@ from magnetar.log.managed.appender import Appender, AppenderEvents
 from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCursors
+from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
 from magnetar.log.managed.rules import Retention, RollRule, deletable
 from magnetar.log.managed.tail_cache import TailCache
-from magnetar.log.seam import AppendDone, Buffer, Cursors, LogStats, Positions
+from magnetar.log.seam import AppendDone, Buffer, Content, Cursors, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -89,7 +90,8 @@ class ManagedLog:
             self._scope,
             lambda: self._appender.writer,
         )
-        self.positions: Positions = ChainPositions(self._chain)
+        self._search = HeaderSearch(self._chain, self.read)
+        self.positions: Positions = ChainPositions(self._chain, self._search)
         cursor_events = CursorEvents(self._maybe_trim, self._on_lost, self._require_open)
         self._cursors = ManagedCursors(
             name, self._chain, context.cursors, self._scope, cursor_events
@@ -101,8 +103,13 @@ class ManagedLog:
 
     # -- appending ----------------------------------------------------------------------------
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
-        self._appender.append(payloads, done)
+    def append(
+        self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None
+    ) -> None:
+        if content is None:
+            count = len(payloads)
+            content = Content([1] * count, [self._context.now_ms()] * count)
+        self._appender.append(payloads, done, content)
 
     @property
     def pending_bytes(self) -> int:
@@ -145,24 +152,8 @@ class ManagedLog:
             raise LogClosedError(f"log {self.name} is closed")
         return await self._catch_up.read(start, max_entries, max_bytes)
 
-    async def find_first(self, wanted: Callable[[Entry], bool]) -> Position:
-        """See the seam; reads about log2(entries) entries. Searches by ordinal, which neither
-        appending nor trimming changes."""
-        chain = self._chain
-        low = chain.trimmed_entries + 1
-        high = low + chain.entries
-        while low < high:
-            middle = (low + high) // 2
-            rank = middle - chain.trimmed_entries
-            entries = await self.read(chain.at_rank(rank), 1, 1) if rank > 0 else []
-            if entries and wanted(entries[0]):
-                high = middle
-            else:
-                low = middle + 1
-        rank = low - chain.trimmed_entries
-        if rank > chain.entries:
-            return chain.next_position(chain.confirmed)
-        return chain.at_rank(max(1, rank))
+    async def first_at(self, time_ms: int) -> Position:
+        return await self._search.first_at(time_ms)
 
     # -- trimming -----------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"magnetar/log/managed/managed.proto\x12\x14magnetar.log.managed\"o\n\x0cLedgerRecord\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x03 \x01(\x03\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x11\n\tclosed_ms\x18\x05 \x01(\x03\"\xcc\x01\n\tLogRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x33\n\x07ledgers\x18\x02 \x03(\x0b\x32\".magnetar.log.managed.LedgerRecord\x12\x10\n\x08\x64\x65leting\x18\x03 \x03(\x03\x12\x19\n\x11trimmed_ledger_id\x18\x04 \x01(\x03\x12\x18\n\x10trimmed_entry_id\x18\x05 \x01(\x03\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x12\n\ncreated_ms\x18\x0f \x01(\x03\"\xaf\x02\n\x0c\x43ursorRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x1d\n\x10\x63ursor_ledger_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0emark_ledger_id\x18\x03 \x01(\x03\x12\x15\n\rmark_entry_id\x18\x04 \x01(\x03\x12\x46\n\nproperties\x18\x05 \x03(\x0b\x32\x32.magnetar.log.managed.CursorRecord.PropertiesEntry\x12\x10\n\x08\x64\x65leting\x18\x06 \x03(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x0f\n\x07\x64\x65leted\x18\x08 \x01(\x08\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x13\n\x11_cursor_ledger_idb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"magnetar/log/managed/managed.proto\x12\x14magnetar.log.managed\"\xac\x01\n\x0cLedgerRecord\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x03 \x01(\x03\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x11\n\tclosed_ms\x18\x05 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x06 \x01(\x03\x12\x10\n\x08messages\x18\x07 \x01(\x03\x12\x13\n\x0bgreatest_ms\x18\x08 \x01(\x03\"\xe2\x01\n\tLogRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x33\n\x07ledgers\x18\x02 \x03(\x0b\x32\".magnetar.log.managed.LedgerRecord\x12\x10\n\x08\x64\x65leting\x18\x03 \x03(\x03\x12\x19\n\x11trimmed_ledger_id\x18\x04 \x01(\x03\x12\x18\n\x10trimmed_entry_id\x18\x05 \x01(\x03\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x14\n\x0c\x66irst_offset\x18\x08 \x01(\x03\x12\x12\n\ncreated_ms\x18\x0f \x01(\x03\"\xaf\x02\n\x0c\x43ursorRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x1d\n\x10\x63ursor_ledger_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0emark_ledger_id\x18\x03 \x01(\x03\x12\x15\n\rmark_entry_id\x18\x04 \x01(\x03\x12\x46\n\nproperties\x18\x05 \x03(\x0b\x32\x32.magnetar.log.managed.CursorRecord.PropertiesEntry\x12\x10\n\x08\x64\x65leting\x18\x06 \x03(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x0f\n\x07\x64\x65leted\x18\x08 \x01(\x08\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x13\n\x11_cursor_ledger_idb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CURSORRECORD_PROPERTIESENTRY']._loaded_options = None
   _globals['_CURSORRECORD_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_LEDGERRECORD']._serialized_start=60
-  _globals['_LEDGERRECORD']._serialized_end=171
-  _globals['_LOGRECORD']._serialized_start=174
-  _globals['_LOGRECORD']._serialized_end=378
-  _globals['_CURSORRECORD']._serialized_start=381
-  _globals['_CURSORRECORD']._serialized_end=684
-  _globals['_CURSORRECORD_PROPERTIESENTRY']._serialized_start=614
-  _globals['_CURSORRECORD_PROPERTIESENTRY']._serialized_end=663
+  _globals['_LEDGERRECORD']._serialized_start=61
+  _globals['_LEDGERRECORD']._serialized_end=233
+  _globals['_LOGRECORD']._serialized_start=236
+  _globals['_LOGRECORD']._serialized_end=462
+  _globals['_CURSORRECORD']._serialized_start=465
+  _globals['_CURSORRECORD']._serialized_end=768
+  _globals['_CURSORRECORD_PROPERTIESENTRY']._serialized_start=698
+  _globals['_CURSORRECORD_PROPERTIESENTRY']._serialized_end=747
 # @@protoc_insertion_point(module_scope)

@@ -3,159 +3,184 @@
 isort:skip_file
 Metadata of logs and cursors, as kept below /managed-ledgers; see docs/formats/managed-ledger.md."""
 
-import builtins
-import collections.abc
-import google.protobuf.descriptor
-import google.protobuf.internal.containers
-import google.protobuf.message
+from collections import abc as _abc
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
+import builtins as _builtins
 import sys
-import typing
+import typing as _typing
 
-if sys.version_info >= (3, 10):
-    import typing as typing_extensions
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    import typing_extensions
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
-DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+DESCRIPTOR: _descriptor.FileDescriptor
 
-@typing.final
-class LedgerRecord(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class LedgerRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    LEDGER_ID_FIELD_NUMBER: builtins.int
-    ENTRIES_FIELD_NUMBER: builtins.int
-    STORED_BYTES_FIELD_NUMBER: builtins.int
-    CREATED_MS_FIELD_NUMBER: builtins.int
-    CLOSED_MS_FIELD_NUMBER: builtins.int
-    ledger_id: builtins.int
-    entries: builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    CREATED_MS_FIELD_NUMBER: _builtins.int
+    CLOSED_MS_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    GREATEST_MS_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    entries: _builtins.int
     """counts only when closed"""
-    stored_bytes: builtins.int
+    stored_bytes: _builtins.int
     """counts only when closed"""
-    created_ms: builtins.int
-    closed_ms: builtins.int
+    created_ms: _builtins.int
+    closed_ms: _builtins.int
     """0 while open"""
+    first_offset: _builtins.int
+    """of the first message"""
+    messages: _builtins.int
+    """counts only when closed; 0: written before offsets were kept"""
+    greatest_ms: _builtins.int
+    """greatest publish time, counts only when closed; 0: not known"""
     def __init__(
         self,
         *,
-        ledger_id: builtins.int = ...,
-        entries: builtins.int = ...,
-        stored_bytes: builtins.int = ...,
-        created_ms: builtins.int = ...,
-        closed_ms: builtins.int = ...,
+        ledger_id: _builtins.int = ...,
+        entries: _builtins.int = ...,
+        stored_bytes: _builtins.int = ...,
+        created_ms: _builtins.int = ...,
+        closed_ms: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        messages: _builtins.int = ...,
+        greatest_ms: _builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["closed_ms", b"closed_ms", "created_ms", b"created_ms", "entries", b"entries", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_ms", b"closed_ms", "created_ms", b"created_ms", "entries", b"entries", "first_offset", b"first_offset", "greatest_ms", b"greatest_ms", "ledger_id", b"ledger_id", "messages", b"messages", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LedgerRecord: typing_extensions.TypeAlias = LedgerRecord
+Global___LedgerRecord: _TypeAlias = LedgerRecord  # noqa: Y015
 
-@typing.final
-class LogRecord(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class LogRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    VERSION_FIELD_NUMBER: builtins.int
-    LEDGERS_FIELD_NUMBER: builtins.int
-    DELETING_FIELD_NUMBER: builtins.int
-    TRIMMED_LEDGER_ID_FIELD_NUMBER: builtins.int
-    TRIMMED_ENTRY_ID_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
-    DELETED_FIELD_NUMBER: builtins.int
-    CREATED_MS_FIELD_NUMBER: builtins.int
-    version: builtins.int
-    trimmed_ledger_id: builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    DELETING_FIELD_NUMBER: _builtins.int
+    TRIMMED_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    TRIMMED_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    CREATED_MS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    trimmed_ledger_id: _builtins.int
     """everything up to here was trimmed"""
-    trimmed_entry_id: builtins.int
-    epoch: builtins.int
+    trimmed_entry_id: _builtins.int
+    epoch: _builtins.int
     """grows with every opening"""
-    deleted: builtins.bool
+    deleted: _builtins.bool
     """deletion has begun and must be finished"""
-    created_ms: builtins.int
+    first_offset: _builtins.int
+    """of the first message that is held, or of the next one"""
+    created_ms: _builtins.int
     """when the log was made; 0 in records of older releases"""
-    @property
-    def ledgers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LedgerRecord]:
+    @_builtins.property
+    def ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerRecord]:
         """ids strictly increasing; only the last may be open"""
 
-    @property
-    def deleting(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+    @_builtins.property
+    def deleting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """out of the log, perhaps not yet deleted"""
 
     def __init__(
         self,
         *,
-        version: builtins.int = ...,
-        ledgers: collections.abc.Iterable[Global___LedgerRecord] | None = ...,
-        deleting: collections.abc.Iterable[builtins.int] | None = ...,
-        trimmed_ledger_id: builtins.int = ...,
-        trimmed_entry_id: builtins.int = ...,
-        epoch: builtins.int = ...,
-        deleted: builtins.bool = ...,
-        created_ms: builtins.int = ...,
+        version: _builtins.int = ...,
+        ledgers: _abc.Iterable[Global___LedgerRecord] | None = ...,
+        deleting: _abc.Iterable[_builtins.int] | None = ...,
+        trimmed_ledger_id: _builtins.int = ...,
+        trimmed_entry_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        deleted: _builtins.bool = ...,
+        first_offset: _builtins.int = ...,
+        created_ms: _builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "ledgers", b"ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "ledgers", b"ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LogRecord: typing_extensions.TypeAlias = LogRecord
+Global___LogRecord: _TypeAlias = LogRecord  # noqa: Y015
 
-@typing.final
-class CursorRecord(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CursorRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    @typing.final
-    class PropertiesEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    @_typing.final
+    class PropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
 
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.str
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
         def __init__(
             self,
             *,
-            key: builtins.str = ...,
-            value: builtins.str = ...,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
         ) -> None: ...
-        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    VERSION_FIELD_NUMBER: builtins.int
-    CURSOR_LEDGER_ID_FIELD_NUMBER: builtins.int
-    MARK_LEDGER_ID_FIELD_NUMBER: builtins.int
-    MARK_ENTRY_ID_FIELD_NUMBER: builtins.int
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    DELETING_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
-    DELETED_FIELD_NUMBER: builtins.int
-    version: builtins.int
-    cursor_ledger_id: builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    CURSOR_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    MARK_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    MARK_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    DELETING_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    cursor_ledger_id: _builtins.int
     """absent: the mark-delete position below is the state"""
-    mark_ledger_id: builtins.int
-    mark_entry_id: builtins.int
-    epoch: builtins.int
-    deleted: builtins.bool
-    @property
-    def properties(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
-    @property
-    def deleting(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+    mark_ledger_id: _builtins.int
+    mark_entry_id: _builtins.int
+    epoch: _builtins.int
+    deleted: _builtins.bool
+    @_builtins.property
+    def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def deleting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """former cursor ledgers, perhaps not yet deleted"""
 
     def __init__(
         self,
         *,
-        version: builtins.int = ...,
-        cursor_ledger_id: builtins.int | None = ...,
-        mark_ledger_id: builtins.int = ...,
-        mark_entry_id: builtins.int = ...,
-        properties: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
-        deleting: collections.abc.Iterable[builtins.int] | None = ...,
-        epoch: builtins.int = ...,
-        deleted: builtins.bool = ...,
+        version: _builtins.int = ...,
+        cursor_ledger_id: _builtins.int | None = ...,
+        mark_ledger_id: _builtins.int = ...,
+        mark_entry_id: _builtins.int = ...,
+        properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        deleting: _abc.Iterable[_builtins.int] | None = ...,
+        epoch: _builtins.int = ...,
+        deleted: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "cursor_ledger_id", b"cursor_ledger_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "cursor_ledger_id", b"cursor_ledger_id", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "properties", b"properties", "version", b"version"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "cursor_ledger_id", b"cursor_ledger_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "cursor_ledger_id", b"cursor_ledger_id", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "properties", b"properties", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__cursor_ledger_id: typing_extensions.TypeAlias = typing.Literal["cursor_ledger_id"]
-    _WhichOneofArgType__cursor_ledger_id: typing_extensions.TypeAlias = typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id"]
+    _WhichOneofReturnType__cursor_ledger_id: _TypeAlias = _typing.Literal["cursor_ledger_id"]  # noqa: Y015
+    _WhichOneofArgType__cursor_ledger_id: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cursor_ledger_id) -> _WhichOneofReturnType__cursor_ledger_id | None: ...
 
-Global___CursorRecord: typing_extensions.TypeAlias = CursorRecord
+Global___CursorRecord: _TypeAlias = CursorRecord  # noqa: Y015

@@ -19,8 +19,10 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from magnetar.log.seam import AppendDone, Buffer, Run
+from magnetar.log.seam import AppendDone, Buffer, Content, Run
 from magnetar.model.errors import LogError, MagnetarError
+
+_NOTHING = Content((), ())
 
 
 class Append:
@@ -29,7 +31,18 @@ class Append:
     ``runs``; ``size`` is the bytes of all. With ``refusal`` it is there to be failed in its
     turn."""
 
-    __slots__ = ("count", "done", "entries", "first", "payloads", "refusal", "runs", "size")
+    __slots__ = (
+        "content",
+        "count",
+        "done",
+        "end_offset",
+        "entries",
+        "first",
+        "payloads",
+        "refusal",
+        "runs",
+        "size",
+    )
 
     def __init__(
         self,
@@ -37,8 +50,11 @@ class Append:
         payloads: Sequence[Buffer],
         count: int,
         size: int,
+        content: Content,
         refusal: MagnetarError | None = None,
     ) -> None:
+        self.content = content
+        self.end_offset = -1  # of the message after it, once it is sent
         self.done = done
         self.payloads = payloads
         self.count = count
@@ -47,6 +63,13 @@ class Append:
         self.first = -1
         self.entries: Sequence[bytes] = ()
         self.runs: tuple[Run, ...] = ()
+
+    def offset_after(self, count: int) -> int:
+        """The offset of the message after the next ``count`` open payloads."""
+        beyond = self.count - count
+        if beyond == 0:
+            return self.end_offset
+        return self.end_offset - sum(self.content.messages[-beyond:])
 
     def confirmed(self, run: Run) -> None:
         """The next open payloads lie there."""
@@ -81,7 +104,7 @@ class OpenAppends:
 
     # -- coming in ----------------------------------------------------------------------------
 
-    def wait(self, payloads: Sequence[Buffer], done: AppendDone) -> None:
+    def wait(self, payloads: Sequence[Buffer], done: AppendDone, content: Content) -> None:
         """Keep an append for the next ledger; one alone fits, whatever its size. Once one does
         not fit, none is taken until those that wait are sent, so that none overtakes it."""
         size = sum(map(len, payloads))
@@ -95,13 +118,13 @@ class OpenAppends:
             self.refuse(done, error)
             return
         copies = [bytes(payload) for payload in payloads]
-        self._waiting.append(Append(done, copies, len(copies), size))
+        self._waiting.append(Append(done, copies, len(copies), size, content))
         self._waiting_bytes += size
         self.pending_bytes += size
 
     def refuse(self, done: AppendDone, error: MagnetarError) -> None:
         """Fail an append after all that came before it."""
-        refused = Append(done, (), 0, 0, error)
+        refused = Append(done, (), 0, 0, _NOTHING, error)
         if self._waiting:
             self._waiting.append(refused)
         elif self.sent:
@@ -148,6 +171,10 @@ class OpenAppends:
         while self.sent and (error := self.sent[0].refusal) is not None:
             self._fail(self.sent.popleft(), error)
 
+    def offset_after(self, count: int) -> int:
+        """The offset of the message after the next ``count`` payloads of the oldest append."""
+        return self.sent[0].offset_after(count)
+
     def settle(self, ledger_id: int, last: int, payload_offset: int) -> None:
         """The ledger is closed at ``last``: what is sent up to there is confirmed, the rest is in
         no ledger and waits again, before all that waits."""
@@ -158,6 +185,7 @@ class OpenAppends:
         for item in reversed(self.sent):
             if item.refusal is None:
                 self._waiting_bytes += item.size
+            item.content = Content(*(part[-item.count :] for part in item.content))
             if item.entries:
                 open_entries = item.entries[len(item.entries) - item.count :]
                 item.payloads = [memoryview(entry)[payload_offset:] for entry in open_entries]

@@ -34,6 +34,7 @@ class LogRecord:
     ledgers: tuple[LedgerInfo, ...] = ()
     deleting: tuple[int, ...] = ()
     trimmed: Position = EARLIEST
+    first_offset: int = 0
     epoch: int = 0
     deleted: bool = False
     created_ms: int = 0  # 0: not known, made by an older release
@@ -83,12 +84,16 @@ def encode_log(record: LogRecord) -> bytes:
                 stored_bytes=info.stored_bytes,
                 created_ms=info.created_ms,
                 closed_ms=info.closed_ms,
+                first_offset=info.first_offset,
+                messages=info.messages,
+                greatest_ms=info.greatest_ms,
             )
             for info in record.ledgers
         ],
         deleting=record.deleting,
         trimmed_ledger_id=record.trimmed.ledger_id,
         trimmed_entry_id=record.trimmed.entry_id,
+        first_offset=record.first_offset,
         epoch=record.epoch,
         deleted=record.deleted,
         created_ms=record.created_ms,
@@ -102,11 +107,21 @@ def decode_log(name: str, value: bytes) -> LogRecord:
     _parse(message, f"log {name}", value)
     return LogRecord(
         ledgers=tuple(
-            LedgerInfo(m.ledger_id, m.entries, m.stored_bytes, m.created_ms, m.closed_ms)
+            LedgerInfo(
+                m.ledger_id,
+                m.entries,
+                m.stored_bytes,
+                m.created_ms,
+                m.closed_ms,
+                m.first_offset,
+                m.messages,
+                m.greatest_ms,
+            )
             for m in message.ledgers
         ),
         deleting=tuple(message.deleting),
         trimmed=Position(message.trimmed_ledger_id, message.trimmed_entry_id),
+        first_offset=message.first_offset,
         epoch=message.epoch,
         deleted=message.deleted,
         created_ms=message.created_ms,

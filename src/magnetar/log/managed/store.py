@@ -39,6 +39,7 @@ from magnetar.log.managed.records import (
     log_path,
 )
 from magnetar.log.managed.rules import Retention, RollRule
+from magnetar.log.managed.stamping import extent_of
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.model.errors import LogError, LogFencedError, MagnetarError, NoNodeError
 
@@ -127,10 +128,15 @@ class ManagedLogStore:
             await self._delete(name, node)
             node = await self._log_node(name, self._new_record())
         record = node.record
-        store = ChainStore(name, Chain(record.ledgers, record.trimmed), node, self._ledgers)
-        if record.ledgers and not record.ledgers[-1].closed:
-            reader = await self._ledgers.open(record.ledgers[-1].ledger_id)
-            store.close_last(self._context.now_ms(), reader.last_add_confirmed + 1, reader.length)
+        chain = Chain(record.ledgers, record.trimmed, record.first_offset)
+        store = ChainStore(name, chain, node, self._ledgers)
+        if chain.ledgers and not chain.ledgers[-1].closed:
+            info = chain.ledgers[-1]
+            reader = await self._ledgers.open(info.ledger_id)
+            last = reader.last_add_confirmed
+            where = f"log {name}, ledger {info.ledger_id}"
+            extent = await extent_of(reader, info.first_offset, last, where)
+            store.close_last(self._context.now_ms(), last + 1, reader.length, extent)
         await store.take_over()
         return store
 

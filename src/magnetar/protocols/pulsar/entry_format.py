@@ -14,7 +14,6 @@ from magnetar.wire.pulsar.metadata import (
     MAGIC_CRC32C,
     dispatch_size,
     parse_metadata,
-    publish_time_ms,
 )
 
 _MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
@@ -33,9 +32,6 @@ class PulsarEntryFormat:
         meta = parse_metadata(payload)[0]
         last = meta.chunk_id >= meta.num_chunks_from_msg - 1
         return Description(1, Chunk(hash(meta.uuid), last))
-
-    def publish_time_ms(self, payload: memoryview) -> int:
-        return publish_time_ms(payload)
 
     def fingerprint(self, sequence_id: int, payload: memoryview) -> Fingerprint | None:
         """The checksum covers the metadata, publish time included. A send without one (of very

@@ -192,8 +192,8 @@ class Session(FramedConnection):
             self._flush_acks()
 
     def _send(self, view: memoryview, start: int, end: int) -> None:
-        producer_id, sequence_id, highest, message_count, payload_start, payload_end, _, txn = (
-            decode_send(view, start, end)
+        producer_id, sequence_id, highest, _, payload_start, payload_end, _, txn = decode_send(
+            view, start, end
         )
         producer = self.producers.get(producer_id)
         if producer is None:
@@ -203,7 +203,7 @@ class Session(FramedConnection):
                 self._check_send(payload_end - payload_start, txn is not None)
             verify_checksum(view, payload_start, payload_end)
             payload = view[payload_start:payload_end]
-            deliver_at_ms = check_sent(payload)
+            messages, published_ms, deliver_at_ms = check_sent(payload)
             if deliver_at_ms:
                 self._check_due(deliver_at_ms)
         except SEND_REFUSALS as error:
@@ -211,7 +211,7 @@ class Session(FramedConnection):
             final = not (self.fails_one_send or isinstance(error, ChecksumError))
             producer.refuse((sequence_id, highest), error, final)
             return
-        if producer.queue(sequence_id, highest, payload, message_count):
+        if producer.queue(sequence_id, highest, payload, messages, published_ms):
             self._touched.append(producer)
 
     def _check_send(self, payload_bytes: int, in_transaction: bool) -> None:

@@ -138,16 +138,44 @@ class EntryDigest:
         return b"".join((header, self._digest(header, payload), payload))
 
     def build_run(
-        self, entry_id: int, lac: int, length: int, payloads: Sequence[Buffer]
+        self,
+        entry_id: int,
+        lac: int,
+        length: int,
+        payloads: Sequence[Buffer],
+        prefixes: Sequence[bytes] = (),
     ) -> tuple[list[bytes], int]:
         """The entries of consecutive ids from ``entry_id`` on; ``length`` is that before them.
-        Returns them and the length after them. As ``build``, a quarter cheaper per entry."""
+        Returns them and the length after them. As ``build``, a quarter cheaper per entry.
+        ``prefixes``, one each if there are any, are what the payloads begin with."""
+        if prefixes:
+            return self._build_prefixed(entry_id, lac, length, payloads, prefixes)
         ledger_id, digest = self._ledger_id, self._digest
         entries = []
         for payload in payloads:
             length += len(payload)
             header = _pack_header(ledger_id, entry_id, lac, length)
             entries.append(b"".join((header, digest(header, payload), payload)))
+            entry_id += 1
+        return entries, length
+
+    def _build_prefixed(
+        self,
+        entry_id: int,
+        lac: int,
+        length: int,
+        payloads: Sequence[Buffer],
+        prefixes: Sequence[bytes],
+    ) -> tuple[list[bytes], int]:
+        """The digest runs over header, prefix and payload; only the payload is long, and it is
+        copied once, here as without a prefix."""
+        ledger_id, digest = self._ledger_id, self._digest
+        entries = []
+        for prefix, payload in zip(prefixes, payloads, strict=True):
+            length += len(prefix) + len(payload)
+            header = _pack_header(ledger_id, entry_id, lac, length)
+            found = digest(header + prefix, payload)
+            entries.append(b"".join((header, found, prefix, payload)))
             entry_id += 1
         return entries, length
 

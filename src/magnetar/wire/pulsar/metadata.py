@@ -6,9 +6,8 @@ A stored payload is what its producer sent, unmodified::
     [metadata size u32][MessageMetadata]
     [data]                            compressed; a batch when num_messages_in_batch is *present*
 
-An entry off a MESSAGE frame may have ``[0x0e02 u16][size u32][BrokerEntryMetadata]`` in front;
-it is skipped. Nothing here verifies checksums (``hot.verify_checksum`` does) or takes a batch
-apart (``batches``).
+A broker's header may stand before it (``broker_metadata``); it is skipped. Nothing here verifies
+checksums (``hot.verify_checksum`` does) or takes a batch apart (``batches``).
 
 Errors: ``ProtocolError`` on any bytes that are no such payload.
 """
@@ -18,11 +17,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from magnetar.model.errors import ImplausibleMessageError, ProtocolError
+from magnetar.wire.pulsar.broker_metadata import header_bytes
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.plausible import implausible
 from magnetar.wire.pulsar.pulsar_pb2 import KeyValue, MessageMetadata
@@ -30,7 +30,6 @@ from magnetar.wire.pulsar.pulsar_pb2 import KeyValue, MessageMetadata
 Buffer = bytes | bytearray | memoryview
 
 MAGIC_CRC32C: Final = 0x0E01
-MAGIC_BROKER_METADATA: Final = 0x0E02
 
 _U16 = struct.Struct(">H").unpack_from
 _U32 = struct.Struct(">I").unpack_from
@@ -83,7 +82,7 @@ def metadata_bounds(payload: Buffer) -> tuple[int, int]:
 
 
 def _any_metadata_bounds(payload: Buffer) -> tuple[int, int]:
-    start = _after_broker_metadata(payload)
+    start = header_bytes(payload)
     left = len(payload) - start
     if left >= 10 and _U16(payload, start)[0] == MAGIC_CRC32C:
         start += 6
@@ -96,13 +95,6 @@ def _any_metadata_bounds(payload: Buffer) -> tuple[int, int]:
             f"truncated entry: metadata of {stop - first} bytes, {len(payload) - first} are left"
         )
     return first, stop
-
-
-def _after_broker_metadata(payload: Buffer) -> int:
-    """The offset after BrokerEntryMetadata, 0 if there is none."""
-    if len(payload) < 6 or _U16(payload, 0)[0] != MAGIC_BROKER_METADATA:
-        return 0
-    return 6 + int(_U32(payload, 2)[0])
 
 
 def parse_metadata(payload: Buffer) -> tuple[MessageMetadata, int]:
@@ -163,9 +155,38 @@ _TELLING = re.compile(
 bytes that look like one)."""
 
 
-def check_sent(payload: memoryview) -> int:
-    """Check what a producer sent, its checksum apart: before it is stored. Gives the time before
-    which it must not be delivered, milliseconds since 1970, 0 for none.
+Sent: TypeAlias = tuple[int, int, int]
+"""What the broker needs to know of what a producer sent: how many messages it holds, when it was
+published (0: it does not say), the time before which it must not be delivered (0: none); times in
+milliseconds since 1970."""
+
+_PUBLISHED = re.compile(
+    rb"\x10[\x80-\xff]*[\x00-\x7f]"  # sequence_id
+    rb"\x18([\x80-\xff]{5}[\x01-\x7f])",  # publish_time, between 2004 and 2109
+).search
+"""Finds the publish time where every known client writes it. (Other bytes that look so, in a
+producer's name, give the wrong time to that producer's own messages.)"""
+_TIME_PARTS = struct.Struct("<IH")
+
+
+def _sent_ms(metadata: memoryview) -> int:
+    found = _PUBLISHED(metadata)
+    if found is None:
+        return 0
+    low, high = _TIME_PARTS.unpack(found[1])  # groups of seven bits, the lowest first
+    time_ms: int = (
+        (low & 0x7F)
+        | (low & 0x7F00) >> 1
+        | (low & 0x7F0000) >> 2
+        | (low & 0x7F000000) >> 3
+        | (high & 0x7F) << 28
+        | (high & 0x7F00) << 27
+    )
+    return time_ms
+
+
+def check_sent(payload: memoryview) -> Sent:
+    """Check what a producer sent, its checksum apart: before it is stored.
 
     Requires that ``hot.verify_checksum`` has passed. Raises ``ProtocolError`` if the metadata is
     longer than the payload: that is no message; ``ImplausibleMessageError`` if its numbers cannot
@@ -177,13 +198,13 @@ def check_sent(payload: memoryview) -> int:
     first, stop = metadata_bounds(payload)
     metadata = payload[first:stop]
     if _TELLING(metadata) is None:
-        return 0
+        return 1, _sent_ms(metadata), 0
     try:
         meta = MessageMetadata.FromString(bytes(metadata))
     except DecodeError:
-        return 0
+        return 1, 0, 0
     _check_plausible(meta, len(payload) - stop)
-    return meta.deliver_at_time
+    return max(1, meta.num_messages_in_batch), meta.publish_time, meta.deliver_at_time
 
 
 def publish_time_ms(payload: Buffer) -> int:

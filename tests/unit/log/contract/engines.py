@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from magnetar.config import LedgerConfig
-from magnetar.log.seam import LogStore, ReadableLog, WritableLog
+from magnetar.log.seam import Content, LogStore, ReadableLog, WritableLog
 from magnetar.model.ids import EARLIEST, Position
 from tests.doubles.memory_log import MemoryLogStore
 from tests.unit.log.doubles import NAME, Outcomes, Process, World
@@ -61,11 +61,14 @@ def with_log(engine: Engine, scenario: Callable[[WritableLog], Awaitable[None]])
     asyncio.run(run())
 
 
-async def append(source: WritableLog, payloads: Sequence[bytes]) -> list[Position]:
+async def append(
+    source: WritableLog, payloads: Sequence[bytes], content: Content | None = None
+) -> list[Position]:
     """Append one by one; the positions, all confirmed."""
     outcomes = Outcomes()
-    for payload in payloads:
-        source.append([payload], outcomes)
+    for i, payload in enumerate(payloads):
+        one = None if content is None else Content(*([part[i]] for part in content))
+        source.append([payload], outcomes, one)
     await outcomes.wait(len(payloads))
     assert not outcomes.errors
     return outcomes.positions

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from magnetar.log.seam import WritableLog
+from itertools import accumulate
+
+from magnetar.log.seam import Content, WritableLog
 from magnetar.model.ids import EARLIEST, LATEST, Position
-from tests.unit.log.contract.engines import Engine, each_engine, fill, with_log
+from tests.unit.log.contract.engines import Engine, append, each_engine, fill, with_log
 
 
 @each_engine
@@ -62,5 +64,47 @@ def test_an_empty_log_has_a_first_position_and_nothing_readable(engine: Engine) 
         readable = order.readable
         await fill(log, 1)
         assert order.readable > readable
+
+    with_log(engine, scenario)
+
+
+MESSAGES = [1, 5, 1, 1, 30, 2, 2, 2, 2, 2, 1, 1, 9]  # two ledgers and a half
+OFFSETS = [0, *accumulate(MESSAGES)]
+
+
+@each_engine
+def test_messages_are_numbered_from_0_without_a_gap(engine: Engine) -> None:
+    async def scenario(log: WritableLog) -> None:
+        order = log.positions
+        assert order.end_offset == 0
+        assert await order.offset_of(EARLIEST) == 0
+        held = await append(log, [b"x"] * 13, Content(MESSAGES, [1] * 13))
+        assert order.end_offset == OFFSETS[-1]
+        for position, offset, following in zip(held, OFFSETS, OFFSETS[1:], strict=False):
+            assert await order.offset_of(position) == offset
+            assert await order.position_of(offset) == position
+            assert await order.position_of(following - 1) == position
+        assert await order.offset_of(EARLIEST) == 0
+        assert await order.offset_of(LATEST) == OFFSETS[-1]
+        assert await order.position_of(OFFSETS[-1]) == order.next_position(order.readable)
+        assert await order.position_of(OFFSETS[-1] + 9) == order.next_position(order.readable)
+
+    with_log(engine, scenario)
+
+
+@each_engine
+def test_messages_between_are_exact_between_the_ends_of_ledgers(engine: Engine) -> None:
+    async def scenario(log: WritableLog) -> None:
+        held, order = await append(log, [b"x"] * 13, Content(MESSAGES, [1] * 13)), log.positions
+        ends = [-1, 4, 9, 12]
+        for low in ends:
+            for high in ends:
+                after = held[low] if low >= 0 else EARLIEST
+                last = held[high] if high >= 0 else EARLIEST
+                expected = max(0, OFFSETS[high + 1] - OFFSETS[low + 1])
+                assert order.messages_between(after, last) == expected
+        assert order.messages_between(EARLIEST, LATEST) == OFFSETS[-1]
+        assert order.messages_between(held[5], held[8]) == 6, "alike in all entries of a ledger"
+        assert order.messages_between(held[12], held[0]) == 0
 
     with_log(engine, scenario)

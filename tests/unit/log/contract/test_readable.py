@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.log.seam import WritableLog
+from magnetar.log.seam import Content, WritableLog
 from magnetar.model.ids import EARLIEST, Position
 from tests.unit.log.contract.engines import (
     MANY,
@@ -77,5 +77,32 @@ def test_stats_say_what_the_log_holds(engine: Engine) -> None:
         assert (stats.name, stats.entries, stats.readable) == (log.name, 7, held[-1])
         assert stats.stored_bytes > 0
         assert list(stats.cursors) == ["c"]
+
+    with_log(engine, scenario)
+
+
+@each_engine
+def test_the_first_from_a_time_on_whatever_the_clocks_of_producers(engine: Engine) -> None:
+    """Two producers in turn, the clock of one is 500 ms behind; a third is far ahead once."""
+
+    async def scenario(log: WritableLog) -> None:
+        times = [1000 + 10 * i - 500 * (i % 2) for i in range(24)]
+        times[7] = 1150
+        held = await append(log, [b"x"] * 24, Content([2] * 24, times))
+        beyond = log.positions.next_position(held[-1])
+        for wanted in range(400, 1400, 7):
+            right = next((p for p, at in zip(held, times, strict=True) if at >= wanted), beyond)
+            assert await log.first_at(wanted) == right
+        assert await log.first_at(0) == held[0]
+        assert await log.first_at(1 << 62) == beyond
+
+    with_log(engine, scenario)
+
+
+@each_engine
+def test_an_empty_log_has_nothing_from_any_time_on(engine: Engine) -> None:
+    async def scenario(log: WritableLog) -> None:
+        order = log.positions
+        assert await log.first_at(0) == order.next_position(order.readable)
 
     with_log(engine, scenario)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
-from magnetar.model.entry import Entry
 from magnetar.model.errors import BookieUnavailableError, LogClosedError, NotAllowedError
 from magnetar.model.ids import Position
 from magnetar.topics import feed as feed_module
@@ -732,15 +730,11 @@ def test_a_reader_whose_place_cannot_be_found_leaves_nothing() -> None:
         peer = world.peer()
         await peer.produce()
         log = world.log()
-        find, calls = log.find_first, list[int]()
 
-        async def once(wanted: Callable[[Entry], bool]) -> Position:
-            calls.append(1)
-            if len(calls) > 1:
-                raise BookieUnavailableError("no answer")
-            return await find(wanted)
+        async def no_answer(time_ms: int) -> Position:
+            raise BookieUnavailableError("no answer")
 
-        log.find_first = once  # type: ignore[method-assign]
+        log.first_at = no_answer  # type: ignore[method-assign]
         answer = await peer.subscribe(
             name="reader", durable=False, start_message_rollback_duration_sec=10
         )

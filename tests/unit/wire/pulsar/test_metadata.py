@@ -85,7 +85,7 @@ def test_a_batch_of_none_counts_as_one(count: int) -> None:
         (b"\x00\x00", "has no metadata"),
         (b"\x00\x00\x00\x09x", "truncated entry"),
         (b"\x0e\x01\x00\x00\x00\x00\x7f\xff\xff\xff", "truncated entry"),
-        (b"\x0e\x02\x7f\xff\xff\xff\x00", "has no metadata"),
+        (b"\x0e\x02\x7f\xff\xff\xff\x00", "7 are left"),
         (b"\x00\x00\x00\x02\xff\xff", "undecodable metadata"),
         (b"\x00\x00\x00\x00", "without producer name"),
     ],

@@ -120,7 +120,7 @@ PLAUSIBLE = {
 def test_what_can_be_true_passes(name: str) -> None:
     fields, data_bytes = PLAUSIBLE[name]
     payload = stored(plain(**fields), bytes(data_bytes))
-    assert check_sent(memoryview(payload)) == 0
+    assert check_sent(memoryview(payload))[2] == 0
     assert dispatch_size(payload) >= 0
 
 
@@ -129,13 +129,13 @@ def test_what_clients_send_passes(name: str) -> None:
     data = frame(name)
     found = decode_send(memoryview(data), 4, len(data))
     payload = memoryview(data)[found.payload_start : found.payload_end]
-    assert check_sent(payload) == 0
+    assert check_sent(payload)[2] == 0
     assert dispatch_size(payload) >= 0
 
 
 def test_the_time_to_deliver_is_found() -> None:
     payload = stored(plain(deliver_at_time=1_700_000_000_000), b"later")
-    assert check_sent(memoryview(payload)) == 1_700_000_000_000
+    assert check_sent(memoryview(payload))[2] == 1_700_000_000_000
 
 
 def test_what_is_no_message_is_no_implausible_one() -> None:
@@ -148,7 +148,7 @@ def test_what_is_no_message_is_no_implausible_one() -> None:
 def test_metadata_that_cannot_be_decoded_is_left_to_dispatch() -> None:
     meta = b"\x58\xff\xff\xff"  # a count that has no end
     payload = b"\x0e\x01...." + len(meta).to_bytes(4, "big") + meta
-    assert check_sent(memoryview(payload)) == 0
+    assert check_sent(memoryview(payload))[2] == 0
     with pytest.raises(ProtocolError):
         dispatch_size(payload)
 

@@ -1,0 +1,164 @@
+"""Finding entries by what their headers say: message offsets and publish times.
+
+In a ledger both grow with the entry: the index of the last message, and the greatest publish time
+so far. So each question is a bisection over the ledgers' records, then one over the entries of one
+ledger, reading about log2(entries) of them (16 of 50 000).
+
+Rules:
+
+* A ledger whose entries are one message each needs no reading for offsets.
+* A ledger without headers (written before them) is searched for a time entry by entry.
+* A ledger that is trimmed while it is searched: the search begins again.
+
+Why no index of times is kept: docs/adr/0056-offsets-in-headers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from magnetar.log.managed.chain import Chain, LedgerInfo
+from magnetar.log.managed.stamping import header_of
+from magnetar.model.entry import Entry
+from magnetar.model.errors import LogError, ProtocolError
+from magnetar.model.ids import Position
+from magnetar.wire.pulsar.broker_metadata import TIME_MS_MAX, BrokerMetadata
+from magnetar.wire.pulsar.metadata import publish_time_ms
+
+SCAN_ENTRIES = 500
+SCAN_BYTES = 4 << 20
+
+
+class _TrimmedError(Exception):
+    """What was searched is gone."""
+
+
+class Read(Protocol):
+    """``ReadableLog.read``."""
+
+    def __call__(
+        self, start: Position, max_entries: int, max_bytes: int, /
+    ) -> Awaitable[list[Entry]]: ...
+
+
+class HeaderSearch:
+    """Searches one log."""
+
+    def __init__(self, chain: Chain, read: Read) -> None:
+        self._chain = chain
+        self._read = read
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    async def offset_of(self, position: Position) -> int:
+        """See ``log.seam.Positions``."""
+        chain = self._chain
+        while True:
+            at = chain.settle(position)
+            if at > chain.confirmed:
+                return chain.end_offset
+            info = chain.info(at.ledger_id)
+            assert info is not None, f"{at} is held"
+            if at.entry_id == 0 or chain.uniform(info):
+                return info.first_offset + at.entry_id
+            try:
+                header = await self._header(info.ledger_id, at.entry_id - 1)
+            except _TrimmedError:
+                continue
+            return header.last_offset + 1
+
+    async def position_of(self, offset: int) -> Position:
+        """See ``log.seam.Positions``."""
+        chain = self._chain
+        while True:
+            if offset < chain.first_offset:
+                return chain.first
+            info = chain.holder(offset)
+            if info is None:
+                return chain.next_position(chain.confirmed)
+            if chain.uniform(info):
+                return Position(info.ledger_id, offset - info.first_offset)
+            try:
+                return await self._bisect(info, lambda header: header.last_offset >= offset)
+            except _TrimmedError:
+                continue
+
+    # -- times --------------------------------------------------------------------------------
+
+    async def first_at(self, time_ms: int) -> Position:
+        """See ``log.seam.ReadableLog``."""
+        time_ms = min(time_ms, TIME_MS_MAX)
+        while True:
+            try:
+                return await self._first_at(time_ms)
+            except _TrimmedError:
+                continue
+
+    async def _first_at(self, time_ms: int) -> Position:
+        chain = self._chain
+        for info in list(chain.ledgers):
+            last = chain.last_entry(info.ledger_id)
+            if last < 0 or 0 < info.greatest_ms < time_ms:
+                continue
+            if info.closed and info.greatest_ms == 0:
+                found = await self._scan(info, last, time_ms)
+                if found is not None:
+                    return found
+                continue
+            if not info.closed:
+                header = await self._header(info.ledger_id, last)
+                if header.greatest_ms < time_ms:
+                    continue
+            return await self._bisect(info, lambda header: header.greatest_ms >= time_ms)
+        return chain.next_position(chain.confirmed)
+
+    async def _scan(self, info: LedgerInfo, last: int, time_ms: int) -> Position | None:
+        """The first entry of a ledger without headers that says it was published by then."""
+        at = 0
+        while at <= last:
+            found = await self._read(Position(info.ledger_id, at), SCAN_ENTRIES, SCAN_BYTES)
+            for entry in found:
+                if entry.ledger_id != info.ledger_id:
+                    return None if at > 0 else self._gone()
+                if _published_ms(entry) >= time_ms:
+                    return Position(entry.ledger_id, entry.entry_id)
+                at = entry.entry_id + 1
+        return None
+
+    @staticmethod
+    def _gone() -> None:
+        raise _TrimmedError
+
+    # -- reading headers ----------------------------------------------------------------------
+
+    async def _bisect(
+        self, info: LedgerInfo, reached: Callable[[BrokerMetadata], bool]
+    ) -> Position:
+        """The first entry of the ledger whose header has ``reached`` what is wanted; its last
+        one has."""
+        low, high = 0, self._chain.last_entry(info.ledger_id)
+        while low < high:
+            middle = (low + high) // 2
+            if reached(await self._header(info.ledger_id, middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return Position(info.ledger_id, low)
+
+    async def _header(self, ledger_id: int, entry_id: int) -> BrokerMetadata:
+        position = Position(ledger_id, entry_id)
+        found = await self._read(position, 1, 1)
+        if not found or (found[0].ledger_id, found[0].entry_id) != position:
+            raise _TrimmedError
+        header = header_of(found[0])
+        if header is None:
+            raise LogError(f"entry {position} has no header, and the ledger's record says it has")
+        return header
+
+
+def _published_ms(entry: Entry) -> int:
+    try:
+        return publish_time_ms(entry.payload)
+    except ProtocolError:
+        return -1  # dispatch leaves it out as well
