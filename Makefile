@@ -4,8 +4,8 @@
 #   make demo [KEEP=1]      real data through the whole platform; KEEP=1 leaves it running
 #   make test [TESTS=path]  every test but those that need parts from elsewhere, and the long ones
 #   make check              format, lint, types, house rules
-#   make sim [RING=2] [SEED=n] [SEEDS=n]   the simulator: 1 machines, 2 whole roles; SEED repeats
-#                           one run
+#   make sim [RING=2] [SEEDS=n] [FIRST=n] [SEED=n]   the simulator: 1 machines, 2 whole roles;
+#                           seeds of today without FIRST (printed), SEED repeats one run
 #   make sim-mutants [MUTANT="name" [RING=2] [SEED=n]]   plants known bugs one by one, each must
 #                           be found; writes the table
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
@@ -57,7 +57,7 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/tidy
 
 sim: $(VENV)/.dev
-	$(BIN)/python -m magnetar_sim --ring $(RING) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(BIN)/python -m magnetar_sim --ring $(RING) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
 sim-mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.sim.mutants $(if $(MUTANT),--only "$(MUTANT)" --ring $(RING)) \

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 import click
@@ -15,6 +16,7 @@ from magnetar.metrics import Metrics
 from magnetar_sim.cluster_run import run_cluster
 from magnetar_sim.ledger_run import run
 
+DAY_SEEDS = 1_000_000
 CHUNK_SEEDS = {1: 1000, 2: 20}
 SEEDS = {1: 2000, 2: 200}
 
@@ -32,11 +34,15 @@ class Told(NamedTuple):
 @click.option("--ring", type=click.IntRange(1, 2), default=1, show_default=True,
               help="1: the deciding machines; 2: whole roles.")  # fmt: skip
 @click.option("--seeds", type=int, default=None, help="How many seeds, from --first on.")
-@click.option("--first", default=0, show_default=True, help="The first seed.")
+@click.option("--first", type=int, default=None,
+              help="The first seed. Without it: one that belongs to today (UTC).")  # fmt: skip
 @click.option("--seed", type=int, default=None, help="One seed, with its transcript.")
 @click.option("--processes", default=2, show_default=True, help="Processes that share the seeds.")
-def main(ring: int, seeds: int | None, first: int, seed: int | None, processes: int) -> None:
+def main(ring: int, seeds: int | None, first: int | None, seed: int | None, processes: int) -> None:
     """Drive machines or whole roles through faults, and check what must always hold.
+
+    Seeds of today, so that a range is not worn out: what is run again and again has been mended
+    until it holds, and says little of what was never run. The first seed is printed.
 
     \b
     python -m magnetar_sim --seeds 10000             ten thousand runs of ring 1
@@ -45,7 +51,15 @@ def main(ring: int, seeds: int | None, first: int, seed: int | None, processes: 
     if seed is not None:
         sys.exit(_one(ring, seed))
     count = SEEDS[ring] if seeds is None else seeds
+    if first is None:
+        first = first_of(datetime.now(UTC).date())
+    click.echo(f"ring {ring}: {count} seeds from {first} (again: --first {first})")
     sys.exit(_many(ring, range(first, first + count), processes))
+
+
+def first_of(day: date) -> int:
+    """The first of the day's seeds: 20261231000000 on the last of 2026."""
+    return int(f"{day:%Y%m%d}") * DAY_SEEDS
 
 
 def _one(ring: int, seed: int) -> int:

@@ -1,0 +1,22 @@
+"""The simulator's command: which seeds it runs."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from click.testing import CliRunner
+
+from magnetar_sim.__main__ import first_of, main
+
+
+def test_every_day_has_seeds_of_its_own() -> None:
+    assert first_of(date(2026, 12, 31)) == 20_261_231_000_000
+    assert first_of(date(2027, 1, 1)) - first_of(date(2026, 12, 31)) >= 1_000_000
+
+
+def test_the_first_seed_is_printed_so_that_a_run_can_be_repeated() -> None:
+    today = CliRunner().invoke(main, ["--seeds", "1", "--processes", "1"])
+    assert today.exit_code == 0
+    first = int(today.output.split("--first ")[1].split(")")[0])
+    again = CliRunner().invoke(main, ["--seeds", "1", "--processes", "1", "--first", str(first)])
+    assert f"1 seeds from {first} held every invariant" in again.output
