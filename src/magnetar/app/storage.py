@@ -167,6 +167,7 @@ def _keep_up(
     tell(bookie.read_only)  # it may have changed while it registered
     clock_s = asyncio.get_running_loop().time
     collector = Collector(bookie, cluster.living_ledgers, config.collect_grace_ms / 1000, clock_s)
+    cluster.manager.watch_deletions(collector.hurry)
     scope.spawn(collector.run(config.collect_interval_ms / 1000), "collector")
 
 

@@ -148,4 +148,8 @@ def delete(topic: str, force: bool, url: str) -> None:
     rest, path = Rest(url), topic_path(topic)
     partitioned = rest.get(f"{path}/partitions")["partitions"] > 0
     rest.delete(f"{path}/partitions" if partitioned else path, force=str(force).lower())
-    click.echo(f"deleted {topic}")
+    click.echo(
+        f"deleted {topic}; bookies give its space back within two minutes (when their disks are "
+        "looked at again: bookie.collect_interval_ms and bookie.collect_grace_ms), and what shares "
+        "files with other topics when these are compacted"
+    )

@@ -72,6 +72,25 @@ def test_one_that_comes_back_begins_anew() -> None:
     assert missing.look([1], set(), 30) == [1]
 
 
+def test_a_deletion_that_is_known_of_does_not_wait_for_the_next_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look soon, and the one that decides when the time of grace is over."""
+    monkeypatch.setattr("magnetar.bookie.space.collector.HURRY_S", 0.01)
+
+    async def scenario() -> None:
+        bookie, store = Holder(1, 2), Store(1)
+        found = Collector(bookie, store.list, grace_s=0.05)
+        task = asyncio.create_task(found.run(interval_s=3600))
+        found.hurry()
+        async with asyncio.timeout(60):
+            while bookie.held != [1]:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(scenario())
+
+
 # -- doing ----------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,8 @@ Rules (which ledgers: ``missing_ledgers.py``):
 * The store is asked for lists, a directory of ledgers each, never for one ledger; a pause lies
   between any ``PAUSE_LEDGERS`` ids of its answers, and ids past the last one held are not asked
   for. Of the answers only what the bookie holds is kept.
+* A look comes every ``interval_s``. Who knows of a deletion in this process says so (``hurry``):
+  then one comes soon, and the next as soon as the time of grace is over.
 * Deletions are a journal record each: a pause lies between ``DELETE_BATCH`` of them.
 
 Why: docs/adr/0075-deleted-ledgers.md.
@@ -33,6 +35,8 @@ log = structlog.get_logger(__name__)
 PAUSE_LEDGERS = 1000
 PAUSE_S = 0.002
 DELETE_BATCH = 50
+HURRY_S = 1.0
+"""Deletions mostly come in groups: a topic has many ledgers."""
 
 
 class LedgerHolder(Protocol):
@@ -62,20 +66,43 @@ class Collector:
     ) -> None:
         self._bookie = bookie
         self._living = living
+        self._grace_s = grace_s
         self._missing = MissingLedgers(grace_s)
+        self._hurried = asyncio.Event()
         self._clock = clock
 
     async def run(self, interval_s: float) -> None:
         """Sweep for ever, every ``interval_s``."""
         while True:
-            await asyncio.sleep(interval_s)
-            try:
-                deleted = await self.sweep()
-            except (MetadataError, BookieError) as error:
-                log.warning("deleted ledgers not looked for", error=str(error))
-                continue
-            if deleted:
-                log.info("deleted ledgers forgotten", count=len(deleted), first=deleted[0])
+            hurried = await self._wait(interval_s)
+            await self._look()
+            if hurried:  # what this look has missed is certain when the time of grace is over
+                await asyncio.sleep(min(self._grace_s + HURRY_S, interval_s))
+                await self._look()
+
+    def hurry(self) -> None:
+        """A ledger was deleted just now."""
+        self._hurried.set()
+
+    async def _wait(self, interval_s: float) -> bool:
+        """Until the next look is due; True: since somebody is in a hurry."""
+        try:
+            async with asyncio.timeout(interval_s):
+                await self._hurried.wait()
+        except TimeoutError:
+            return False
+        await asyncio.sleep(HURRY_S)
+        self._hurried.clear()  # what comes from here on may come too late for the look
+        return True
+
+    async def _look(self) -> None:
+        try:
+            deleted = await self.sweep()
+        except (MetadataError, BookieError) as error:
+            log.warning("deleted ledgers not looked for", error=str(error))
+            return
+        if deleted:
+            log.info("deleted ledgers forgotten", count=len(deleted), first=deleted[0])
 
     async def sweep(self) -> list[int]:
         """One look; returns what it deleted. Raises ``MetadataError``, ``BookieError``."""

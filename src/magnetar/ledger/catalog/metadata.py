@@ -65,6 +65,7 @@ class LedgerManager:
         self._layout = LedgerLayout.HIERARCHICAL
         self._ids = LedgerIdGenerator(store, root, self._layout)
         self.instance_id = ""
+        self._deletion_watches: list[Callable[[], None]] = []
 
     # -- the cluster --------------------------------------------------------------------------
 
@@ -216,7 +217,14 @@ class LedgerManager:
             except MetadataUnavailableError:
                 if attempt == _ATTEMPTS - 1:
                     raise
+        for deleted in self._deletion_watches:
+            deleted()
         await self._prune(path)
+
+    def watch_deletions(self, deleted: Callable[[], None]) -> None:
+        """Call ``deleted`` whenever a ledger was deleted by way of this manager: bookies of the
+        same process need not wait for their next look."""
+        self._deletion_watches.append(deleted)
 
     async def _prune(self, path: str) -> None:
         """Remove the directories that ``path`` has left empty, lowest first."""
