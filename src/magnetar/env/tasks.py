@@ -86,6 +86,7 @@ class TaskScope:
         self.name = name
         self._policy = policy
         self._tasks = _Tasks()
+        self._outer: _Tasks | None = None
 
     def part(self, name: str, policy: FailurePolicy) -> TaskScope:
         """A scope whose tasks are also of this one, which ends them, with a policy of its own.
@@ -94,14 +95,39 @@ class TaskScope:
         part._tasks = self._tasks
         return part
 
+    def inner(self, name: str, policy: FailurePolicy) -> TaskScope:
+        """A scope with a policy of its own, which may be closed before this one and ends with it
+        at the latest."""
+        inner = TaskScope(name, policy)
+        inner._outer = self._tasks
+        return inner
+
+    def guarded(self, call: Callable[[], None], name: str) -> Callable[[], None]:
+        """``call`` as a callback for the loop: a failure of it is that of a task of this scope, and
+        nothing is called once the scope is closed."""
+
+        def callback() -> None:
+            if self._tasks.closed:
+                return
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 (told as the failure of a task is)
+                self._failed(f"{self.name}/{name}", error, self._policy)
+
+        return callback
+
     def spawn(
         self, coro: Coroutine[Any, Any, Any], name: str, policy: FailurePolicy | None = None
     ) -> asyncio.Task[Any]:
         """Start ``coro`` as a task of this scope, which must be open; ``policy`` in place of the
         scope's."""
+        outer = self._outer
         assert not self._tasks.closed, f"scope {self.name} is closed"
+        assert outer is None or not outer.closed, f"the scope around {self.name} is closed"
         task = asyncio.get_running_loop().create_task(coro, name=f"{self.name}/{name}")
         self._tasks.running[task] = None
+        if outer is not None:
+            outer.running[task] = None
         task.add_done_callback(self._done if policy is None else self._done_by(policy))
         return task
 
@@ -113,17 +139,22 @@ class TaskScope:
 
     def _ended(self, task: asyncio.Task[Any], policy: FailurePolicy) -> None:
         self._tasks.running.pop(task, None)
+        if self._outer is not None:
+            self._outer.running.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()
         if error is None:
             return
+        self._failed(task.get_name(), error, policy)
+
+    def _failed(self, name: str, error: BaseException, policy: FailurePolicy) -> None:
         if policy is not _told_by_result:
             # Told as the loop tells of a callback that raised: a process logs it with its trace,
             # the simulator gives up the run, whatever the policy makes good.
-            context = {"message": f"{task.get_name()} has failed", "exception": error}
+            context = {"message": f"{name} has failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
-        policy(task.get_name(), error)
+        policy(name, error)
 
     def __len__(self) -> int:
         return len(self._tasks.running)

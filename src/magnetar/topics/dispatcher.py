@@ -63,6 +63,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._full: list[Consumer] = []
         """Consumers whose connections had too much to write in this loop turn."""
+        self._round = scope.guarded(self._dispatch, f"dispatch {cursor.name}")
         self._scheduled = False
         self._held = False
 
@@ -76,7 +77,7 @@ class Dispatcher:
         """Ask for a dispatch round in this loop turn (or the next)."""
         if not self._scheduled and self.machine.seats:
             self._scheduled = True
-            self._loop.call_soon(self._dispatch)
+            self._loop.call_soon(self._round)
 
     def hold(self) -> None:
         """No rounds until ``release``."""

@@ -206,7 +206,7 @@ class Topics:
         name = topic.name
         if self._open.get(name) is topic:
             del self._open[name]
-            closing = self._scope.spawn(_close_log(name, topic.log), f"close {name}")
+            closing = self._scope.spawn(topic.close(), f"close {name}")
             self._closing[name] = closing
             closing.add_done_callback(lambda _: self._closing.pop(name, None))
 
@@ -240,8 +240,7 @@ class Topics:
     async def _unload(self, name: TopicName) -> None:
         topic = self._open.pop(name, None)
         if topic is not None:
-            topic.disconnect()
-            await _close_log(name, topic.log)
+            await topic.close()
 
     async def names(self, namespace: str) -> list[TopicName]:
         """All topics of ``tenant/namespace``, each partition by itself, sorted by name."""

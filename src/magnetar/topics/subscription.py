@@ -78,6 +78,7 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._single: SingleActive[Consumer] = SingleActive(partition)
         self._switch: asyncio.TimerHandle | None = None
+        self._after_delay = scope.guarded(self._delay_over, f"switch {name}")
         self.dispatcher = Dispatcher(source, cursor, scope, traffic, entry_format, self._single)
         self._acknowledging = Acknowledging(name, source, cursor, scope, entry_format)
 
@@ -175,7 +176,7 @@ class Subscription:
         deposed, activated = change
         if deposed is not None:
             deposed.owner.client.tell_active(False)
-            self._switch = self._loop.call_later(SWITCH_DELAY_S, self._delay_over)
+            self._switch = self._loop.call_later(SWITCH_DELAY_S, self._after_delay)
         if activated is not None:
             # Before it is told: what it gets begins after what is acknowledged now.
             self.dispatcher.feed.rewind()

@@ -92,7 +92,7 @@ class Topic:
         self.bytes_in = 0
         self._limits = limits
         self._producers_max = producers_max
-        self._scope = scope.part(f"topic {name}", fails(self._task_failed))
+        self._scope = scope.inner(f"topic {name}", fails(self._task_failed))
         self._traffic = traffic
         self.frames = StoredFrames(source, entry_format, kept)
         """What producers that come back may send again (``resend``)."""
@@ -354,15 +354,15 @@ class Topic:
     # -- the end ------------------------------------------------------------------------------
 
     def _task_failed(self, task: str, error: BaseException) -> None:
-        """Reading for a subscription, or answering acknowledgements, has ended: clients come back
-        to a topic that is loaded anew."""
+        """Reading or dispatching for a subscription, or answering acknowledgements, has ended by a
+        defect: clients come back to a topic that is loaded anew. Other topics go on."""
         self.fail(defect(task, error))
 
     def fail(self, error: MagnetarError) -> None:
-        """The log is lost to us: everybody is sent away, and the topic can be loaded again."""
+        """The topic cannot go on here: everybody is sent away, and it can be loaded again."""
         if self.closed:
             return
-        log.warning("topic closed: its log is lost", topic=str(self.name), error=str(error))
+        log.warning("topic closed: it cannot go on here", topic=str(self.name), error=str(error))
         self.disconnect()
         self._on_closed(self)
 
@@ -378,6 +378,16 @@ class Topic:
             subscription.close()
             for consumer in subscription.detach_all():
                 consumer.client.tell_closed()
+
+    async def close(self) -> None:
+        """Send everybody away, close the log, end the topic's tasks."""
+        self.disconnect()
+        try:
+            await self.log.close()
+        except MagnetarError as error:
+            log.warning("log not closed cleanly", topic=str(self.name), error=str(error))
+        # Last: who waits for an acknowledgement to be stored is answered by the log's close.
+        await self._scope.close()
 
 
 class Subscribed(NamedTuple):

@@ -98,3 +98,46 @@ def test_a_scope_ends_its_tasks_and_those_of_its_parts() -> None:
         late.close()
 
     asyncio.run(main())
+
+
+def test_an_inner_scope_ends_by_itself_or_with_the_one_around_it() -> None:
+    async def main() -> None:
+        failed = list[str]()
+        scope = TaskScope("s", fails(lambda task, error: failed.append(task)))
+        inner = scope.inner("inner", fails(lambda task, error: failed.append(task)))
+        other = scope.inner("other", fails(lambda task, error: failed.append(task)))
+        names = ((scope, "a"), (inner, "b"), (other, "c"))
+        a, b, c = (of.spawn(asyncio.sleep(100), name) for of, name in names)
+        await inner.close()
+        assert (a.done(), b.cancelled(), c.done()) == (False, True, False)
+        assert (len(scope), len(inner), len(other)) == (2, 0, 1)
+        await scope.close()
+        assert a.cancelled()
+        assert c.cancelled()
+        late = broken()
+        with pytest.raises(AssertionError):
+            other.spawn(late, "late")
+        late.close()
+        assert failed == []
+
+    asyncio.run(main())
+
+
+def test_a_callback_that_fails_is_told_as_a_task_and_none_is_called_after_the_end() -> None:
+    async def main() -> None:
+        loop, failed, called = Loop(), list[str](), list[int]()
+        scope = TaskScope("s", fails(lambda task, error: failed.append(task)))
+
+        def call() -> None:
+            called.append(1)
+            raise KeyError("a defect")
+
+        callback = scope.guarded(call, "one")
+        asyncio.get_running_loop().call_soon(callback)
+        await asyncio.sleep(0)
+        assert (failed, loop.told) == (["s/one"], ["s/one has failed"])
+        await scope.close()
+        callback()
+        assert called == [1]
+
+    asyncio.run(main())
