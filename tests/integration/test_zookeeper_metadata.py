@@ -324,7 +324,7 @@ def test_a_taken_port_is_a_clear_error(zookeeper: ZooKeeperServer, tmp_path: Pat
 
 def test_a_server_that_was_left_behind_is_named(tmp_path: Path) -> None:
     with ZooKeeperServer(tmp_path / "zk") as server:
-        with pytest.raises(ConfigError, match=f"perhaps process {server.pid}, left behind"):
+        with pytest.raises(ConfigError, match=f"process {server.pid} is a ZooKeeper server"):
             ZooKeeperServer(tmp_path / "zk", server.port).start()
         assert server.exit_code() is None
     assert not (tmp_path / "zk" / "zookeeper.pid").exists()
