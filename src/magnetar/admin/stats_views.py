@@ -87,6 +87,7 @@ class TopicTotals(View):
     average_msg_size: float
     storage_size: int
     stored_entries: int  # ours: what is stored now, whenever it came
+    total_messages: int  # ours: all that were ever published, from the log; a restart keeps it
     backlog_size: int
     offloaded_storage_size: int = 0
     publishers: list[PublisherView]

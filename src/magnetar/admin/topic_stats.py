@@ -53,6 +53,7 @@ def topic_stats(topic: Topic, rates: Rates, owner: str, retention: RetentionView
         average_msg_size=_average(topic.bytes_in, topic.messages_in),
         storage_size=stored.stored_bytes,
         stored_entries=stored.entries,
+        total_messages=topic.log.positions.end_offset,
         # Of the slowest subscription, as in Pulsar: what cannot go before it is acknowledged.
         backlog_size=max((each.backlog_size for each in views if each.is_durable), default=0),
         publishers=[_publisher(each, rates) for each in topic.producers.values()],
@@ -168,7 +169,7 @@ def _cursor(topic: Topic, subscription: Subscription) -> CursorView:
 SUMMED = (
     "msg_rate_in", "msg_throughput_in", "msg_rate_out", "msg_throughput_out", "msg_in_counter",
     "bytes_in_counter", "entries_in_counter", "msg_out_counter", "bytes_out_counter",
-    "storage_size", "stored_entries", "backlog_size", "waiting_publishers",
+    "storage_size", "stored_entries", "total_messages", "backlog_size", "waiting_publishers",
 )  # fmt: skip
 SUBSCRIPTION_SUMMED = (
     "msg_rate_out", "msg_throughput_out", "msg_rate_redeliver", "message_ack_rate",

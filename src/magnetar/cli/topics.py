@@ -69,6 +69,7 @@ def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
         "in/s#",
         "out/s#",
         "since",
+        "ever in#",
         "stored entries#",
         "stored",
         "producers#",
@@ -93,8 +94,8 @@ def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
         print_table(columns, rows)
     keeps = next(iter(found.values()))["retention"]["kept"]
     click.echo(
-        "In and out count since the topic was loaded here; stored is what is there now, whenever "
-        f"it came.\nBacklogs count batches as one; retention keeps {keeps}."
+        "In and out count since the topic was loaded here, ever in since it was made; stored is "
+        f"what is there now.\nBacklogs count batches as one; retention keeps {keeps}."
     )
     for problem in sorted({each["storageProblem"] for each in found.values()} - {""}):
         click.echo(f"Nothing can be stored now: {problem}")
@@ -108,6 +109,7 @@ def _topic_row(name: str, each: Mapping[str, Any]) -> tuple[object, ...]:
         round(each["msgRateIn"]),
         round(each["msgRateOut"]),
         each["loadedAt"][:19].replace("T", " "),
+        each["totalMessages"],
         each["storedEntries"],
         binary(each["storageSize"]),
         len(each["publishers"]),

@@ -259,6 +259,7 @@ def test_stats_have_pulsars_fields() -> None:
         stats = (await p.client.get(f"{P}/t/stats")).json()
         assert (stats["msgInCounter"], stats["entriesInCounter"]) == (7, 3)
         assert (stats["msgOutCounter"], stats["storedEntries"]) == (5, 3)
+        assert stats["totalMessages"] == 7
         assert stats["bytesInCounter"] > 0
         assert stats["backlogSize"] >= 0
         assert stats["publishers"][0]["producerName"] == "p"
