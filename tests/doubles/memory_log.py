@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+from magnetar.log.policy import LogPolicy
 from magnetar.log.seam import AppendDone, Buffer, Content, Cursors, LogStats, Positions, Run
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
@@ -320,6 +321,9 @@ class MemoryLog:
         await asyncio.sleep(0)
         return self._order.first_at(time_ms)
 
+    def set_policy(self, policy: LogPolicy) -> None:
+        self.policy: LogPolicy | None = policy
+
     def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
         self.lost_watchers.append(lost)
 
@@ -348,11 +352,12 @@ class MemoryLogStore:
         self.opens = 0
         self._size = ledger_entries
 
-    async def open(self, name: str) -> MemoryLog:
+    async def open(self, name: str, policy: LogPolicy | None = None) -> MemoryLog:
         self.opens += 1
         await asyncio.sleep(0)
         old = self.logs.get(name)
         log = MemoryLog(name, self._size)
+        log.policy = policy
         if old is not None:
             old.closed = True
             log._keep(old)

@@ -44,6 +44,7 @@ ARCHITECTURE.md its text). The simulator stands beside: see ``nothing_imports_th
 NARROWER: dict[str, set[str]] = {
     # Only the managed engine stands on ledgers; the seam and its state know nothing of them.
     "magnetar.log.seam": {"model"},
+    "magnetar.log.policy": {"model"},
     "magnetar.log.acknowledgements": {"model"},
 }
 
@@ -69,6 +70,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.managed.chain",
     "magnetar.log.managed.cursor_format",
     "magnetar.log.managed.rules",
+    "magnetar.log.policy",
     "magnetar.topics.access",
     "magnetar.topics.dispatch.seats",
     "magnetar.topics.dispatch.shared",

@@ -41,7 +41,7 @@ from magnetar.model.errors import (
     NotEnoughBookiesError,
 )
 from magnetar.model.ids import BookieId, LedgerId
-from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
+from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata, Quorums
 
 CREATE_ATTEMPTS = 3
 
@@ -91,22 +91,25 @@ class LedgerClient:
         digest_type: DigestType = DigestType.CRC32C,
         password: bytes = b"",
         deferred_sync_unsafe: bool = False,
+        quorums: Quorums | None = None,
     ) -> LedgerWriter:
-        """A new ledger with the configured quorums, open for appending.
+        """A new ledger, open for appending, with the configured quorums or with ``quorums``.
 
         ``custom`` is kept with its metadata, for people and tools. ``deferred_sync_unsafe``:
         bookies answer before entries are durable, and only ``LedgerWriter.force`` confirms them;
         a power cut loses the rest, and no bookie can be replaced. Raises
         ``NotEnoughBookiesError`` (naming the bookies and why not), ``MetadataError``.
         """
-        bookies = await self._choose_ensemble()
+        config = self._config
+        quorums = quorums or Quorums(config.ensemble_size, config.write_quorum, config.ack_quorum)
+        bookies = await self._choose_ensemble(quorums)
         for _ in range(CREATE_ATTEMPTS):
             ledger_id = LedgerId(await self._manager.new_ledger_id())
             metadata = LedgerMetadata(
                 ledger_id=ledger_id,
-                ensemble_size=self._config.ensemble_size,
-                write_quorum=self._config.write_quorum,
-                ack_quorum=self._config.ack_quorum,
+                ensemble_size=quorums.ensemble_size,
+                write_quorum=quorums.write_quorum,
+                ack_quorum=quorums.ack_quorum,
                 digest_type=digest_type,
                 password=password,
                 fragments=(Fragment(0, bookies),),
@@ -127,12 +130,12 @@ class LedgerClient:
             "in the same metadata root?"
         )
 
-    async def _choose_ensemble(self) -> tuple[BookieId, ...]:
+    async def _choose_ensemble(self, quorums: Quorums) -> tuple[BookieId, ...]:
         """Bookies that did not fail lately; without enough of them also those whose failure is
         longest ago, as few as are needed."""
         available = await self._pool.available()
         placement = await self._context.topology.placement(available)
-        size, quorum = self._config.ensemble_size, self._config.write_quorum
+        size, quorum = quorums.ensemble_size, quorums.write_quorum
         failed = self._context.quarantine.reasons(asyncio.get_running_loop().time())
         avoided = {bookie: failed[bookie] for bookie in failed if bookie in available}
         while avoided:

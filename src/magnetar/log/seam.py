@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+from magnetar.log.policy import LogPolicy
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogFencedError, MagnetarError
 from magnetar.model.ids import EARLIEST, Position
@@ -264,6 +265,11 @@ class WritableLog(ReadableLog, Protocol):
         """Bytes appended and not yet confirmed."""
         ...
 
+    def set_policy(self, policy: LogPolicy) -> None:
+        """From now on; how ledgers are replicated counts from the next one on. What retention
+        no longer keeps is deleted soon."""
+        ...
+
     def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
         """Call ``lost`` on the loop, once, when another broker turns out to own the log (soon, if
         that is so already). Nothing more is stored here then."""
@@ -278,9 +284,10 @@ class WritableLog(ReadableLog, Protocol):
 class LogStore(Protocol):
     """All logs of an engine, by name (``tenant/namespace/persistent/topic``)."""
 
-    async def open(self, name: str) -> WritableLog:
-        """Open for appending, creating it if need be: takes over from any other writer (fences
-        and recovers its last ledger). One caller at a time per name."""
+    async def open(self, name: str, policy: LogPolicy | None = None) -> WritableLog:
+        """Open for appending, under the process's policy if none is given; creates the log if
+        need be, and takes over from any other writer (fences and recovers its last ledger). One
+        caller at a time per name."""
         ...
 
     async def exists(self, name: str) -> bool: ...

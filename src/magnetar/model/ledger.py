@@ -44,6 +44,19 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
+class Quorums:
+    """How a ledger is replicated: over ``ensemble_size`` bookies, each entry to ``write_quorum``
+    of them, confirmed by ``ack_quorum``."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+
+    def __post_init__(self) -> None:
+        assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1, self
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerMetadata:
     """One ledger's metadata. Immutable; changes are made with ``dataclasses.replace`` and
     written by compare-and-set on the version that the store gave with it."""

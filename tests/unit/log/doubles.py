@@ -31,6 +31,7 @@ from magnetar.model.errors import (
     NotEmptyError,
 )
 from magnetar.model.ids import Position
+from magnetar.model.ledger import Quorums
 
 OFFSET = 36
 NAME = "public/default/persistent/t"
@@ -204,6 +205,7 @@ class MemoryLedgers:
         self.ids: Iterator[int] = iter(())  # the next ids to give
         self.break_after: int | None = None  # appended entries until a writer fails
         self.close_errors: list[MagnetarError] = []
+        self.quorums: list[Quorums | None] = []  # asked for, by ledger
         self.silent = False  # writers store, but do not confirm
         self.hold = False  # writers do not confirm until ``MemoryWriter.confirm``
         self.writers: list[MemoryWriter] = []
@@ -216,8 +218,11 @@ class MemoryLedgers:
             raise NoSuchLedgerError(f"ledger {ledger_id}")
         return ledger
 
-    async def create(self, custom: Mapping[str, bytes] | None = None) -> MemoryWriter:
+    async def create(
+        self, custom: Mapping[str, bytes] | None = None, *, quorums: Quorums | None = None
+    ) -> MemoryWriter:
         await asyncio.sleep(0)
+        self.quorums.append(quorums)
         if self.create_errors:
             raise self.create_errors.pop(0)
         ledgers = self.process.world.ledgers

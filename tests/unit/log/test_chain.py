@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.log.managed.chain import Chain, LedgerInfo
-from magnetar.log.managed.rules import Retention, RollRule, deletable
+from magnetar.log.managed.rules import deletable
+from magnetar.log.policy import Retention, RollRule
 from magnetar.model.ids import EARLIEST, LATEST, Position
 
 

@@ -47,9 +47,9 @@ from magnetar.log.managed.ledgers import (
     LedgerWriter,
 )
 from magnetar.log.managed.open_appends import Append, OpenAppends
-from magnetar.log.managed.rules import RollRule
 from magnetar.log.managed.stamping import HEADER_BYTES, LedgerStamps, extent_of
 from magnetar.log.managed.tail_cache import LogTail
+from magnetar.log.policy import LogPolicy
 from magnetar.log.seam import AppendDone, Buffer, Content
 from magnetar.model.errors import (
     LedgerError,
@@ -124,7 +124,7 @@ class Appender:
         scope: TaskScope,
         events: AppenderEvents,
         *,
-        rule: RollRule,
+        policy: LogPolicy,
         queue_bytes_max: int,
         now_ms: Callable[[], int],
     ) -> None:
@@ -136,7 +136,7 @@ class Appender:
         self._tail = tail
         self._scope = scope
         self._events = events
-        self._rule = rule
+        self.policy = policy
         self._now_ms = now_ms
         self._open = OpenAppends(store.name, queue_bytes_max)
         self._ledger: _OpenLedger | None = None
@@ -187,7 +187,7 @@ class Appender:
         offset = ledger.payload_offset
         stored_bytes = item.size + item.count * offset
         self._tail.add(ledger.ledger_id, first, entries, stored_bytes, offset)
-        if self._rule.full(first + item.count, writer.length):
+        if self.policy.roll.full(first + item.count, writer.length):
             self.state = AppenderState.ROLLING
 
     def _answered(
@@ -338,7 +338,8 @@ class Appender:
         return reader.last_add_confirmed, reader.length, reader
 
     async def _create(self) -> None:
-        writer = await self._ledgers.create(custom={"magnetar-log": self._name.encode()})
+        about = {"magnetar-log": self._name.encode()}
+        writer = await self._ledgers.create(custom=about, quorums=self.policy.quorums)
         if writer.ledger_id <= self._chain.last_ledger_id:
             raise LedgerError(
                 f"new ledger {writer.ledger_id} is not after ledger {self._chain.last_ledger_id} "
@@ -367,7 +368,7 @@ class Appender:
         if ledger is None or self.state is not AppenderState.OPEN:
             return
         age_ms = self._now_ms() - ledger.created_ms
-        if self._rule.old(ledger.writer.last_add_pushed + 1, age_ms):
+        if self.policy.roll.old(ledger.writer.last_add_pushed + 1, age_ms):
             self.state = AppenderState.ROLLING
             if not self._open.sent:
                 self._begin_opening()

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 from magnetar.log.seam import Buffer
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
+from magnetar.model.ledger import Quorums
 
 LedgerAppendDone: TypeAlias = Callable[[MagnetarError | None, int, int, int], None]
 """``done(error, ledger_id, first_entry_id, count)``: the ``count`` payloads of one append, or a
@@ -96,7 +97,11 @@ class LedgerReader(Protocol):
 class Ledgers(Protocol):
     """The ledger client."""
 
-    async def create(self, custom: Mapping[str, bytes] | None = None) -> LedgerWriter: ...
+    async def create(
+        self, custom: Mapping[str, bytes] | None = None, *, quorums: Quorums | None = None
+    ) -> LedgerWriter:
+        """A new ledger; ``quorums`` None: the cluster's."""
+        ...
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """Recover: fence, restore the tail, close; then read."""

@@ -28,8 +28,9 @@ from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
-from magnetar.log.managed.rules import Retention, RollRule, deletable
+from magnetar.log.managed.rules import deletable
 from magnetar.log.managed.tail_cache import TailCache
+from magnetar.log.policy import LogPolicy
 from magnetar.log.seam import AppendDone, Buffer, Content, Cursors, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
@@ -52,8 +53,8 @@ class LogContext:
     tail_cache: TailCache
     read_ahead: ReadAheadCache
     cursors: CursorContext
-    roll_rule: RollRule
-    retention: Retention
+    policy: LogPolicy
+    """Of a log that is opened without one."""
     roll_queue_bytes_max: int
     now_ms: Callable[[], int]
 
@@ -61,7 +62,9 @@ class LogContext:
 class ManagedLog:
     """Implements ``log.seam.WritableLog``. Made by ``ManagedLogStore.open``."""
 
-    def __init__(self, name: str, context: LogContext, store: ChainStore) -> None:
+    def __init__(
+        self, name: str, context: LogContext, store: ChainStore, policy: LogPolicy | None = None
+    ) -> None:
         self.name = name
         self.lost: LogFencedError | None = None
         self._context = context
@@ -77,7 +80,7 @@ class ManagedLog:
             self._tail,
             self._scope,
             events,
-            rule=context.roll_rule,
+            policy=policy or context.policy,
             queue_bytes_max=context.roll_queue_bytes_max,
             now_ms=context.now_ms,
         )
@@ -114,6 +117,11 @@ class ManagedLog:
     @property
     def pending_bytes(self) -> int:
         return self._appender.pending_bytes
+
+    def set_policy(self, policy: LogPolicy) -> None:
+        self._appender.policy = policy
+        self._appender.tick()
+        self._maybe_trim()
 
     def _on_lost(self, error: LogFencedError) -> None:
         """Another broker owns the log."""
@@ -170,8 +178,9 @@ class ManagedLog:
 
     def _deletable(self) -> int:
         marks = [store.stored_mark_delete for store in self._cursors.stores()]
-        context = self._context
-        return deletable(self._chain.ledgers, marks, context.retention, context.now_ms())
+        return deletable(
+            self._chain.ledgers, marks, self._appender.policy.retention, self._context.now_ms()
+        )
 
     def _maybe_trim(self, leftovers: bool = False) -> None:
         """``leftovers``: also delete what left the chain otherwise (a ledger that failed before

@@ -1,46 +1,12 @@
-"""When a log closes its ledger, and which ledgers it may delete. Pure decisions.
-
-Why: docs/adr/0053-retention-keeps-by-default.md.
-"""
+"""Which ledgers a log may delete. Pure decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from magnetar.log.managed.chain import LedgerInfo
+from magnetar.log.policy import UNLIMITED, Retention
 from magnetar.model.ids import Position
-
-UNLIMITED = -1
-
-
-@dataclass(frozen=True, slots=True)
-class RollRule:
-    """Bounds of one ledger; reaching any of them closes it (an empty one is left alone)."""
-
-    entries_max: int
-    bytes_max: int
-    age_ms_max: int
-
-    def full(self, entries: int, stored_bytes: int) -> bool:
-        return entries >= self.entries_max or stored_bytes >= self.bytes_max
-
-    def old(self, entries: int, age_ms: int) -> bool:
-        return entries > 0 and age_ms >= self.age_ms_max
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How much is kept of what no cursor needs any more. A ledger stays while its age is within
-    ``kept_ms`` and the log within ``kept_bytes``; -1 sets no limit, so (-1, -1) keeps
-    everything and (0, 0) nothing."""
-
-    kept_ms: int = UNLIMITED
-    kept_bytes: int = UNLIMITED
-
-    @property
-    def everything(self) -> bool:
-        return self.kept_ms == UNLIMITED and self.kept_bytes == UNLIMITED
 
 
 def deletable(

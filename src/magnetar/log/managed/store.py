@@ -38,9 +38,9 @@ from magnetar.log.managed.records import (
     encode_name,
     log_path,
 )
-from magnetar.log.managed.rules import Retention, RollRule
 from magnetar.log.managed.stamping import extent_of
 from magnetar.log.managed.tail_cache import TailCache
+from magnetar.log.policy import LogPolicy, Retention, RollRule
 from magnetar.model.errors import LogError, LogFencedError, MagnetarError, NoNodeError
 
 log = structlog.get_logger(__name__)
@@ -51,6 +51,14 @@ HOUSEKEEPING_S = 10.0
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def policy_of(config: LedgerConfig) -> LogPolicy:
+    """What holds for a log that nobody gave a policy of its own."""
+    return LogPolicy(
+        RollRule(config.ledger_entries_max, config.ledger_bytes_max, config.ledger_age_ms_max),
+        Retention(config.retention_ms, config.retention_bytes),
+    )
 
 
 class ManagedLogStore:
@@ -76,10 +84,7 @@ class ManagedLogStore:
             tail_cache=TailCache(config.tail_cache_bytes),
             read_ahead=ReadAheadCache(config.read_ahead_bytes_max),
             cursors=CursorContext(metadata, ledgers, self._timer, cursor_limits or CursorLimits()),
-            roll_rule=RollRule(
-                config.ledger_entries_max, config.ledger_bytes_max, config.ledger_age_ms_max
-            ),
-            retention=Retention(config.retention_ms, config.retention_bytes),
+            policy=policy_of(config),
             roll_queue_bytes_max=config.roll_queue_bytes_max,
             now_ms=now_ms,
         )
@@ -89,7 +94,7 @@ class ManagedLogStore:
 
     # -- opening ------------------------------------------------------------------------------
 
-    async def open(self, name: str) -> ManagedLog:
+    async def open(self, name: str, policy: LogPolicy | None = None) -> ManagedLog:
         """See the seam. Raises ``LogError``, ``LedgerError``, ``MetadataError``."""
         assert not self._closed
         former = self._open.get(name)
@@ -97,7 +102,7 @@ class ManagedLogStore:
             raise LogError(f"log {name} is open here already")
         for attempt in range(1, OPEN_ATTEMPTS + 1):
             try:
-                opened = await self._open_once(name)
+                opened = await self._open_once(name, policy)
             except LogFencedError:
                 if attempt == OPEN_ATTEMPTS:
                     raise
@@ -107,9 +112,9 @@ class ManagedLogStore:
             return opened
         raise AssertionError("the last attempt returns or raises")
 
-    async def _open_once(self, name: str) -> ManagedLog:
+    async def _open_once(self, name: str, policy: LogPolicy | None) -> ManagedLog:
         store = await self._take_over(name)
-        opened = ManagedLog(name, self._context, store)
+        opened = ManagedLog(name, self._context, store, policy)
         try:
             for segment in await self._children(log_path(name)):
                 cursor = decode_name(segment)

@@ -1,0 +1,52 @@
+"""What holds for one log: how it is replicated, when its ledgers are closed, how long they stay.
+
+Pure values. A log gets its policy when it is opened, and another one by ``set_policy``: how ledgers
+are replicated counts from the next one on, the rest at once. Defaults come from ``[ledger]``;
+why they keep everything: docs/adr/0053-retention-keeps-by-default.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from magnetar.model.ledger import Quorums
+
+UNLIMITED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RollRule:
+    """Bounds of one ledger; reaching any of them closes it (an empty one is left alone)."""
+
+    entries_max: int
+    bytes_max: int
+    age_ms_max: int
+
+    def full(self, entries: int, stored_bytes: int) -> bool:
+        return entries >= self.entries_max or stored_bytes >= self.bytes_max
+
+    def old(self, entries: int, age_ms: int) -> bool:
+        return entries > 0 and age_ms >= self.age_ms_max
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much is kept of what no cursor needs any more. A ledger stays while its age is within
+    ``kept_ms`` and the log within ``kept_bytes``; -1 sets no limit, so (-1, -1) keeps
+    everything and (0, 0) nothing."""
+
+    kept_ms: int = UNLIMITED
+    kept_bytes: int = UNLIMITED
+
+    @property
+    def everything(self) -> bool:
+        return self.kept_ms == UNLIMITED and self.kept_bytes == UNLIMITED
+
+
+@dataclass(frozen=True, slots=True)
+class LogPolicy:
+    """``quorums`` None: the cluster's."""
+
+    roll: RollRule
+    retention: Retention = field(default_factory=Retention)
+    quorums: Quorums | None = None

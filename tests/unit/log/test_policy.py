@@ -1,0 +1,55 @@
+"""One log's policy beside another's."""
+
+from __future__ import annotations
+
+import asyncio
+
+from magnetar.config import LedgerConfig
+from magnetar.log.policy import LogPolicy, Retention, RollRule
+from magnetar.model.ids import EARLIEST
+from magnetar.model.ledger import Quorums
+from tests.unit.log.doubles import NAME, Process, World
+from tests.unit.log.test_managed_log import publish, read_all, values
+
+OTHER = "public/default/persistent/other"
+BIG = RollRule(1000, 1 << 30, 1 << 40)
+
+
+def test_each_log_rolls_and_is_replicated_by_its_own_policy() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        store = process.store(LedgerConfig(ledger_entries_max=10))
+        quorums = Quorums(3, 3, 2)
+        own = await store.open(NAME, LogPolicy(RollRule(4, 1 << 30, 1 << 40), quorums=quorums))
+        default = await store.open(OTHER)
+        await publish(own, 0, 8)
+        await publish(default, 0, 8)
+        assert [len(log.stats().ledgers) for log in (own, default)] == [2, 1]
+        assert process.ledgers.quorums == [quorums, quorums, None]
+        own.set_policy(LogPolicy(BIG))
+        await publish(own, 8, 20)
+        assert len(own.stats().ledgers) == 3
+        assert process.ledgers.quorums[-1] is None
+        assert values(await read_all(own)) == list(range(28))
+
+    asyncio.run(scenario())
+
+
+def test_a_retention_that_is_set_lets_go_at_once_what_it_no_longer_keeps() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        store = process.store(LedgerConfig(ledger_entries_max=4))
+        log = await store.open(NAME)
+        kept = await store.open(OTHER)
+        for each in (log, kept):
+            cursor = await each.cursors.open("s", EARLIEST)
+            positions = await publish(each, 0, 10)
+            cursor.acknowledge_cumulative(positions[-1])
+            await cursor.wait_stored()
+        assert len(log.stats().ledgers) == 3
+        log.set_policy(LogPolicy(BIG, Retention(0, 0)))
+        await asyncio.sleep(0.05)
+        assert len(log.stats().ledgers) == 1
+        assert len(kept.stats().ledgers) == 3
+
+    asyncio.run(scenario())
