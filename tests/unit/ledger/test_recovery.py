@@ -131,6 +131,21 @@ def test_unknown_is_never_taken_for_absent(kind: str) -> None:
     run_virtual(run())
 
 
+def test_no_entry_is_said_of_one_entry_and_not_of_those_behind_it() -> None:
+    """Holes that cross: each bookie that answers lacks one of two entries that both were confirmed,
+    and the one that has both is away. A "no" for the rest of a run would drop the second."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        writer = await crashed(cluster, 5)
+        plant(cluster, writer, 5, [1, 2])
+        plant(cluster, writer, 6, [0, 1])
+        cluster.ensemble(writer.ledger_id)[1].down = True
+        assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 7)
+
+    run_virtual(run())
+
+
 @pytest.mark.parametrize("fault", ["down", "silent"])
 def test_one_bookie_away_does_not_hold_recovery_up(fault: str) -> None:
     async def run() -> None:
