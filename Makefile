@@ -11,7 +11,7 @@
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
 #   make interop            the Java clients of Pulsar (pulsar-perf too) and of BookKeeper; needs
 #                           Maven and a Java compiler, which it does not install, and fetches the
-#                           clients; KEPT=dir keeps what it fetched
+#                           clients; KEPT=dir keeps what it fetched. With Go, Pulsar's Go client too
 #   make chaos              kill -9 at random while clients and Spark work, then count
 #   make bench              the measurements, into bench/
 #   make pages              ARCHITECTURE.md's tables, docs/machines.md and the index of decisions
@@ -70,7 +70,7 @@ interop: $(VENV)/.dev java
 	@for tool in mvn javac; do command -v $$tool > /dev/null || \
 		{ echo "make interop needs $$tool: install Maven and a JDK (17 or later)"; exit 1; }; done
 	$(if $(KEPT),MAGNETAR_PEER_DIR=$(abspath $(KEPT)) )$(BIN)/python -m pytest -m peer \
-		tests/interop/bookkeeper tests/interop/java
+		tests/interop/bookkeeper tests/interop/java tests/interop/go
 
 chaos: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.crash_publish

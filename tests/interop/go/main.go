@@ -1,0 +1,286 @@
+// Uses a broker the way applications do, through Pulsar's own Go client, and says what worked.
+//
+// Argument: the service URL. Each step prints "ok NAME"; the first that fails ends the program with
+// what went wrong and status 1.
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	// More than any step needs.
+	wait = 20 * time.Second
+	// Less than the client's own time-outs of 30 s.
+	atOnce = 5 * time.Second
+)
+
+type peer struct {
+	url    string
+	client pulsar.Client
+	topics int
+}
+
+func main() {
+	logger := logrus.New()
+	logger.SetLevel(logrus.PanicLevel)
+	p := &peer{url: os.Args[1]}
+	var err error
+	p.client, err = pulsar.NewClient(pulsar.ClientOptions{
+		URL: p.url, Logger: log.NewLoggerWithLogrus(logger),
+	})
+	must(err)
+	for _, kind := range []pulsar.SubscriptionType{
+		pulsar.Exclusive, pulsar.Shared, pulsar.Failover,
+	} {
+		p.consume(kind)
+		fmt.Printf("ok consume %d\n", kind)
+	}
+	for _, step := range []struct {
+		name string
+		run  func()
+	}{
+		{"chunks", p.chunks},
+		{"reader from every id", p.readers},
+		{"seek", p.seek},
+		{"schema", p.schema},
+		{"dead letter", p.deadLetter},
+		{"delayed is refused", p.delayed},
+		{"transactions are refused", p.transactions},
+		{"bad names are refused", p.badNames},
+	} {
+		step.run()
+		fmt.Println("ok " + step.name)
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func check(true_ bool, what string, arguments ...any) {
+	if !true_ {
+		panic(fmt.Sprintf(what, arguments...))
+	}
+}
+
+func soon() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), wait)
+}
+
+func (p *peer) topic() string {
+	p.topics++
+	return fmt.Sprintf("persistent://public/default/go-peer-%d-%d", time.Now().UnixNano(), p.topics)
+}
+
+func (p *peer) producer(options pulsar.ProducerOptions) pulsar.Producer {
+	made, err := p.client.CreateProducer(options)
+	must(err)
+	return made
+}
+
+func (p *peer) consumer(topic string, kind pulsar.SubscriptionType) pulsar.Consumer {
+	made, err := p.client.Subscribe(pulsar.ConsumerOptions{
+		Topic: topic, SubscriptionName: "s", Type: kind,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+	})
+	must(err)
+	return made
+}
+
+func publish(producer pulsar.Producer, count int) []pulsar.MessageID {
+	ids := make([]pulsar.MessageID, count)
+	for number := range count {
+		message := &pulsar.ProducerMessage{Payload: fmt.Appendf(nil, "%d", number)}
+		producer.SendAsync(context.Background(), message,
+			func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+				must(err)
+				ids[number] = id
+			})
+	}
+	must(producer.Flush())
+	return ids
+}
+
+func expect(consumer pulsar.Consumer, first, stop int) {
+	for number := first; number < stop; number++ {
+		ctx, cancel := soon()
+		message, err := consumer.Receive(ctx)
+		cancel()
+		must(err)
+		check(string(message.Payload()) == fmt.Sprint(number), "message %d, got %s", number,
+			message.Payload())
+		must(consumer.Ack(message))
+	}
+}
+
+func refused(words string, run func() error) {
+	begun := time.Now()
+	err := run()
+	check(err != nil, "not refused: %s", words)
+	check(time.Since(begun) < atOnce, "refused after %s: %s", time.Since(begun), err)
+	check(strings.Contains(err.Error(), words), "'%s' in: %s", words, err)
+}
+
+func (p *peer) consume(kind pulsar.SubscriptionType) {
+	topic := p.topic()
+	for _, plain := range []bool{true, false} {
+		consumer := p.consumer(topic, kind)
+		producer := p.producer(pulsar.ProducerOptions{Topic: topic, DisableBatching: plain})
+		publish(producer, 20)
+		expect(consumer, 0, 20)
+		producer.Close()
+		consumer.Close()
+	}
+}
+
+func (p *peer) chunks() {
+	topic := p.topic()
+	consumer := p.consumer(topic, pulsar.Exclusive)
+	producer := p.producer(pulsar.ProducerOptions{
+		Topic: topic, DisableBatching: true, EnableChunking: true,
+	})
+	large := bytes.Repeat([]byte("chunk"), 2<<20)
+	ctx, cancel := soon()
+	defer cancel()
+	_, err := producer.Send(ctx, &pulsar.ProducerMessage{Payload: large})
+	must(err)
+	message, err := consumer.Receive(ctx)
+	must(err)
+	check(bytes.Equal(message.Payload(), large), "the large message")
+}
+
+func (p *peer) readers() {
+	for _, plain := range []bool{true, false} {
+		topic := p.topic()
+		producer := p.producer(pulsar.ProducerOptions{
+			Topic: topic, DisableBatching: plain, BatchingMaxMessages: 10,
+			BatchingMaxPublishDelay: wait,
+		})
+		ids := publish(producer, 20)
+		for _, inclusive := range []bool{false, true} {
+			for _, index := range []int{0, 3, 9, 10, 18} {
+				first := index + 1
+				if inclusive {
+					first = index
+				}
+				p.readFrom(topic, ids[index], inclusive, first)
+			}
+		}
+	}
+}
+
+func (p *peer) readFrom(topic string, id pulsar.MessageID, inclusive bool, first int) {
+	reader, err := p.client.CreateReader(pulsar.ReaderOptions{
+		Topic: topic, StartMessageID: id, StartMessageIDInclusive: inclusive,
+	})
+	must(err)
+	defer reader.Close()
+	for number := first; number < 20; number++ {
+		ctx, cancel := soon()
+		message, err := reader.Next(ctx)
+		cancel()
+		check(err == nil, "message %d from %s (plain: %v): %v", number, id, inclusive, err)
+		check(string(message.Payload()) == fmt.Sprint(number), "%d from %s: %s", number, id,
+			message.Payload())
+	}
+}
+
+func (p *peer) seek() {
+	topic := p.topic()
+	consumer := p.consumer(topic, pulsar.Exclusive)
+	producer := p.producer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+	ids := publish(producer, 20)
+	expect(consumer, 0, 20)
+	must(consumer.SeekByTime(time.Now().Add(-time.Hour)))
+	expect(consumer, 0, 20)
+	// The client drops the message of the id, and all before it from now on.
+	must(consumer.Seek(ids[5]))
+	expect(consumer, 6, 20)
+}
+
+func (p *peer) schema() {
+	topic := p.topic()
+	schema := pulsar.NewJSONSchema(
+		`{"type":"record","name":"T","fields":[{"name":"n","type":"int"}]}`, nil)
+	consumer, err := p.client.Subscribe(pulsar.ConsumerOptions{
+		Topic: topic, SubscriptionName: "s", Schema: schema,
+	})
+	must(err)
+	producer := p.producer(pulsar.ProducerOptions{Topic: topic, Schema: schema})
+	ctx, cancel := soon()
+	defer cancel()
+	type thing struct {
+		N int `json:"n"`
+	}
+	_, err = producer.Send(ctx, &pulsar.ProducerMessage{Value: thing{7}, Schema: schema})
+	must(err)
+	message, err := consumer.Receive(ctx)
+	must(err)
+	// GetSchemaValue would ask for the schema of the empty version, which nobody keeps here.
+	check(string(message.Payload()) == `{"n":7}`, "the value, not %s", message.Payload())
+}
+
+func (p *peer) deadLetter() {
+	topic := p.topic()
+	consumer, err := p.client.Subscribe(pulsar.ConsumerOptions{
+		Topic: topic, SubscriptionName: "s", Type: pulsar.Shared,
+		NackRedeliveryDelay: 100 * time.Millisecond,
+		DLQ:                 &pulsar.DLQPolicy{MaxDeliveries: 2, DeadLetterTopic: topic + "-dead"},
+	})
+	must(err)
+	dead := p.consumer(topic+"-dead", pulsar.Exclusive)
+	publish(p.producer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true}), 1)
+	for range 2 {
+		ctx, cancel := soon()
+		message, err := consumer.Receive(ctx)
+		cancel()
+		must(err)
+		consumer.Nack(message)
+	}
+	expect(dead, 0, 1)
+}
+
+func (p *peer) delayed() {
+	topic := p.topic()
+	for _, plain := range []bool{true, false} {
+		producer := p.producer(pulsar.ProducerOptions{Topic: topic, DisableBatching: plain})
+		refused("delayed delivery is not served", func() error {
+			_, err := producer.Send(context.Background(), &pulsar.ProducerMessage{
+				Payload: []byte("later"), DeliverAfter: time.Minute,
+			})
+			return err
+		})
+	}
+	publish(p.producer(pulsar.ProducerOptions{Topic: topic}), 1)
+	expect(p.consumer(topic, pulsar.Shared), 0, 1)
+}
+
+func (p *peer) transactions() {
+	refused("NotAllowed", func() error { // the client keeps the code and drops the words
+		_, err := pulsar.NewClient(pulsar.ClientOptions{URL: p.url, EnableTransaction: true})
+		return err
+	})
+}
+
+func (p *peer) badNames() {
+	for _, name := range []string{".", "..", strings.Repeat("x", 1100), "a\x01b"} {
+		refused("", func() error {
+			_, err := p.client.CreateProducer(pulsar.ProducerOptions{
+				Topic: "persistent://public/default/" + name,
+			})
+			return err
+		})
+	}
+}
