@@ -49,11 +49,11 @@ from magnetar.wire.pulsar.commands import (
     encode_command,
 )
 from magnetar.wire.pulsar.errors import server_error
-from magnetar.wire.pulsar.hot import decode_send, verify_checksum
-from magnetar.wire.pulsar.metadata import check_sent
+from magnetar.wire.pulsar.hot import decode_send
 from magnetar.wire.pulsar.plain_acks import PlainAcks
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import error_reply
+from magnetar.wire.pulsar.sent import check_sent
 
 log = structlog.get_logger(__name__)
 
@@ -201,9 +201,7 @@ class Session(FramedConnection):
         try:
             if payload_end - payload_start > self._payload_bytes_max or txn is not None:
                 self._check_send(payload_end - payload_start, txn is not None)
-            verify_checksum(view, payload_start, payload_end)
-            payload = view[payload_start:payload_end]
-            messages, published_ms, deliver_at_ms = check_sent(payload)
+            messages, published_ms, deliver_at_ms = check_sent(view, payload_start, payload_end)
             if deliver_at_ms:
                 self._check_due(deliver_at_ms)
         except SEND_REFUSALS as error:
@@ -211,6 +209,7 @@ class Session(FramedConnection):
             final = not (self.fails_one_send or isinstance(error, ChecksumError))
             producer.refuse((sequence_id, highest), error, final)
             return
+        payload = view[payload_start:payload_end]
         if producer.queue(sequence_id, highest, payload, messages, published_ms):
             self._touched.append(producer)
 

@@ -14,6 +14,7 @@ Errors: ``ProtocolError``, or ``ChecksumError`` from ``verify_checksum``, on any
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Final, NamedTuple
 
@@ -39,6 +40,7 @@ __all__ = [
     "decode_send",
     "signed64",
     "unsigned64",
+    "varint_value",
     "verify_checksum",
 ]
 
@@ -164,25 +166,41 @@ _new: Final = tuple.__new__  # a NamedTuple without its slower, checking constru
 # -- SEND -------------------------------------------------------------------------------------
 
 
+_USUAL_SEND: Final = re.compile(
+    rb"\x00\x00\x00([\x00-\x7f])\x08\x06\x32([\x00-\x7f])"  # command size, type, body size
+    rb"\x08([\x80-\xff]{0,7}[\x00-\x7f])"  # producer_id
+    rb"\x10([\x80-\xff]{0,7}[\x00-\x7f])"  # sequence_id
+    rb"(?:\x18([\x80-\xff]{0,3}[\x00-\x7f]))?"  # num_messages
+    rb"(?:\x30([\x80-\xff]{0,7}[\x00-\x7f]))?"  # highest_sequence_id
+    rb"(?:\x38([\x00\x01]))?"  # is_chunk
+).match
+"""A SEND with no other fields, in the order in which all known clients write them. The sizes are
+one byte each, and are for the reader to check."""
+
+
+def varint_value(digits: bytes) -> int:
+    """The number that the bytes of a whole varint say."""
+    value = 0
+    for byte in reversed(digits):
+        value = value << 7 | byte & 127
+    return value
+
+
 def decode_send(view: memoryview, start: int, end: int) -> SendCommand:
     """Decode the SEND frame ``view[start:end]``. Does not look into the payload."""
-    body = _simple_body(view, start, end, 0x0806, 0x32)
-    if body is None:
+    found = _USUAL_SEND(view, start, end)
+    if found is None:
         return _decode_any_send(view, start, end)
-    size = len(body)
-    try:
-        fields = _varint_fields(body, 0, size)
-    except IndexError:
-        fields = None
-    if fields is None or 0x08 not in fields or 0x10 not in fields:
-        return _decode_any_send(view, start, end)
-    get = fields.get
-    count = get(0x18, 1)
-    if count > 0x7FFF_FFFF or 0x20 in fields or 0x28 in fields:
-        return _decode_any_send(view, start, end)
+    payload_start = found.end()
+    size, body_size, producer_id, sequence, count, highest, chunk = found.groups()
+    if size[0] != body_size[0] + 4 or payload_start - start != body_size[0] + 8:
+        return _decode_any_send(view, start, end)  # more fields than those
     values = (
-        fields[0x08], fields[0x10], get(0x30, 0), count,
-        start + 8 + size, end, get(0x38, 0) != 0, None,
+        producer_id[0] if len(producer_id) == 1 else varint_value(producer_id),
+        varint_value(sequence),
+        0 if highest is None else varint_value(highest),
+        1 if count is None else varint_value(count),
+        payload_start, end, chunk == b"\x01", None,
     )  # fmt: skip
     return _new(SendCommand, values)
 

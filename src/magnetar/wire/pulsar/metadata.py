@@ -7,17 +7,17 @@ A stored payload is what its producer sent, unmodified::
     [data]                            compressed; a batch when num_messages_in_batch is *present*
 
 A broker's header may stand before it (``broker_metadata``); it is skipped. Nothing here verifies
-checksums (``hot.verify_checksum`` does) or takes a batch apart (``batches``).
+checksums (``hot.verify_checksum`` does), checks what is about to be stored (``sent``) or takes a
+batch apart (``batches``).
 
 Errors: ``ProtocolError`` on any bytes that are no such payload.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -132,79 +132,18 @@ def dispatch_size(payload: Buffer) -> int:
     count = meta.num_messages_in_batch
     chunks = meta.num_chunks_from_msg
     if count != 1 or chunks > 1 or meta.compression or meta.HasField("num_messages_in_batch"):
-        _check_plausible(meta, len(payload) - data_start)
+        check_plausible(meta, len(payload) - data_start)
     if count > 1:
         return count
     return 0 if chunks > 1 else 1
 
 
-def _check_plausible(meta: MessageMetadata, data_bytes: int) -> None:
+def check_plausible(meta: MessageMetadata, data_bytes: int) -> None:
+    """Raise ``ImplausibleMessageError`` if the numbers of an entry with ``data_bytes`` after its
+    metadata cannot be true."""
     wrong = implausible(meta, data_bytes)
     if wrong is not None:
         raise ImplausibleMessageError(f"not a message that can be read: it says {wrong}")
-
-
-_TELLING = re.compile(
-    rb"\x40[^\x00]"  # compression, if it is any
-    rb"|\x58"  # num_messages_in_batch
-    rb"|\x98\x01"  # deliver_at_time
-    rb"|[\xd8\xe0\xe8]\x01",  # num_chunks_from_msg, total_chunk_msg_size, chunk_id
-    re.DOTALL,
-).search
-"""Finds the tags, as every known client writes them, of the fields that are checked of a SEND (or
-bytes that look like one)."""
-
-
-Sent: TypeAlias = tuple[int, int, int]
-"""What the broker needs to know of what a producer sent: how many messages it holds, when it was
-published (0: it does not say), the time before which it must not be delivered (0: none); times in
-milliseconds since 1970."""
-
-_PUBLISHED = re.compile(
-    rb"\x10[\x80-\xff]*[\x00-\x7f]"  # sequence_id
-    rb"\x18([\x80-\xff]{5}[\x01-\x7f])",  # publish_time, between 2004 and 2109
-).search
-"""Finds the publish time where every known client writes it. (Other bytes that look so, in a
-producer's name, give the wrong time to that producer's own messages.)"""
-_TIME_PARTS = struct.Struct("<IH")
-
-
-def _sent_ms(metadata: memoryview) -> int:
-    found = _PUBLISHED(metadata)
-    if found is None:
-        return 0
-    low, high = _TIME_PARTS.unpack(found[1])  # groups of seven bits, the lowest first
-    time_ms: int = (
-        (low & 0x7F)
-        | (low & 0x7F00) >> 1
-        | (low & 0x7F0000) >> 2
-        | (low & 0x7F000000) >> 3
-        | (high & 0x7F) << 28
-        | (high & 0x7F00) << 27
-    )
-    return time_ms
-
-
-def check_sent(payload: memoryview) -> Sent:
-    """Check what a producer sent, its checksum apart: before it is stored.
-
-    Requires that ``hot.verify_checksum`` has passed. Raises ``ProtocolError`` if the metadata is
-    longer than the payload: that is no message; ``ImplausibleMessageError`` if its numbers cannot
-    be true. Metadata that cannot be decoded passes; dispatch leaves it out. Most messages have none
-    of the fields and are not decoded, which takes a third of the time, for every entry.
-    """
-    if payload[0] == 0x0E and payload[1] == 0x02:
-        raise ProtocolError("a message that begins with metadata of a broker, not of a client")
-    first, stop = metadata_bounds(payload)
-    metadata = payload[first:stop]
-    if _TELLING(metadata) is None:
-        return 1, _sent_ms(metadata), 0
-    try:
-        meta = MessageMetadata.FromString(bytes(metadata))
-    except DecodeError:
-        return 1, 0, 0
-    _check_plausible(meta, len(payload) - stop)
-    return max(1, meta.num_messages_in_batch), meta.publish_time, meta.deliver_at_time
 
 
 def publish_time_ms(payload: Buffer) -> int:

@@ -52,9 +52,14 @@ def implausible(meta: MessageMetadata, data_bytes: int) -> str | None:
         whole_bytes = meta.uncompressed_size
     if meta.HasField("num_messages_in_batch"):
         count = meta.num_messages_in_batch
-        if count < 1 or count * SINGLE_BYTES_MIN > whole_bytes:
+        if not batch_fits(count, whole_bytes):
             return f"a batch of {count} messages in {whole_bytes} bytes"
     return None
+
+
+def batch_fits(count: int, whole_bytes: int) -> bool:
+    """Whether a batch of ``count`` messages can be in so many bytes, uncompressed."""
+    return 0 < count * SINGLE_BYTES_MIN <= whole_bytes
 
 
 def _implausible_chunk(meta: MessageMetadata, data_bytes: int) -> str | None:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from magnetar.model.errors import ImplausibleMessageError, ProtocolError
+from magnetar.model.errors import ChecksumError, ImplausibleMessageError, ProtocolError
+from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.hot import decode_send
-from magnetar.wire.pulsar.metadata import check_sent, dispatch_size
+from magnetar.wire.pulsar.metadata import check_plausible, dispatch_size
 from magnetar.wire.pulsar.plausible import CHUNKS_MAX, RATIO_SLACK_BYTES, implausible
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.wire.pulsar.sent import Sent, check_sent
 from tests.golden.pulsar import frame, names
+from tests.unit.wire.pulsar.strategies import filled
 from tests.unit.wire.pulsar.test_metadata import plain, stored
 
 LARGE = 2**31 - 1
 SENDS = [name for name in names() if "/send_" in name]
+
+
+def check(payload: bytes) -> Sent:
+    """What is said of ``payload`` in the middle of a buffer, with a checksum that fits."""
+    if payload.startswith(b"\x0e\x01"):
+        payload = payload[:2] + crc32c(payload[6:]).to_bytes(4, "big") + payload[6:]
+    buffer = memoryview(b"before" + payload + b"\x58behind")
+    return check_sent(buffer, 6, 6 + len(payload))
 
 
 def test_no_message_of_a_batch_is_smaller_than_the_least() -> None:
@@ -76,7 +87,7 @@ def test_what_cannot_be_true_is_neither_stored_nor_dispatched(name: str) -> None
     fields, data_bytes = IMPLAUSIBLE[name]
     payload = stored(plain(**fields), bytes(data_bytes))
     with pytest.raises(ImplausibleMessageError, match="it says"):
-        check_sent(memoryview(payload))
+        check(payload)
     with pytest.raises(ImplausibleMessageError):
         dispatch_size(payload)
 
@@ -120,7 +131,7 @@ PLAUSIBLE = {
 def test_what_can_be_true_passes(name: str) -> None:
     fields, data_bytes = PLAUSIBLE[name]
     payload = stored(plain(**fields), bytes(data_bytes))
-    assert check_sent(memoryview(payload))[2] == 0
+    assert check(payload)[2] == 0
     assert dispatch_size(payload) >= 0
 
 
@@ -129,26 +140,26 @@ def test_what_clients_send_passes(name: str) -> None:
     data = frame(name)
     found = decode_send(memoryview(data), 4, len(data))
     payload = memoryview(data)[found.payload_start : found.payload_end]
-    assert check_sent(payload)[2] == 0
+    assert check(bytes(payload))[2] == 0
     assert dispatch_size(payload) >= 0
 
 
 def test_the_time_to_deliver_is_found() -> None:
     payload = stored(plain(deliver_at_time=1_700_000_000_000), b"later")
-    assert check_sent(memoryview(payload))[2] == 1_700_000_000_000
+    assert check(payload)[2] == 1_700_000_000_000
 
 
 def test_what_is_no_message_is_no_implausible_one() -> None:
     for payload in (stored(plain())[:-1], b"\x0e\x02" + stored(plain(), b"data")):
         with pytest.raises(ProtocolError) as told:
-            check_sent(memoryview(payload))
+            check(payload)
         assert not isinstance(told.value, ImplausibleMessageError)
 
 
 def test_metadata_that_cannot_be_decoded_is_left_to_dispatch() -> None:
     meta = b"\x58\xff\xff\xff"  # a count that has no end
     payload = b"\x0e\x01...." + len(meta).to_bytes(4, "big") + meta
-    assert check_sent(memoryview(payload))[2] == 0
+    assert check(payload)[2] == 0
     with pytest.raises(ProtocolError):
         dispatch_size(payload)
 
@@ -165,9 +176,41 @@ def test_whatever_is_stored_is_dispatched(
     meta.uncompressed_size = size
     payload = stored(meta, bytes(data_bytes))
     try:
-        check_sent(memoryview(payload))
+        check(payload)
     except ImplausibleMessageError:
         with pytest.raises(ImplausibleMessageError):
             dispatch_size(payload)
     else:
         assert dispatch_size(payload) == max(1, count)
+
+
+@given(filled(MessageMetadata()), st.integers(0, 10_000), st.booleans())
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_the_quick_look_says_what_decoding_says(
+    meta: MessageMetadata, data_bytes: int, magic: bool
+) -> None:
+    payload = stored(meta, bytes(data_bytes), magic)
+    try:
+        check_plausible(meta, data_bytes)
+    except ImplausibleMessageError:
+        with pytest.raises(ImplausibleMessageError):
+            check(payload)
+    else:
+        messages = max(1, meta.num_messages_in_batch)
+        assert check(payload) == (messages, meta.publish_time, meta.deliver_at_time)
+
+
+@pytest.mark.parametrize("meta", [b"", b"\x0a", b"\x0a\x7fp", b"\x0a\x01p\x10", b"\x0a\x80\x01p"])
+def test_metadata_that_ends_early_is_left_to_dispatch(meta: bytes) -> None:
+    """Also at the end of the buffer, where nothing follows."""
+    payload = len(meta).to_bytes(4, "big") + meta
+    payload = b"\x0e\x01" + crc32c(payload).to_bytes(4, "big") + payload
+    assert check_sent(memoryview(payload), 0, len(payload)) == (1, 0, 0)
+    with pytest.raises(ProtocolError):
+        dispatch_size(payload)
+
+
+def test_a_damaged_message_is_refused() -> None:
+    payload = stored(plain(), b"data")
+    with pytest.raises(ChecksumError):
+        check_sent(memoryview(payload), 0, len(payload))
