@@ -15,7 +15,7 @@ from magnetar.config import LedgerConfig
 from magnetar.metrics import Metrics
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
 from magnetar_sim.broker_faults import BrokerFaults
-from magnetar_sim.broker_watch import BrokerWatch, WatchedConnection
+from magnetar_sim.broker_watch import BrokerWatch
 from magnetar_sim.brokers import BROKER_PORT, BrokerMachine, plan_brokers
 from magnetar_sim.cluster import Cluster, plan_cluster
 from magnetar_sim.cluster_checkers import MetadataChecker
@@ -29,6 +29,7 @@ from magnetar_sim.topic_consumers import ConsumerPlan, TopicConsumer
 from magnetar_sim.topic_history import AUDIT, Subscription, Topic
 from magnetar_sim.topic_producers import ProducerPlan, TopicProducer
 from magnetar_sim.trace import Trace
+from magnetar_sim.watched_connection import WatchedConnection
 
 SHARE = 0.3
 FAULTS_FROM_S = 0.8
@@ -80,6 +81,7 @@ class BrokerRun:
         self.watch.trims = ledger.retention_ms == 0 or ledger.retention_bytes == 0
         self.cluster.network.tap = self._tap
         brokers = plan_brokers(rng)
+        self.watch.unacked_max = brokers.config.unacknowledged_per_consumer_max
         self.brokers = [
             BrokerMachine(self.cluster, f"k{i + 1}", brokers.config, random.Random(f"{seed}/k{i}"))
             for i in range(brokers.brokers)
@@ -101,7 +103,7 @@ class BrokerRun:
     def _tap(self, server: SimServer) -> WatchedConnection | None:
         if server.port != BROKER_PORT:
             return None
-        return self.watch.connection(server.process)
+        return WatchedConnection(self.watch, self.watch.number_of(server.process))
 
     @property
     def ledgers(self) -> int:
@@ -244,7 +246,6 @@ class BrokerRun:
             refuses=rng.choice((0.0, 0.0, 0.1, 0.3)),
             receipts=rng.choice((0.2, 1.0)),
             seeks=rng.choice((0.0, 0.0, 0.0, 0.3)),
-            seeks_by_time=not self._skewed,
             leaves=rng.choice((0.0, 0.0, 0.3)),
         )
         for index in range(consumers):
@@ -267,7 +268,6 @@ class BrokerRun:
             think_s=rng.choice((0.0, 0.05)),
             durable=False,
             seeks=rng.choice((0.0, 0.3)),
-            seeks_by_time=not self._skewed,
             leaves=rng.choice((0.0, 0.5)),
         )
         name = f"{topic.rsplit('/', 1)[1]}.{plan.subscription}"
@@ -281,10 +281,9 @@ class BrokerRun:
             producer.over = True
         await until(lambda: all(each.settled for each in self.producers), 0.2)
         for consumer in self.consumers:
-            await until(lambda c=consumer: not c.seeking or _dead(c) or c.ended, 0.2)  # type: ignore[misc]
-            consumer.over = True
-        for consumer in self.consumers:
-            await until(lambda c=consumer: c.closed or _dead(c), 0.1)  # type: ignore[misc]
+            consumer.still = True
+        await until(lambda: self.watch.behind() is None, 0.2)
+        await until(self._all_closed, 0.1)
         if rng.random() < 0.5:
             for broker in self.brokers:
                 broker.kill(0.1)
@@ -299,6 +298,12 @@ class BrokerRun:
         await until(lambda: self._unfinished() is None, 0.2)
         for topic in topics:
             topic.check_order()
+
+    def _all_closed(self) -> bool:
+        """A seek that was not answered is done again until it is: where it went is certain then."""
+        for consumer in self.consumers:
+            consumer.over = not consumer.seeking or consumer.ended
+        return all(each.closed or _dead(each) for each in self.consumers)
 
     def _audit(self, last: PulsarClient, topic: Topic, subscription: Subscription) -> None:
         kind = self._kind_of(topic, subscription)
@@ -319,6 +324,9 @@ class BrokerRun:
         for producer in self.producers:
             if not producer.settled:
                 return f"{producer.name} waits for receipts"
+        behind = self.watch.behind()
+        if behind is not None:
+            return behind
         for topic in self.watch.topics.values():
             for subscription in topic.subscriptions.values():
                 missing = topic.missing(subscription)

@@ -8,64 +8,26 @@ decided a little earlier.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from magnetar.model.ids import Position
 from magnetar.wire.pulsar.pulsar_pb2 import (
-    BaseCommand,
-    CommandAck,
     CommandMessage,
-    CommandSeek,
-    CommandSendReceipt,
     CommandSubscribe,
-    MessageIdData,
 )
 from magnetar_sim.loop import SimProcess
 from magnetar_sim.topic_history import (
-    AUDIT,
     HIGHEST,
-    LOWEST,
     Confirmed,
     Content,
     Subscription,
     Topic,
     bits_of,
-    decoded,
     position_of,
 )
 
 SHARED, FAILOVER = CommandSubscribe.Shared, CommandSubscribe.Failover
-
-
-class Frames:
-    """Whole frames out of a stream: command and payload."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[tuple[BaseCommand, memoryview]]:
-        buffer = self._buffer
-        buffer += data
-        while len(buffer) >= 4:
-            end = 4 + int.from_bytes(buffer[:4], "big")
-            if len(buffer) < end:
-                return
-            frame = bytes(buffer[4:end])
-            del buffer[:end]
-            stop = 4 + int.from_bytes(frame[:4], "big")
-            yield BaseCommand.FromString(frame[4:stop]), memoryview(frame)[stop:]
-
-
-@dataclass(eq=False)
-class Producing:
-    """A producer on one connection. ``pending``: sent, and not answered."""
-
-    name: str
-    topic: Topic
-    pending: deque[tuple[int, Content | None]] = field(default_factory=deque)
-    last: Position = LOWEST
 
 
 @dataclass(eq=False)
@@ -82,29 +44,6 @@ class Consuming:
     last: Position | None = None
 
 
-@dataclass(frozen=True)
-class Acked:
-    """An acknowledgement that wants a receipt."""
-
-    consumer: Consuming
-    epoch: int
-    entries: dict[Position, int]
-    to: Position
-
-
-@dataclass(frozen=True)
-class Subscribing:
-    request: CommandSubscribe
-    floor: Position
-
-
-@dataclass(frozen=True)
-class Seeking:
-    consumer: Consuming
-    request: CommandSeek
-    floor: Position
-
-
 class BrokerWatch:
     """Of one run. ``broken`` is told what does not hold, ``count`` what has happened."""
 
@@ -118,6 +57,8 @@ class BrokerWatch:
         self.count = count
         self.topics: dict[str, Topic] = {}
         self.trims = False
+        self.unacked_max = 0
+        """Messages out at a shared consumer at which it gets no more."""
         self._broken = broken
         self._processes: dict[SimProcess, int] = {}
         self.consumers: dict[Consuming, None] = {}
@@ -137,10 +78,9 @@ class BrokerWatch:
         """The topic was deleted."""
         self.topics.pop(name, None)
 
-    def connection(self, process: SimProcess) -> WatchedConnection:
-        """A new one, accepted by ``process``. Later processes have higher numbers."""
-        number = self._processes.setdefault(process, len(self._processes))
-        return WatchedConnection(self, number, process.name)
+    def number_of(self, process: SimProcess) -> int:
+        """Later processes have higher numbers."""
+        return self._processes.setdefault(process, len(self._processes))
 
     # -- consumers that come and go -----------------------------------------------------------
 
@@ -162,6 +102,38 @@ class BrokerWatch:
         if not self.peers(consumer):
             self.out.pop(key, None)
             self.refused.pop(key, None)
+
+    def behind(self) -> str | None:
+        """Invariant 11: a consumer that could take something, and is still to be sent it."""
+        for consumer in self.consumers:
+            subscription, topic = consumer.subscription, consumer.topic
+            if subscription.vague or topic.vague:
+                continue
+            if consumer.kind == SHARED:
+                if (position := self._waits_for(consumer)) is not None:
+                    return f"{consumer.who} on {topic.name} could be sent {position}"
+                continue
+            if consumer.kind == FAILOVER and not consumer.active:
+                if not any(each.active for each in self.peers(consumer)):
+                    return f"none of {subscription.name} on {topic.name} is active"
+                continue
+            last = consumer.last
+            first = subscription.lower if last is None else following(last)
+            for position in topic.between(first, HIGHEST):
+                if topic.owed(subscription, position):
+                    return f"{consumer.who} on {topic.name} is not sent {position}"
+        return None
+
+    def _waits_for(self, consumer: Consuming) -> Position | None:
+        """What a shared consumer that has room could be sent, since it is out at nobody."""
+        topic, subscription = consumer.topic, consumer.subscription
+        out = self.out.get((consumer.process, subscription), {})
+        mine = (position for position, holder in out.items() if holder is consumer)
+        unacked = sum(len(topic.content[position].texts) for position in mine)
+        if consumer.permits <= 0 or unacked >= self.unacked_max:
+            return None
+        owed = (p for p in topic.positions if p not in out and topic.owed(subscription, p))
+        return next(owed, None)
 
     # -- what was sent ------------------------------------------------------------------------
 
@@ -257,353 +229,5 @@ class BrokerWatch:
             )
 
 
-class WatchedConnection:
-    """``network.Tap`` of one connection, on the broker's side."""
-
-    def __init__(self, watch: BrokerWatch, process: int, broker: str) -> None:
-        self._watch = watch
-        self._process = process
-        self._name = broker
-        self._in, self._out = Frames(), Frames()
-        self._producers: dict[int, Producing] = {}
-        self._consumers: dict[int, Consuming] = {}
-        self._requests: dict[int, object] = {}
-        self._acks: dict[tuple[int, int], Acked] = {}
-        self._handlers_in: dict[int, Callable[[BaseCommand, memoryview], None]] = {
-            BaseCommand.SEND: self._send,
-            BaseCommand.ACK: self._ack,
-            BaseCommand.FLOW: self._flow,
-            BaseCommand.PRODUCER: self._open_producer,
-            BaseCommand.SUBSCRIBE: self._subscribe,
-            BaseCommand.CLOSE_CONSUMER: self._leave,
-            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: self._refuse,
-            BaseCommand.SEEK: self._seek,
-            BaseCommand.UNSUBSCRIBE: self._unsubscribe,
-        }
-        self._handlers_out: dict[int, Callable[[BaseCommand, memoryview], None]] = {
-            BaseCommand.SEND_RECEIPT: self._receipt,
-            BaseCommand.SEND_ERROR: self._send_error,
-            BaseCommand.PRODUCER_SUCCESS: self._producer_opened,
-            BaseCommand.CLOSE_PRODUCER: self._producer_closed,
-            BaseCommand.MESSAGE: self._message,
-            BaseCommand.SUCCESS: self._success,
-            BaseCommand.ERROR: self._error,
-            BaseCommand.ACK_RESPONSE: self._ack_stored,
-            BaseCommand.ACTIVE_CONSUMER_CHANGE: self._active,
-            BaseCommand.CLOSE_CONSUMER: self._consumer_closed,
-        }
-
-    # -- network.Tap --------------------------------------------------------------------------
-
-    def received(self, data: bytes) -> None:
-        for command, payload in self._in.feed(data):
-            handler = self._handlers_in.get(int(command.type))
-            if handler is not None:
-                handler(command, payload)
-
-    def sent(self, data: bytes) -> None:
-        for command, payload in self._out.feed(data):
-            handler = self._handlers_out.get(int(command.type))
-            if handler is not None:
-                handler(command, payload)
-
-    def ended(self) -> None:
-        for consumer_id in list(self._consumers):
-            self._drop(consumer_id)
-        self._producers.clear()
-
-    def _drop(self, consumer_id: int) -> None:
-        consumer = self._consumers.pop(consumer_id, None)
-        if consumer is not None:
-            self._watch.gone(consumer)
-
-    # -- producers ----------------------------------------------------------------------------
-
-    def _open_producer(self, command: BaseCommand, _payload: memoryview) -> None:
-        self._requests[command.producer.request_id] = command.producer
-
-    def _producer_opened(self, command: BaseCommand, _payload: memoryview) -> None:
-        """Invariant 10."""
-        answer = command.producer_success
-        request = self._requests.get(answer.request_id)
-        if request is None or not answer.producer_ready:
-            return
-        del self._requests[answer.request_id]
-        topic = self._watch.topic(request.topic)  # type: ignore[attr-defined]
-        name, producer_id = answer.producer_name, request.producer_id  # type: ignore[attr-defined]
-        self._producers[producer_id] = Producing(name, topic)
-        if answer.HasField("topic_epoch"):
-            claimed = request.HasField("topic_epoch")  # type: ignore[attr-defined]
-            if claimed and request.topic_epoch < topic.epoch and topic.epoch_of != name:  # type: ignore[attr-defined]
-                topic.broken(
-                    f"{name} comes back with epoch {request.topic_epoch}, and {topic.epoch_of} "  # type: ignore[attr-defined]
-                    f"has had {topic.epoch}"
-                )
-            if answer.topic_epoch <= topic.epoch:
-                topic.broken(f"{name} has epoch {answer.topic_epoch} after {topic.epoch}")
-            topic.epoch, topic.epoch_of = answer.topic_epoch, name
-
-    def _send(self, command: BaseCommand, payload: memoryview) -> None:
-        producer = self._producers.get(command.send.producer_id)
-        if producer is None:
-            return
-        content = decoded(payload)
-        producer.pending.append((command.send.sequence_id, content))
-        if content is not None:
-            producer.topic.sent(content)
-
-    def _receipt(self, command: BaseCommand, _payload: memoryview) -> None:
-        """Invariants 1 and 2."""
-        receipt: CommandSendReceipt = command.send_receipt
-        producer = self._producers.get(receipt.producer_id)
-        if producer is None:
-            return
-        content = self._answered(producer, receipt.sequence_id)
-        position = position_of(receipt.message_id)
-        if content is None:
-            return
-        topic = producer.topic
-        if position <= producer.last:
-            topic.broken(f"{producer.name} has a receipt for {position} after {producer.last}")
-        producer.last = position
-        topic.stands_at(position, content, producer.name)
-        topic.receipted[position] = None
-        self._watch.count("receipts")
-
-    def _send_error(self, command: BaseCommand, _payload: memoryview) -> None:
-        producer = self._producers.get(command.send_error.producer_id)
-        if producer is not None:
-            self._answered(producer, command.send_error.sequence_id)
-
-    def _answered(self, producer: Producing, sequence_id: int) -> Content | None:
-        if not producer.pending or producer.pending[0][0] != sequence_id:
-            waits = producer.pending[0][0] if producer.pending else "nothing"
-            producer.topic.broken(
-                f"{producer.name} is answered for {sequence_id}, and {waits} comes first"
-            )
-            return None
-        return producer.pending.popleft()[1]
-
-    def _producer_closed(self, command: BaseCommand, _payload: memoryview) -> None:
-        self._producers.pop(command.close_producer.producer_id, None)
-
-    # -- consumers ----------------------------------------------------------------------------
-
-    def _subscribe(self, command: BaseCommand, _payload: memoryview) -> None:
-        request = command.subscribe
-        topic = self._watch.topic(request.topic)
-        floor = topic.last
-        if request.durable and request.subscription not in topic.subscriptions:
-            # an earlier request may have made it, and never been answered
-            floor = topic.asked_at.setdefault(request.subscription, floor)
-        self._requests[request.request_id] = Subscribing(request, floor)
-
-    def _subscribed(self, asked: Subscribing) -> None:
-        request, watch = asked.request, self._watch
-        if request.consumer_id in self._consumers:
-            return  # it was asked for twice
-        topic = watch.topic(request.topic)
-        key = self._process, request.topic, request.subscription
-        subscription = watch.lingering.pop(key, None)
-        if request.durable:
-            subscription = topic.subscriptions.get(request.subscription)
-        if subscription is None:
-            topic.exempt_now()
-            subscription = _new_subscription(topic, request, asked.floor)
-            if request.subscription == AUDIT:
-                subscription.audited = topic.audited
-            if request.durable:
-                topic.subscriptions[request.subscription] = subscription
-                topic.asked_at.pop(request.subscription, None)
-        consumer = Consuming(
-            f"consumer {request.consumer_name}", topic, subscription, request.subType, self._process
-        )
-        self._consumers[request.consumer_id] = consumer
-        watch.consumers[consumer] = None
-
-    def _flow(self, command: BaseCommand, _payload: memoryview) -> None:
-        consumer = self._consumers.get(command.flow.consumer_id)
-        if consumer is not None:
-            consumer.permits += command.flow.messagePermits
-
-    def _message(self, command: BaseCommand, payload: memoryview) -> None:
-        consumer = self._consumers.get(command.message.consumer_id)
-        content = decoded(payload)
-        if consumer is not None and content is not None:
-            self._watch.message(consumer, command.message, content)
-
-    def _active(self, command: BaseCommand, _payload: memoryview) -> None:
-        """Invariant 6."""
-        change = command.active_consumer_change
-        consumer = self._consumers.get(change.consumer_id)
-        if consumer is None:
-            return
-        if change.is_active:
-            for other in self._watch.peers(consumer):
-                if other is not consumer and other.active:
-                    consumer.topic.broken(f"{consumer.who} and {other.who} are active at once")
-        if change.is_active != consumer.active:
-            consumer.last = None
-        consumer.active = change.is_active
-
-    def _leave(self, command: BaseCommand, _payload: memoryview) -> None:
-        self._drop(command.close_consumer.consumer_id)
-
-    def _consumer_closed(self, command: BaseCommand, _payload: memoryview) -> None:
-        self._drop(command.close_consumer.consumer_id)
-
-    def _refuse(self, command: BaseCommand, _payload: memoryview) -> None:
-        request = command.redeliverUnacknowledgedMessages
-        consumer = self._consumers.get(request.consumer_id)
-        if consumer is None:
-            return
-        consumer.last = None
-        key = consumer.process, consumer.subscription
-        out = self._watch.out.get(key, {})
-        named = [position_of(each) for each in request.message_ids] or list(out)
-        refused = self._watch.refused.setdefault(key, {})
-        for position in named:
-            if out.get(position) is consumer:
-                del out[position]
-                refused[position] = refused.get(position, 0) + 1
-
-    # -- acknowledgements ---------------------------------------------------------------------
-
-    def _ack(self, command: BaseCommand, _payload: memoryview) -> None:
-        ack = command.ack
-        consumer = self._consumers.get(ack.consumer_id)
-        if consumer is None:
-            return
-        subscription, topic = consumer.subscription, consumer.topic
-        cumulative = ack.ack_type == CommandAck.Cumulative
-        entries = {}
-        for each in ack.message_id:
-            position = position_of(each)
-            content = topic.content.get(position)
-            size = len(content.texts) if content is not None else 1
-            left = bits_of(each.ack_set, size) if each.ack_set else 0
-            entries[position] = ((1 << size) - 1) & ~left
-        to = LOWEST
-        if cumulative and entries:
-            last = max(entries)
-            whole = not _partial(ack.message_id)
-            to = last if whole else Position(last.ledger_id, last.entry_id - 1)
-            subscription.acked_to = max(subscription.acked_to, to)
-        for position, bits in entries.items():
-            subscription.acked[position] = subscription.acked.get(position, 0) | bits
-        self._settle(consumer, entries)
-        if ack.HasField("request_id"):
-            told = Acked(consumer, subscription.epoch, entries, to)
-            self._acks[ack.consumer_id, ack.request_id] = told
-
-    def _settle(self, consumer: Consuming, entries: dict[Position, int]) -> None:
-        """What is acknowledged as a whole is out at nobody."""
-        key = consumer.process, consumer.subscription
-        out, refused = self._watch.out.get(key, {}), self._watch.refused.get(key, {})
-        for position in entries:
-            content = consumer.topic.content.get(position)
-            if content is None or consumer.subscription.is_acked(position, content.all_bits):
-                out.pop(position, None)
-                refused.pop(position, None)
-
-    def _ack_stored(self, command: BaseCommand, _payload: memoryview) -> None:
-        answer = command.ackResponse
-        told = self._acks.pop((answer.consumer_id, answer.request_id), None)
-        if told is None or answer.HasField("error"):
-            return
-        subscription, at_s = told.consumer.subscription, self._watch.now_s()
-        if subscription.epoch != told.epoch or subscription.vague:
-            return
-        self._watch.count("acknowledgements that were stored")
-        for position, bits in told.entries.items():
-            known = subscription.confirmed.setdefault(position, [])
-            known.append(Confirmed(bits, at_s, self._process))
-        if told.to > LOWEST:
-            subscription.confirmed_to.append((told.to, at_s, self._process))
-
-    # -- seeks and ends -----------------------------------------------------------------------
-
-    def _seek(self, command: BaseCommand, _payload: memoryview) -> None:
-        consumer = self._consumers.get(command.seek.consumer_id)
-        if consumer is None:
-            return
-        consumer.subscription.vague = True
-        consumer.subscription.epoch += 1
-        seeking = Seeking(consumer, command.seek, consumer.topic.last)
-        self._requests[command.seek.request_id] = seeking
-
-    def _sought(self, asked: Seeking) -> None:
-        """Invariant 9: from here on."""
-        topic, subscription, request = (
-            asked.consumer.topic,
-            asked.consumer.subscription,
-            asked.request,
-        )
-        topic.exempt_now()
-        self._watch.count("seeks")
-        if not subscription.durable:  # its client comes back to it, whatever start it names
-            self._watch.lingering[self._process, topic.name, subscription.name] = subscription
-        if request.HasField("message_id"):
-            lower, since = _start(topic, request.message_id)
-            floor = _after(asked.floor) if lower == HIGHEST else lower
-            subscription.move(LOWEST if lower == HIGHEST else lower, floor, since, None)
-            return
-        at_ms = request.message_publish_time
-        late = [p for p in topic.positions if topic.content[p].publish_time_ms >= at_ms]
-        known = [each for each in late if each <= asked.floor]
-        if known:
-            subscription.move(known[0], known[0], 0, at_ms)
-        else:
-            subscription.move(LOWEST, _after(asked.floor), topic.sends, at_ms)
-
-    def _unsubscribe(self, command: BaseCommand, _payload: memoryview) -> None:
-        consumer = self._consumers.get(command.unsubscribe.consumer_id)
-        if consumer is None:
-            return
-        consumer.subscription.vague = True
-        self._requests[command.unsubscribe.request_id] = consumer
-
-    def _success(self, command: BaseCommand, _payload: memoryview) -> None:
-        asked = self._requests.pop(command.success.request_id, None)
-        if isinstance(asked, Subscribing):
-            self._subscribed(asked)
-        elif isinstance(asked, Seeking):
-            self._sought(asked)
-        elif isinstance(asked, Consuming):
-            found = asked.topic.subscriptions.get(asked.subscription.name)
-            if found is asked.subscription:
-                del asked.topic.subscriptions[asked.subscription.name]
-            self._watch.count("subscriptions that ended")
-
-    def _error(self, command: BaseCommand, _payload: memoryview) -> None:
-        self._requests.pop(command.error.request_id, None)
-
-
-def _partial(ids: object) -> bool:
-    return any(each.ack_set for each in ids)  # type: ignore[attr-defined]
-
-
-def _after(position: Position) -> Position:
+def following(position: Position) -> Position:
     return Position(position.ledger_id, position.entry_id + 1)
-
-
-def _start(topic: Topic, data: MessageIdData) -> tuple[Position, int]:
-    """Where an id says that reading begins, and after which of all sends."""
-    position = position_of(data)
-    if position == HIGHEST:
-        return HIGHEST, topic.sends
-    return position, 0
-
-
-def _new_subscription(topic: Topic, request: CommandSubscribe, floor: Position) -> Subscription:
-    made = Subscription(request.subscription, request.durable)
-    if request.HasField("start_message_id") and not request.durable:
-        lower, since = _start(topic, request.start_message_id)
-        if lower == HIGHEST:
-            made.not_before, made.since = _after(floor), since
-        else:
-            # Its client leaves out what it has seen: the entry itself may come, or not.
-            made.lower, made.not_before = _after(lower) if lower > LOWEST else lower, lower
-    elif request.initialPosition == CommandSubscribe.Latest:
-        made.not_before, made.since = _after(floor), topic.sends
-    return made

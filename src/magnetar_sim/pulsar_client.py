@@ -22,10 +22,10 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from magnetar_sim.broker_watch import Frames
 from magnetar_sim.brokers import BROKER_PORT
 from magnetar_sim.cluster import Cluster
 from magnetar_sim.loop import SimProcess
+from magnetar_sim.watched_connection import Frames
 
 SILENCE_S = 2.5
 PING_S = 0.8

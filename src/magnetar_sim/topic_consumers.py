@@ -39,7 +39,6 @@ class ConsumerPlan:
     receipts: float = 0.5
     seeks: float = 0.0
     """The chance of a seek, per second."""
-    seeks_by_time: bool = True
     leaves: float = 0.0
     """The chance of closing and coming back, per second."""
     priority: int = 0
@@ -62,6 +61,8 @@ class TopicConsumer:
         self.plan = plan
         self.over = False
         """It closes, and does not come back."""
+        self.still = False
+        """It takes what it is sent: no refusals, seeks or leaving any more."""
         self.closed = False
         self.ended = False
         """It has unsubscribed."""
@@ -130,6 +131,10 @@ class TopicConsumer:
                     await gone.wait()
             except TimeoutError:
                 continue
+
+    def _leaves(self) -> bool:
+        leaves = self.plan.leaves
+        return bool(leaves) and not self.still and self._random.random() < 0.05 * leaves
 
     def _request(self, link: Link) -> BaseCommand:
         plan = self.plan
@@ -205,7 +210,7 @@ class TopicConsumer:
 
     def _act(self, link: Link, batch: Sequence[_Got]) -> None:
         rng, plan = self._random, self.plan
-        refused = [got for got in batch if rng.random() < plan.refuses]
+        refused = [got for got in batch if not self.still and rng.random() < plan.refuses]
         if refused:
             self._refused += refused
             link_now = self._link
@@ -262,13 +267,12 @@ class TopicConsumer:
     async def _wander(self) -> None:
         """Now and then, want to be elsewhere; see ``_serve``."""
         rng, plan = self._random, self.plan
-        while not self.over:
+        while not self.still:
             await asyncio.sleep(1.0)
             if self._seek_to is None and self._seen and rng.random() < plan.seeks:
                 at = rng.randrange(len(self._seen))
                 places = (message_id(LOWEST), message_id(HIGHEST), message_id(self._seen[at]))
-                by_time = self._times[at] if plan.seeks_by_time else places[2]
-                self._seek_to = rng.choice((*places, by_time))
+                self._seek_to = rng.choice((*places, places[2], self._times[at]))
 
     async def _seek(self, link: Link) -> None:
         command = BaseCommand(type=BaseCommand.SEEK)

@@ -6,7 +6,8 @@ A broker has *told* what it has written to a connection, whether it arrives or n
 1. *Acknowledged is there.* A message that a producer was told is stored stands at that position,
    with those bytes, whoever serves the topic; so does every message that a consumer was sent.
 2. *Once, in order.* A message is in the log once, also if its producer, coming back, sent it
-   again; a producer's messages stand in the order of its sends, and receipts leave in that order.
+   again (unless the log was trimmed of it in between); a producer's messages stand in the order of
+   its sends, and receipts leave in that order.
 3. *Everything is served.* A subscription is sent every message from its start on, but those that
    were acknowledged. An exclusive or failover consumer gets them in order, none left out.
 4. *Confirmed acknowledgements stay.* What a consumer acknowledged and was told is stored is not
@@ -139,6 +140,8 @@ class Topic:
         self.exempt: dict[Position, None] = {}
         """May have been trimmed before somebody came who would have wanted them."""
         self.where: dict[str, Position] = {}
+        self.repeats: dict[str, None] = {}
+        """Producers that have sent again what was gone by then."""
         self.first_sent: dict[str, int] = {}
         self.sends = 0
         self.subscriptions: dict[str, Subscription] = {}
@@ -173,15 +176,24 @@ class Topic:
         insort(self.positions, position)
         for text in content.texts:
             other = self.where.setdefault(text, position)
-            if other != position:
+            if other != position and not self._repeats_what_is_gone(other, content.producer):
                 self.broken(f"{text} is stored twice, at {other} and {position}")
         if content.texts and content.texts[0] not in self.first_sent:
             self.broken(f"{who} is told of {content} at {position}, which nobody has sent")
+
+    def _repeats_what_is_gone(self, other: Position, producer: str) -> bool:
+        """A broker knows repeats by what the log holds. Where the first of what a producer sends
+        again was trimmed meanwhile, it and all after it are taken for new."""
+        if self.may_be_gone(other):
+            self.repeats[producer] = None
+        return producer in self.repeats
 
     def check_order(self) -> None:
         """Invariant 2, of everything that is known of the log."""
         last: dict[str, int] = {}
         for position in self.positions:
+            if self.content[position].producer in self.repeats:
+                continue
             for text in self.content[position].texts:
                 producer, index = text.rsplit("/", 1)
                 if int(index) <= last.get(producer, -1):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,6 +93,7 @@ class TopicProducer:
         await asyncio.sleep(rng.random())
         while index < plan.texts and not self.over:
             await asyncio.sleep(2 * rng.random() * plan.spread_s * plan.batch_max / plan.texts)
+            burst = []
             for _ in range(rng.choice((1, 1, 3))):
                 count = rng.randint(1, plan.batch_max)
                 padding = b" " + b"x" * rng.randrange(plan.padding)
@@ -100,25 +101,25 @@ class TopicProducer:
                     b"%s/%d" % (self.name.encode(), index + i) + padding for i in range(count)
                 )
                 index += count
-                entry = _Pending(self._sequence_id, texts, self._now_ms())
+                burst.append(_Pending(self._sequence_id, texts, self._now_ms()))
                 self._sequence_id += count
-                self._pending.append(entry)
-                self._send(entry)
+            self._pending += burst
+            self._send(burst)
             while len(self._pending) >= PENDING_MAX and not self.fenced:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         self.sent_all = True
 
-    def _send(self, entry: _Pending) -> None:
-        if self._link is not None and self._given_name:
-            self._link.write(
-                encode_send(
-                    self._producer_id,
-                    self._given_name,
-                    entry.sequence_id,
-                    entry.time_ms,
-                    entry.texts,
-                )
+    def _send(self, entries: Sequence[_Pending]) -> None:
+        """In one write, so that the broker has them at once."""
+        link, producer_id, name = self._link, self._producer_id, self._given_name
+        if link is None or not name or not entries:
+            return
+        link.write(
+            b"".join(
+                encode_send(producer_id, name, entry.sequence_id, entry.time_ms, entry.texts)
+                for entry in entries
             )
+        )
 
     # -- being connected ----------------------------------------------------------------------
 
@@ -142,19 +143,18 @@ class TopicProducer:
         """Until the connection or the producer on it is gone."""
         gone = asyncio.Event()
         producer_id = self._producer_id
-        answer = (await link.ask(self._request(link), wait_s=TURN_S)).producer_success
-        self._given_name = answer.producer_name
-        if answer.HasField("topic_epoch"):
-            self._topic_epoch = answer.topic_epoch
-        link.lost[self] = gone.set
         link.on[BaseCommand.SEND_RECEIPT, producer_id] = lambda c, _: self._receipt(
             link, c.send_receipt.sequence_id
         )
         link.on[BaseCommand.SEND_ERROR, producer_id] = lambda *_: link.abort()
         link.on[BaseCommand.CLOSE_PRODUCER, producer_id] = lambda *_: gone.set()
+        link.lost[self] = gone.set
+        answer = (await link.ask(self._request(link), wait_s=TURN_S)).producer_success
+        self._given_name = answer.producer_name
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
         self._link = link
-        for entry in self._pending:
-            self._send(entry)
+        self._send(self._pending)
         if link.gone:
             raise LinkError("the connection is gone")
         shared = self.plan.mode == ProducerAccessMode.Shared

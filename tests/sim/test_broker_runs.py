@@ -14,8 +14,24 @@ from magnetar.metrics import Metrics
 from magnetar.topics.feed import EntryFeed
 from magnetar_sim.broker_run import has_brokers
 from magnetar_sim.cluster_run import run_cluster
+from tests.sim.mutants.cursors import CURSORS
+from tests.sim.mutants.dispatch import DISPATCH
+from tests.sim.mutants.mutant import Mutant, search
 
 SEEDS = 12
+
+FOUND_SOON = [
+    mutant
+    for mutant in (*DISPATCH, *CURSORS)
+    if mutant.name
+    in (
+        "receipts leave in the wrong order",
+        "an entry is skipped after a read from bookies",
+        "refusals are not counted",
+        "acknowledgements from before a seek outlive it",
+        "a part of a batch acknowledges all of it",
+    )
+]
 
 
 def seeds_with_brokers(count: int, first: int = 0) -> list[int]:
@@ -75,3 +91,8 @@ def test_what_a_broker_raises_fails_the_seed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(EntryFeed, "_read_new", wrong)
     failures = [run_cluster(seed).failure or "" for seed in seeds_with_brokers(5)]
     assert any("a bug" in failure for failure in failures)
+
+
+@pytest.mark.parametrize("mutant", FOUND_SOON, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    assert search(mutant).seeds is not None

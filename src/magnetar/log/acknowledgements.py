@@ -379,8 +379,8 @@ class AckState:
     def merge(self, image: AckImage) -> None:
         """Add what ``image`` says is acknowledged: a snapshot or changes, when recovering.
 
-        The log may have trimmed what the image speaks of: a ledger goes once everybody has
-        acknowledged all of it, and a crash may come before the last of that is stored."""
+        The log may have trimmed what the image speaks of: a snapshot is older than what follows it,
+        and a ledger goes as soon as that says that it is done with."""
         for ledger_id, bitmap in image.holes.items():
             if self._chain.last_entry(ledger_id) >= 0:
                 self._union(self._holes, ledger_id, bitmap)

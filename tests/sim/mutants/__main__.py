@@ -22,7 +22,9 @@ import click
 from tests.sim.mutants.bookie_rules import BOOKIE_RULES
 from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
+from tests.sim.mutants.cursors import CURSORS
 from tests.sim.mutants.directories import DIRECTORIES
+from tests.sim.mutants.dispatch import DISPATCH
 from tests.sim.mutants.logs import LOGS
 from tests.sim.mutants.machines import MACHINES
 from tests.sim.mutants.mutant import Found, Mutant, search, transcript
@@ -35,6 +37,7 @@ FAILURE_WIDTH = 140
 
 MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
+    *DISPATCH, *CURSORS,
 )  # fmt: skip
 
 

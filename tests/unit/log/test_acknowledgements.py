@@ -271,8 +271,8 @@ def test_broken_images_are_refused(cut: int) -> None:
 
 
 def test_what_was_stored_of_a_ledger_that_is_gone_is_left_out() -> None:
-    """A crash may come between the trimming of a ledger and the storing of its last
-    acknowledgements: what is read back says less than the log knows, and the topic opens."""
+    """A snapshot is read back before the changes after it, on which the ledger was trimmed: it says
+    less than the log knows, and the topic opens all the same."""
     stored = AckState(make_chain(), EARLIEST)
     stored.acknowledge([Position(3, 0), Position(3, 2), Position(9, 4)])
     stored.acknowledge_batch(Position(3, 3), 4, [0b0110])
