@@ -20,9 +20,9 @@ from magnetar.ledger.placing.placement import (
 from magnetar.ledger.recovering.recovery_plan import Decision, EntryVote, LacCoverage, RecoveryScan
 from magnetar.ledger.writing.quorum_write import (
     FailureKind,
+    FailureVerdict,
     QuorumWrite,
     Resend,
-    Verdict,
     WriteState,
 )
 from magnetar.model.ids import BookieId
@@ -141,9 +141,9 @@ class Appender:
             return
         kind = FailureKind.FENCED if reply is Answer.FENCED else FailureKind.UNAVAILABLE
         verdict = self.machine.failed(slot, epoch, kind)
-        if verdict is Verdict.STOP:
+        if verdict is FailureVerdict.STOP:
             self.stop(f"fenced by {name}")
-        elif verdict is Verdict.CHANGE:
+        elif verdict is FailureVerdict.CHANGE:
             self.scheduler.note(self.name, f"{name} failed adds {_span(entry_ids)}")
             self._failed.add(name)
             self._heal_soon()

@@ -415,6 +415,21 @@ def no_swallowed_errors(modules: Sequence[Module]) -> list[str]:
     return faults
 
 
+def one_class_one_name(modules: Sequence[Module]) -> list[str]:
+    """No two classes of the package have one name: a word has one meaning."""
+    owners: dict[str, str] = {}
+    faults = []
+    for module in modules:
+        if module.name.split(".")[0] != "magnetar":
+            continue
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                owner = owners.setdefault(node.name, module.name)
+                if owner != module.name:
+                    faults.append(f"{module.path}:{node.lineno}: {node.name} is {owner}'s")
+    return faults
+
+
 ALL: tuple[Rule, ...] = (
     import_table,
     nothing_imports_the_simulator,
@@ -427,4 +442,5 @@ ALL: tuple[Rule, ...] = (
     seams_are_narrow,
     no_module_level_mutable_state,
     no_swallowed_errors,
+    one_class_one_name,
 )

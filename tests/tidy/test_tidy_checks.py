@@ -72,13 +72,14 @@ PLANTED = [
     (rules.no_module_level_mutable_state, "magnetar.model.a", "x = dict()\n"),
     (rules.no_module_level_mutable_state, "magnetar.model.a", "X = {}\ndef f():\n    X[1] = 2\n"),
     (rules.no_module_level_mutable_state, "magnetar.model.a", "def f():\n    global y\n"),
+    (rules.one_class_one_name, "magnetar.model.a", "class Twice: ...\n"),
     (rules.no_swallowed_errors, "magnetar.model.a", "try:\n    f()\nexcept:\n    pass\n"),
 ]
 
 
 @pytest.mark.parametrize(("rule", "name", "text"), PLANTED)
 def test_a_planted_fault_is_found(tree: Path, rule: rules.Rule, name: str, text: str) -> None:
-    back = module(tree, "magnetar.model.b", "import magnetar.model.a\n")
+    back = module(tree, "magnetar.model.b", "import magnetar.model.a\n\nclass Twice: ...\n")
     impure = module(tree, "magnetar.model.c", "import time\n")
     assert rule([module(tree, name, text), back, impure])
 

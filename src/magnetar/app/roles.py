@@ -86,7 +86,7 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
     """``magnetar broker``."""
     from magnetar.app.outside import real
     from magnetar.app.process import Process
-    from magnetar.app.serving import Rest, storage_warning
+    from magnetar.app.serving import RestServer, storage_warning
 
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
@@ -95,7 +95,7 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         scope = TaskScope("broker role", ends_role(fate.fail))
         stack.push_async_callback(scope.close)
         process = Process(config, real(), stack, fate)
-        rest = Rest(scope, bound, process.descriptors.http_connections_max)
+        rest = RestServer(scope, bound, process.descriptors.http_connections_max)
         parts = await open_broker(process)
         url = await rest.start(process, parts, [])
         warning = await storage_warning(process)

@@ -104,7 +104,7 @@ async def storage_warning(process: Process) -> str:
     return f"\nwarning: {problem}" if problem else ""
 
 
-class Rest:
+class RestServer:
     """REST of this process. Its libraries are imported on a thread from ``prepare`` on, while
     the loop opens everything else."""
 

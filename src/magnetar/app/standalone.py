@@ -17,7 +17,7 @@ from magnetar.app.outside import real
 from magnetar.app.process import Process
 from magnetar.app.serving import (
     BrokerParts,
-    Rest,
+    RestServer,
     claim_cluster,
     start_broker,
     storage_warning,
@@ -77,7 +77,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     stack.callback(bound.close)
     scope = TaskScope("standalone", ends_role(process.fate.fail))
     stack.push_async_callback(scope.close)
-    rest = Rest(scope, bound, process.descriptors.http_connections_max)
+    rest = RestServer(scope, bound, process.descriptors.http_connections_max)
     metadata = await open_metadata(process)
     cluster = await open_cluster(metadata, process.outside)
     await claim_cluster(process, metadata)

@@ -35,7 +35,7 @@ from magnetar.bookie.ledgers.adds import DEFERRED_SYNC, Adds
 from magnetar.bookie.ledgers.admission import RECOVERY, Admission, unknown_state
 from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.flusher import Flusher
-from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.ledgers.reads import EntryReads
 from magnetar.bookie.replay import StartReport, replay_all
@@ -305,7 +305,7 @@ class Bookie:
     def _appended_bytes(self) -> int:
         return sum([journal.appended_bytes for journal in self._journals])
 
-    def _known(self, ledger_id: int) -> LedgerState:
+    def _known(self, ledger_id: int) -> HeldLedger:
         """The ledger's state. Raises ``NoLedgerError`` if it is certain that there is none."""
         self._admission.check_open()
         ledger = self._table.find(ledger_id)
@@ -385,7 +385,7 @@ class Bookie:
         return found
 
     async def _read_run(
-        self, ledger: LedgerState, first_entry_id: int, count: int, bytes_max: int
+        self, ledger: HeldLedger, first_entry_id: int, count: int, bytes_max: int
     ) -> Sequence[bytes]:
         """Some entries from the first on; none if it is not here."""
         count = min(count, ledger.last_entry_id - first_entry_id + 1)
@@ -453,7 +453,7 @@ def _cannot_open(error: OSError) -> BookieIOError:
     )
 
 
-def _absent(ledger: LedgerState, entry_id: int) -> BookieError:
+def _absent(ledger: HeldLedger, entry_id: int) -> BookieError:
     """What to say of an entry that is not here."""
     what = f"entry {ledger.ledger_id}:{entry_id}"
     return NoEntryError(f"{what} is not on this bookie") if ledger.certain else unknown_state(what)

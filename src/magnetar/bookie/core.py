@@ -27,7 +27,7 @@ class KnownLac(Protocol):
     def last_entry(self) -> bytes | None: ...
 
 
-class DiskSpace(Protocol):
+class BookieSpace(Protocol):
     """Of the disks that ledgers lie on."""
 
     @property
@@ -89,6 +89,6 @@ class BookieCore(Protocol):
         """The ids held, ascending. Raises ``NoLedgerError``."""
         ...
 
-    def info(self) -> DiskSpace:
+    def info(self) -> BookieSpace:
         """Raises ``BookieIOError``."""
         ...

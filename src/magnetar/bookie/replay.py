@@ -32,7 +32,7 @@ from magnetar.bookie.journal.journal_format import (
     decode_ledger,
 )
 from magnetar.bookie.journal.journal_scan import Damage, FileScan, Record
-from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.metrics import Metrics
@@ -187,7 +187,7 @@ class Replayer:
         if cache.active.byte_count >= 2 * cache.half_bytes_max:
             flush_early(state.storage)
 
-    def _state(self, ledger_id: int, position: JournalPosition) -> LedgerState | None:
+    def _state(self, ledger_id: int, position: JournalPosition) -> HeldLedger | None:
         """The ledger's state, made dirty; None if its directory needs nothing of ``position``."""
         storage = self._table.storage_of(ledger_id)
         if position < storage.marks.positions[self._journal]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from magnetar.cli.output import json_option, print_json, print_table
-from magnetar.cli.rest import Rest, url_option
+from magnetar.cli.rest import RestClient, url_option
 
 
 @click.command()
@@ -18,7 +18,7 @@ def health(url: str, as_json: bool) -> None:
     Example:
       magnetar health
     """
-    found = Rest(url).get_health()
+    found = RestClient(url).get_health()
     if as_json:
         print_json(found)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from magnetar.cli.output import binary, json_option, print_json, print_table
-from magnetar.cli.rest import Rest, url_option
+from magnetar.cli.rest import RestClient, url_option
 
 HEX_BYTES_MAX = 256
 BODY_CHARACTERS_MAX = 100
@@ -34,7 +34,7 @@ def ledger() -> None:
 @json_option
 def list_ledgers(after: int, limit: int, url: str, as_json: bool) -> None:
     """List ledgers: state, quorums, size and whose they are."""
-    found = Rest(url).get("/magnetar/v1/ledgers", after=after, limit=limit)
+    found = RestClient(url).get("/magnetar/v1/ledgers", after=after, limit=limit)
     if as_json:
         print_json(found)
         return
@@ -62,7 +62,7 @@ def _ledger_row(each: Mapping[str, Any]) -> tuple[object, ...]:
 @json_option
 def show(ledger_id: int, url: str, as_json: bool) -> None:
     """Show the metadata of LEDGER_ID."""
-    found = Rest(url).get(f"/magnetar/v1/ledgers/{ledger_id}")
+    found = RestClient(url).get(f"/magnetar/v1/ledgers/{ledger_id}")
     if as_json:
         print_json(found)
         return
@@ -88,7 +88,7 @@ def read(ledger_id: int, first: int, count: int, as_hex: bool, url: str, as_json
     by byte.
     """
     path = f"/magnetar/v1/ledgers/{ledger_id}/entries"
-    entries = Rest(url).get(path, first=first, count=count)
+    entries = RestClient(url).get(path, first=first, count=count)
     if as_json:
         print_json(entries)
         return
@@ -137,7 +137,7 @@ def _print_hex(payload: bytes) -> None:
 @json_option
 def bookies(url: str, as_json: bool) -> None:
     """List the bookies that are registered."""
-    found = Rest(url).get("/magnetar/v1/bookies")
+    found = RestClient(url).get("/magnetar/v1/bookies")
     if as_json:
         print_json(found)
         return

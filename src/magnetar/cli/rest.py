@@ -26,7 +26,7 @@ url_option = click.option(
 )
 
 
-class Rest:
+class RestClient:
     """Requests to one platform. All raise ``RestError`` with the platform's own reason."""
 
     def __init__(self, url: str) -> None:

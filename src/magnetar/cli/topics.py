@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from magnetar.cli.output import binary, json_option, print_json, print_table
-from magnetar.cli.rest import Rest, topic_path, url_option
+from magnetar.cli.rest import RestClient, topic_path, url_option
 
 
 @click.group()
@@ -30,7 +30,7 @@ def topics() -> None:
 @json_option
 def list_topics(namespace: str, url: str, as_json: bool) -> None:
     """List the topics of NAMESPACE (TENANT/NAMESPACE), each partition by itself."""
-    names = Rest(url).get(f"/admin/v2/persistent/{namespace}")
+    names = RestClient(url).get(f"/admin/v2/persistent/{namespace}")
     if as_json:
         print_json(names)
     else:
@@ -47,7 +47,7 @@ def stats(topic: str, url: str, as_json: bool) -> None:
 
     A partitioned topic is shown partition by partition.
     """
-    rest, path = Rest(url), topic_path(topic)
+    rest, path = RestClient(url), topic_path(topic)
     partitions = rest.get(f"{path}/partitions")["partitions"]
     paths = [f"{path}-partition-{n}" for n in range(partitions)] or [path]
     found = {_name(each): rest.get(f"{each}/stats") for each in paths}
@@ -137,7 +137,7 @@ def _subscription_row(
 @url_option
 def create_partitioned(topic: str, partitions: int, url: str) -> None:
     """Create TOPIC with PARTITIONS partitions."""
-    Rest(url).put(f"{topic_path(topic)}/partitions", partitions)
+    RestClient(url).put(f"{topic_path(topic)}/partitions", partitions)
     click.echo(f"created {topic} with {partitions} partitions")
 
 
@@ -147,7 +147,7 @@ def create_partitioned(topic: str, partitions: int, url: str) -> None:
 @url_option
 def delete(topic: str, force: bool, url: str) -> None:
     """Delete TOPIC with its partitions, subscriptions and ledgers. There is no way back."""
-    rest, path = Rest(url), topic_path(topic)
+    rest, path = RestClient(url), topic_path(topic)
     partitioned = rest.get(f"{path}/partitions")["partitions"] > 0
     rest.delete(f"{path}/partitions" if partitioned else path, force=str(force).lower())
     click.echo(

@@ -16,7 +16,7 @@ Invariants:
 Nodes that do not exist are kept too: most topics are not partitioned, and each is asked for.
 One read is under way per node, however many ask.
 
-Why: docs/adr/0067-names-from-memory.md.
+Why: docs/adr/0077-names-from-memory.md.
 """
 
 from __future__ import annotations

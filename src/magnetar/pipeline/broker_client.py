@@ -21,7 +21,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from magnetar.model.errors import BrokerError, ConfigError, ProtocolError, TopicNotFoundError
-from magnetar.pipeline.losses import UNKNOWN_MS, Extent
+from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent
 from magnetar.pipeline.places import START, Place, after_entry
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import PROTOCOL_VERSION, decode_command, encode_command
@@ -57,7 +57,7 @@ class ReceivedFrame(NamedTuple):
     payload: memoryview
 
 
-class Connection:
+class BrokerConnection:
     """A connected and greeted socket to one broker."""
 
     def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
@@ -176,7 +176,7 @@ class BrokerClient:
         return [f"{topic}-partition-{number}" for number in range(answer.partitions)]
 
     def _ask(self, command: BaseCommand) -> BaseCommand:
-        connection = Connection(self._address, self._timeout_s)
+        connection = BrokerConnection(self._address, self._timeout_s)
         try:
             return connection.call(command)
         finally:
@@ -190,7 +190,7 @@ class BrokerClient:
             command.lookupTopic.topic = topic
             command.lookupTopic.request_id = 1
             command.lookupTopic.authoritative = authoritative
-            connection = Connection(address, self._timeout_s)
+            connection = BrokerConnection(address, self._timeout_s)
             try:
                 answer = connection.call(command).lookupTopicResponse
             finally:
@@ -207,9 +207,9 @@ class BrokerClient:
 
     def open(self, topic: str, place: Place = START) -> TopicReader:
         """A reader of a topic partition from the entry of ``place`` on."""
-        return TopicReader(Connection(self.owner(topic), self._timeout_s), topic, place)
+        return TopicReader(BrokerConnection(self.owner(topic), self._timeout_s), topic, place)
 
-    def extent(self, topic: str) -> Extent:
+    def extent(self, topic: str) -> LogExtent:
         """From where to where a topic partition's log reaches now."""
         with self.open(topic, START) as reader:
             return reader.extent()
@@ -221,7 +221,7 @@ class BrokerClient:
         the entries from there on are looked at one by one.
         """
         back_s = max(1, (now_ms - time_ms) // 1000 + 10)
-        connection = Connection(self.owner(topic), self._timeout_s)
+        connection = BrokerConnection(self.owner(topic), self._timeout_s)
         with TopicReader(connection, topic, START, rollback_s=back_s) as reader:
             return reader.first_published_since(time_ms)
 
@@ -230,7 +230,7 @@ class TopicReader:
     """A non-durable reader of one topic partition: entries in order, from a place on."""
 
     def __init__(
-        self, connection: Connection, topic: str, place: Place, rollback_s: int = 0
+        self, connection: BrokerConnection, topic: str, place: Place, rollback_s: int = 0
     ) -> None:
         self.topic = topic
         self._connection = connection
@@ -270,13 +270,13 @@ class TopicReader:
             return
         start.ledgerId, start.entryId, start.batch_index = place.ledger_id, place.entry_id, 0
 
-    def extent(self) -> Extent:
+    def extent(self) -> LogExtent:
         """From where to where the log reaches now. A broker that does not say what was deleted (one
         that is no Magnetar, or older) is taken to have deleted all before its first ledger, which
         only a reader from ``START`` on can tell."""
         return self._extent_of(self._last_message_id())
 
-    def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> Extent:
+    def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> LogExtent:
         first = self._passed(answer) if self._place <= START else START
         kept_from, created_ms = first, UNKNOWN_MS
         if answer.HasField("log_extent"):
@@ -286,7 +286,7 @@ class TopicReader:
         last = answer.last_message_id
         empty = signed64(last.entryId) < 0
         end = kept_from if empty else after_entry(signed64(last.ledgerId), signed64(last.entryId))
-        return Extent(kept_from, first, end, created_ms)
+        return LogExtent(kept_from, first, end, created_ms)
 
     def _last_message_id(self) -> CommandGetLastMessageIdResponse:
         command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)

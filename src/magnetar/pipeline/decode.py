@@ -14,9 +14,9 @@ import pyarrow as pa
 from magnetar.model.errors import BrokerError, ProtocolError
 from magnetar.pipeline.broker_client import BrokerClient, StoredEntry, TopicReader
 from magnetar.pipeline.loss_reports import LossReports
-from magnetar.pipeline.losses import Extent, gap_before, loss_at
+from magnetar.pipeline.losses import LogExtent, gap_before, loss_at
 from magnetar.pipeline.places import Place, after, after_entry
-from magnetar.pipeline.planner import Range
+from magnetar.pipeline.planner import PlannedRange
 from magnetar.pipeline.schema import arrow_schema
 from magnetar.wire.pulsar.batches import split_entry
 from magnetar.wire.pulsar.metadata import EntryMetadata, entry_metadata
@@ -146,7 +146,7 @@ def partition_number(topic: str) -> int:
 
 
 def read_range(
-    client: BrokerClient, part: Range, columns: Sequence[str], reports: LossReports
+    client: BrokerClient, part: PlannedRange, columns: Sequence[str], reports: LossReports
 ) -> Iterator[pa.RecordBatch]:
     """Every message of a range, in order, exactly once.
 
@@ -174,7 +174,9 @@ def cast_batches(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterat
         yield pa.RecordBatch.from_arrays([c.cast(kind) for c, kind in columns], schema=schema)
 
 
-def _entries_of(reader: TopicReader, part: Range, reports: LossReports) -> Iterator[StoredEntry]:
+def _entries_of(
+    reader: TopicReader, part: PlannedRange, reports: LossReports
+) -> Iterator[StoredEntry]:
     """The entries that hold messages of the range; ends with the one that reaches its end."""
     expected = _reachable_start(part, reader.extent(), reports)
     if expected >= part.end:
@@ -189,7 +191,7 @@ def _entries_of(reader: TopicReader, part: Range, reports: LossReports) -> Itera
             return
 
 
-def _reachable_start(part: Range, extent: Extent, reports: LossReports) -> Place:
+def _reachable_start(part: PlannedRange, extent: LogExtent, reports: LossReports) -> Place:
     """Where reading the range begins; its end if nothing of it is there. Asked before the first
     entry is waited for: what was deleted would never come."""
     gone = loss_at(part.topic, part.end, part.created_ms, extent)
@@ -200,7 +202,11 @@ def _reachable_start(part: Range, extent: Extent, reports: LossReports) -> Place
 
 
 def _check_continuity(
-    reader: TopicReader, part: Range, expected: Place, entry: StoredEntry, reports: LossReports
+    reader: TopicReader,
+    part: PlannedRange,
+    expected: Place,
+    entry: StoredEntry,
+    reports: LossReports,
 ) -> None:
     """Report what is missing before ``entry``, where ``expected`` was to come next. Within a ledger
     the ids say so; where another ledger begins the broker knows whether any between were deleted
@@ -214,7 +220,7 @@ def _check_continuity(
         reports.report(loss)
 
 
-def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: Range) -> EntryRows:
+def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: PlannedRange) -> EntryRows:
     """The entry's messages that lie in the range and were not compacted away."""
     found = split_entry(entry.payload, metadata)
     indexes, singles, values = found

@@ -2,7 +2,7 @@
 
 A log is a chain of ledgers whose ids grow; it loses entries at its front only, whole ledgers at a
 time, when retention deletes them. So what is lost at a place is known from two things that the
-broker says of the log (``Extent``): after which entry it begins, and which log it is.
+broker says of the log (``LogExtent``): after which entry it begins, and which log it is.
 
 | place | what it means |
 |---|---|
@@ -27,7 +27,7 @@ from magnetar.pipeline.places import START, Place
 UNKNOWN_MS = 0
 
 
-class Extent(NamedTuple):
+class LogExtent(NamedTuple):
     """A topic partition's log as its broker describes it.
 
     ``kept_from``: the place after the last entry that was deleted from the front, ``START`` if none
@@ -55,7 +55,7 @@ class Loss(NamedTuple):
         return f"{self.topic}: {self.what}{count}"
 
 
-def loss_at(topic: str, place: Place, created_ms: int, extent: Extent) -> Loss | None:
+def loss_at(topic: str, place: Place, created_ms: int, extent: LogExtent) -> Loss | None:
     """What a reader at ``place``, in a log made at ``created_ms``, has lost; None: nothing."""
     if _made_anew(place, created_ms, extent):
         made = f" at {_time(extent.created_ms)}" if extent.created_ms else ""
@@ -76,7 +76,7 @@ def loss_at(topic: str, place: Place, created_ms: int, extent: Extent) -> Loss |
     return Loss(topic, what, _entries_before(place, extent.kept_from), extent.kept_from)
 
 
-def _made_anew(place: Place, created_ms: int, extent: Extent) -> bool:
+def _made_anew(place: Place, created_ms: int, extent: LogExtent) -> bool:
     if created_ms and extent.created_ms:
         return created_ms != extent.created_ms
     # Without creation times: nothing was ever deleted here, and yet the place is before it all.

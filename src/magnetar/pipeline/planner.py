@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.broker_client import BrokerClient, StoredEntry, TopicReader
 from magnetar.pipeline.loss_reports import LossReports
-from magnetar.pipeline.losses import UNKNOWN_MS, Extent, Loss, loss_at
+from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent, Loss, loss_at
 from magnetar.pipeline.options import EARLIEST, LATEST, Bound, ReadOptions
 from magnetar.pipeline.places import START, Offset, Place, after, after_entry
 from magnetar.wire.pulsar.metadata import entry_metadata
 
 
 @dataclass(frozen=True)
-class Range:
+class PlannedRange:
     """Messages of one topic partition: from ``start`` up to, not including, ``end``; of the log
     that was made at ``created_ms`` (``UNKNOWN_MS``: whichever is there)."""
 
@@ -53,21 +53,23 @@ class Planner:
         names = [name for topic in self._options.topics for name in self._client.partitions(topic)]
         return list(dict.fromkeys(names))
 
-    def extents(self) -> dict[str, Extent]:
+    def extents(self) -> dict[str, LogExtent]:
         """From where to where the log of each partition reaches now."""
         return {name: self._client.extent(name) for name in self.topic_partitions()}
 
     # -- from options -------------------------------------------------------------------------
 
-    def starts(self, extents: Mapping[str, Extent]) -> dict[str, Place]:
+    def starts(self, extents: Mapping[str, LogExtent]) -> dict[str, Place]:
         """Where a read begins in each partition."""
         return self._places("startingOffsets", self._options.starting, extents)
 
-    def ends(self, extents: Mapping[str, Extent]) -> dict[str, Place]:
+    def ends(self, extents: Mapping[str, LogExtent]) -> dict[str, Place]:
         """Where a batch read ends in each partition, as far as the log reaches now."""
         return self._places("endingOffsets", self._options.ending, extents)
 
-    def _places(self, option: str, bound: Bound, extents: Mapping[str, Extent]) -> dict[str, Place]:
+    def _places(
+        self, option: str, bound: Bound, extents: Mapping[str, LogExtent]
+    ) -> dict[str, Place]:
         if isinstance(bound, dict):
             _check_given(option, bound, extents)
         places = {name: self._place(name, bound, extent) for name, extent in extents.items()}
@@ -76,7 +78,7 @@ class Planner:
         given = Offset({name: places[name] for name in bound})
         return {**places, **self.checked(given, extents)}
 
-    def _place(self, name: str, bound: Bound, extent: Extent) -> Place:
+    def _place(self, name: str, bound: Bound, extent: LogExtent) -> Place:
         if bound == EARLIEST:
             return extent.kept_from
         if bound == LATEST:
@@ -89,7 +91,7 @@ class Planner:
 
     # -- from a checkpoint --------------------------------------------------------------------
 
-    def resumed(self, offset: Offset, extents: Mapping[str, Extent]) -> dict[str, Place]:
+    def resumed(self, offset: Offset, extents: Mapping[str, LogExtent]) -> dict[str, Place]:
         """Where a stream goes on in each partition, after ``offset``; one that was added since
         begins at its start. What is lost is reported."""
         self.check_topics(offset)
@@ -112,7 +114,7 @@ class Planner:
                 f"{', '.join(topics)}; give it a checkpointLocation of its own"
             )
 
-    def checked(self, offset: Offset, extents: Mapping[str, Extent]) -> dict[str, Place]:
+    def checked(self, offset: Offset, extents: Mapping[str, LogExtent]) -> dict[str, Place]:
         """The places of ``offset``; where something is lost that is reported, and the place after
         it taken instead."""
         places = {}
@@ -200,7 +202,9 @@ def _places_of(entry: StoredEntry) -> list[Place]:
     return [*(after(entry.ledger_id, entry.entry_id, i) for i in before_last), last]
 
 
-def _check_given(option: str, places: Mapping[str, Place], extents: Mapping[str, Extent]) -> None:
+def _check_given(
+    option: str, places: Mapping[str, Place], extents: Mapping[str, LogExtent]
+) -> None:
     """Refuse places of partitions that are not read, or past the end of their log."""
     for name, place in sorted(places.items()):
         if name not in extents:

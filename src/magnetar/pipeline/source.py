@@ -47,10 +47,10 @@ from pyspark.sql.types import StructType
 from magnetar.pipeline.broker_client import BrokerClient
 from magnetar.pipeline.decode import cast_batches, read_range
 from magnetar.pipeline.loss_reports import LossReports, said_in_one_line
-from magnetar.pipeline.losses import UNKNOWN_MS, Extent
+from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent
 from magnetar.pipeline.options import ReadOptions, parse_read_options, parse_write_options
 from magnetar.pipeline.places import START, Offset, Place, from_offset, to_offset
-from magnetar.pipeline.planner import Planner, Range
+from magnetar.pipeline.planner import PlannedRange, Planner
 from magnetar.pipeline.schema import arrow_schema, check_read_schema, spark_schema
 from magnetar.pipeline.sink import Sink, check_write_schema
 
@@ -99,7 +99,7 @@ class MagnetarDataSource(DataSource):
 class RangePartition(InputPartition):
     """One task's work."""
 
-    def __init__(self, part: Range) -> None:
+    def __init__(self, part: PlannedRange) -> None:
         super().__init__(part)
         self.part = part
 
@@ -107,14 +107,14 @@ class RangePartition(InputPartition):
 def _tasks(starts: Mapping[str, Place], end: Offset) -> list[RangePartition]:
     """A range per topic partition that has something to read, in a fixed order."""
     parts = [
-        Range(name, starts[name], place, end.created_ms.get(name, UNKNOWN_MS))
+        PlannedRange(name, starts[name], place, end.created_ms.get(name, UNKNOWN_MS))
         for name, place in sorted(end.places.items())
         if name in starts
     ]
     return [RangePartition(part) for part in parts if not part.empty]
 
 
-def _made_ms(extents: Mapping[str, Extent]) -> dict[str, int]:
+def _made_ms(extents: Mapping[str, LogExtent]) -> dict[str, int]:
     return {name: extent.created_ms for name, extent in extents.items()}
 
 
@@ -160,7 +160,7 @@ class StreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailabl
         super().__init__(options, schema)
         self._planner = Planner(options)
         self._initial: dict[str, object] | None = None
-        self._target: dict[str, Extent] | None = None
+        self._target: dict[str, LogExtent] | None = None
         self._planned: dict[str, object] = {}  # the last end, and where its ranges begin
         self._starts: Mapping[str, Place] = {}
 

@@ -14,7 +14,7 @@ from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.journal.journal_format import LEDGER, commit_bytes, decode_ledger
 from magnetar.bookie.ledgers.admission import Admission
 from magnetar.bookie.ledgers.fences import Fences
-from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.storage.storage import LedgerStorage
 from tests.sim.mutants.mutant import Mutant, replaced
 
@@ -112,7 +112,7 @@ def _no_sync() -> AbstractContextManager[None]:
 def _no_limbo() -> AbstractContextManager[None]:
     """A bookie with a damaged journal says "no such entry" all the same."""
     return replaced(
-        (LedgerState, "certain", property(lambda self: True)),
+        (HeldLedger, "certain", property(lambda self: True)),
         (LedgerStorage, "enter_limbo", lambda self: None),
     )
 

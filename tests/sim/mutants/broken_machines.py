@@ -8,9 +8,9 @@ from magnetar.ledger.mending.missing_entries import MissingEntries
 from magnetar.ledger.recovering.recovery_plan import Decision, EntryVote, LacCoverage
 from magnetar.ledger.writing.quorum_write import (
     FailureKind,
+    FailureVerdict,
     QuorumWrite,
     Resend,
-    Verdict,
     WriteState,
 )
 from magnetar.model.ids import BookieId
@@ -98,7 +98,7 @@ class StartsInAnEarlierFragment(LacCoverage):
 class GoesOnFenced(QuorumWrite):
     """A bookie that is fenced is taken for one that is gone."""
 
-    def failed(self, slot: int, epoch: int, kind: FailureKind) -> Verdict:
+    def failed(self, slot: int, epoch: int, kind: FailureKind) -> FailureVerdict:
         return super().failed(slot, epoch, FailureKind.UNAVAILABLE)
 
 

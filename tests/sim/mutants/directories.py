@@ -9,7 +9,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.journal.journal_files import JournalDirectory
 from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.flusher import Flusher
-from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.model.errors import BookieIOError
 from tests.sim.mutants.mutant import Mutant, replaced
@@ -54,7 +54,7 @@ def _fence_goes_with_the_ledger() -> AbstractContextManager[None]:
 
 def _force_tells_nothing() -> AbstractContextManager[None]:
     """What a full journal has refused of a ledger with deferred sync is not held against force."""
-    return replaced((LedgerState, "deferred_ended", lambda self, error, entry_ids: None))
+    return replaced((HeldLedger, "deferred_ended", lambda self, error, entry_ids: None))
 
 
 def _waiting_adds_stall() -> AbstractContextManager[None]:

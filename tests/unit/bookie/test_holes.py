@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.space.holes import DeadRanges, Range, punch
+from magnetar.bookie.space.holes import ByteRange, DeadRanges, punch
 from magnetar.bookie.storage.compaction_plan import wasteful
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.storage.entry_log_format import (
@@ -69,7 +69,7 @@ def records_end(disk: Disk, directory: Path) -> int:
     return int.from_bytes(data[-16:-8], "big")
 
 
-def find(file: DiskFile, end: int, dead: set[int]) -> tuple[list[Range], int | None]:
+def find(file: DiskFile, end: int, dead: set[int]) -> tuple[list[ByteRange], int | None]:
     """(all ranges, where damage was met)."""
     ranges, found, damaged_at = DeadRanges(file, LOG, end, dead), [], None
     while not ranges.whole and damaged_at is None:

@@ -8,9 +8,9 @@ import pytest
 
 from magnetar.ledger.writing.quorum_write import (
     FailureKind,
+    FailureVerdict,
     QuorumWrite,
     Resend,
-    Verdict,
     WriteState,
 )
 
@@ -67,8 +67,8 @@ def test_answers_of_a_replaced_bookie_do_not_count() -> None:
     machine.acknowledged(0, range(4), 0)
     machine.acknowledged(1, range(2), 0)
     machine.acknowledged(2, range(1), 0)
-    assert machine.failed(2, 0, GONE) is Verdict.CHANGE
-    assert machine.failed(2, 0, GONE) is Verdict.IGNORED
+    assert machine.failed(2, 0, GONE) is FailureVerdict.CHANGE
+    assert machine.failed(2, 0, GONE) is FailureVerdict.IGNORED
     assert machine.begin_change([2]) == 1
     assert machine.acknowledged(1, [2, 3], 0) == 0
     assert machine.acknowledged(2, [1, 2, 3], 0) == 0
@@ -83,10 +83,10 @@ def test_late_answers_of_a_bookie_that_stayed_count() -> None:
     """The metadata names it and it holds the entry, whatever else it refused meanwhile."""
     machine = QuorumWrite(1, 1, 1)
     machine.pushed(6)
-    assert machine.failed(0, 0, GONE) is Verdict.CHANGE
+    assert machine.failed(0, 0, GONE) is FailureVerdict.CHANGE
     assert machine.acknowledged(0, [0, 1], 0) == 1
     assert machine.retry(0) == Resend(0, 2, range(2, 6))
-    assert machine.failed(0, 0, GONE) is Verdict.IGNORED  # old news
+    assert machine.failed(0, 0, GONE) is FailureVerdict.IGNORED  # old news
     assert machine.up(0)
     assert machine.acknowledged(0, [2], 0) == 2
     assert machine.acknowledged(0, range(2, 6), 2) == 5
@@ -165,12 +165,12 @@ def test_fenced_and_refused_stop_everything(kind: FailureKind, changing: bool) -
     machine.failed(0, 0, GONE)
     if changing:
         machine.begin_change([0])
-    assert machine.failed(0, 0, kind) is Verdict.STOP  # even of an older epoch
+    assert machine.failed(0, 0, kind) is FailureVerdict.STOP  # even of an older epoch
     assert machine.state is WriteState.STOPPED
     machine.acknowledged(1, [0, 1], 0)
     assert machine.acknowledged(2, [0, 1], 0) == -1
     assert machine.change_succeeded([0]) == []
-    assert machine.failed(1, 0, GONE) is Verdict.IGNORED
+    assert machine.failed(1, 0, GONE) is FailureVerdict.IGNORED
 
 
 class Model:
@@ -240,7 +240,7 @@ def _step(
     elif action < 0.85:
         _acknowledge(rng, machine, model, unanswered, slot)
     elif action < 0.9 and machine.up(slot):
-        assert machine.failed(slot, machine.epoch(slot), GONE) is Verdict.CHANGE
+        assert machine.failed(slot, machine.epoch(slot), GONE) is FailureVerdict.CHANGE
         unanswered[slot] = []
     elif machine.state is WriteState.CHANGING:
         model.changing = False

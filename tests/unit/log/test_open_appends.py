@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from magnetar.log.managed.open_appends import Append, OpenAppends
+from magnetar.log.managed.open_appends import OpenAppend, OpenAppends
 from magnetar.log.seam import AppendDone, Content, Run
 from magnetar.model.errors import LogClosedError, MagnetarError
 
@@ -35,9 +35,9 @@ class Book:
     def send(self, name: str, *payloads: bytes) -> None:
         size = sum(map(len, payloads))
         self.open.pending_bytes += size
-        self.put(Append(self.done(name), payloads, len(payloads), size, content(*payloads)))
+        self.put(OpenAppend(self.done(name), payloads, len(payloads), size, content(*payloads)))
 
-    def put(self, item: Append) -> None:
+    def put(self, item: OpenAppend) -> None:
         item.first = self.next_id
         self.next_id += item.count
         self.next_offset += sum(item.content.messages)

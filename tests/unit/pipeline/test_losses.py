@@ -6,15 +6,15 @@ import pytest
 
 from magnetar.model.errors import DataLossError
 from magnetar.pipeline.loss_reports import LossReports, said_in_one_line
-from magnetar.pipeline.losses import Extent, Loss, gap_before, loss_at
+from magnetar.pipeline.losses import LogExtent, Loss, gap_before, loss_at
 from magnetar.pipeline.places import START, Place
 
 T = "persistent://public/default/t"
 MADE = 1_700_000_000_000
-WHOLE = Extent(START, Place(3, 0, 0), Place(9, 5, 0), MADE)
-TRIMMED = Extent(Place(5, 10, 0), Place(9, 0, 0), Place(9, 5, 0), MADE)
+WHOLE = LogExtent(START, Place(3, 0, 0), Place(9, 5, 0), MADE)
+TRIMMED = LogExtent(Place(5, 10, 0), Place(9, 0, 0), Place(9, 5, 0), MADE)
 """Up to 5:9 everything is deleted; the next ledger is 9."""
-NEVER_USED = Extent(START, START, START, MADE)
+NEVER_USED = LogExtent(START, START, START, MADE)
 
 
 @pytest.mark.parametrize("place", [START, Place(3, 0, 0), Place(7, 2, 1), Place(9, 5, 0)])
@@ -53,7 +53,7 @@ def test_places_of_older_checkpoints_that_may_have_lost_nothing_have_not() -> No
 
 
 @pytest.mark.parametrize("extent", [WHOLE, TRIMMED, NEVER_USED])
-def test_a_topic_made_anew_is_another_wherever_the_place_is(extent: Extent) -> None:
+def test_a_topic_made_anew_is_another_wherever_the_place_is(extent: LogExtent) -> None:
     for place in (START, Place(1, 0, 0), Place(9, 5, 0), Place(10, 0, 0)):
         loss = loss_at(T, place, MADE - 1, extent)
         assert loss is not None

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.model.errors import ConfigError, DataLossError
 from magnetar.pipeline.broker_client import BrokerClient, StoredEntry
-from magnetar.pipeline.losses import Extent
+from magnetar.pipeline.losses import LogExtent
 from magnetar.pipeline.options import ReadOptions, parse_read_options
 from magnetar.pipeline.places import START, Offset, Place
 from magnetar.pipeline.planner import Planner
@@ -100,8 +100,8 @@ def test_a_planner_travels_without_its_connections() -> None:
     assert not again._scans
 
 
-def extent(kept_from: Place = START, created_ms: int = 7) -> Extent:
-    return Extent(kept_from, kept_from, Place(9, 5, 0), created_ms)
+def extent(kept_from: Place = START, created_ms: int = 7) -> LogExtent:
+    return LogExtent(kept_from, kept_from, Place(9, 5, 0), created_ms)
 
 
 def test_a_read_from_the_earliest_begins_where_the_log_does() -> None:

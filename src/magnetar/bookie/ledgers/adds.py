@@ -23,7 +23,7 @@ from magnetar.bookie.journal.journal_format import ENTRY
 from magnetar.bookie.ledgers.admission import RECOVERY, Admission, check_certain
 from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.flusher import Flusher
-from magnetar.bookie.ledgers.ledger_state import LedgerState, inspect_entries
+from magnetar.bookie.ledgers.ledger_state import HeldLedger, inspect_entries
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.ledgers.parking import Add, Parking
 from magnetar.bookie.ledgers.reads import EntryReads
@@ -129,7 +129,7 @@ class Adds:
         if half.byte_count >= self.flusher.flush_bytes:
             self.flusher.want()
 
-    def _tell(self, ledger: LedgerState, entry_ids: Sequence[int], lac: int, last: int) -> None:
+    def _tell(self, ledger: HeldLedger, entry_ids: Sequence[int], lac: int, last: int) -> None:
         """The ledger's state what came."""
         if entry_ids[0] <= ledger.last_entry_id or min(entry_ids) <= ledger.last_entry_id:
             # added again: the newer bytes count

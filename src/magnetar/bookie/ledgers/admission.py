@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.storage.ledger_record import MASTER_KEY_BYTES
 from magnetar.model.errors import (
     BookieIOError,
@@ -50,7 +50,7 @@ class Admission:
             raise BookieIOError("the bookie is closed")
 
     def check_add(
-        self, ledger_id: int, ledger: LedgerState | None, master_key: bytes, flags: int
+        self, ledger_id: int, ledger: HeldLedger | None, master_key: bytes, flags: int
     ) -> None:
         """``ledger``: None if it is not known."""
         self.check_open()
@@ -78,7 +78,7 @@ class Admission:
             )
 
 
-def check_certain(ledger_id: int, ledger: LedgerState | None, begins: bool) -> None:
+def check_certain(ledger_id: int, ledger: HeldLedger | None, begins: bool) -> None:
     """In limbo: a ledger that is not known to have begun since may have been fenced here, and its
     fence lost with the rest."""
     if not (begins if ledger is None else ledger.certain):
@@ -96,7 +96,7 @@ def check_key_length(ledger_id: int, master_key: bytes) -> None:
         )
 
 
-def check_key(ledger: LedgerState, master_key: bytes) -> None:
+def check_key(ledger: HeldLedger, master_key: bytes) -> None:
     if ledger.master_key == master_key:
         return
     if ledger.master_key:

@@ -19,7 +19,7 @@ from magnetar.bookie.journal.journal_format import (
     encode_ledger,
 )
 from magnetar.bookie.ledgers.admission import RECOVERY, Admission, check_key, check_key_length
-from magnetar.bookie.ledgers.ledger_state import LAC_BODY_BYTES_MAX, LedgerState
+from magnetar.bookie.ledgers.ledger_state import LAC_BODY_BYTES_MAX, HeldLedger
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.ledgers.reads import EntryReads
 from magnetar.model.errors import BadRequestError, NoLedgerError
@@ -34,8 +34,8 @@ class Fences:
         self._reads = reads
 
     def bind(
-        self, ledger_id: int, ledger: LedgerState | None, master_key: bytes, begins: bool = False
-    ) -> LedgerState:
+        self, ledger_id: int, ledger: HeldLedger | None, master_key: bytes, begins: bool = False
+    ) -> HeldLedger:
         """Bind the master key: in the journal before whatever depends on it. ``begins``: this is
         the ledger's first entry, so nothing of it can have been lost before."""
         if ledger is None:
@@ -47,7 +47,7 @@ class Fences:
         ledger.journal.append(Request(LEDGER, (record,), len(record), None, ()))
         return ledger
 
-    async def fence(self, ledger_id: int, master_key: bytes) -> LedgerState:
+    async def fence(self, ledger_id: int, master_key: bytes) -> HeldLedger:
         """Fence the ledger, durably; it is created if it is unknown."""
         self._admission.check_open()
         ledger = self._table.find(ledger_id)

@@ -20,7 +20,7 @@ LAC_BODY_BYTES_MAX = 4096
 _entry_head = struct.Struct(">qqq").unpack_from
 
 
-class LedgerState:
+class HeldLedger:
     """One ledger, on the loop. ``epoch``: losses of this bookie (``Marks.epoch``) before the
     ledger's first entry came; 0 also if that is not known."""
 

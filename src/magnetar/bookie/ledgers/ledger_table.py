@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from magnetar.bookie.journal.journal import Journal
-from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.storage.storage import LedgerStorage
 
 
@@ -23,7 +23,7 @@ class LedgerTable:
         self._kept_max = kept_max
         self.storages = storages
         self.journals = journals
-        self._states: dict[int, LedgerState] = {}
+        self._states: dict[int, HeldLedger] = {}
         self.get_loaded = self._states.get
         """The ledger's state if it is in memory; no lookup."""
         self.new_from = 1 << 63
@@ -36,7 +36,7 @@ class LedgerTable:
     def journal_of(self, ledger_id: int) -> Journal:
         return self.journals[ledger_id % len(self.journals)]
 
-    def find(self, ledger_id: int) -> LedgerState | None:
+    def find(self, ledger_id: int) -> HeldLedger | None:
         """The ledger's state, from memory or the index; None: never heard of."""
         state = self._states.get(ledger_id)
         if state is not None or ledger_id < 0:
@@ -50,17 +50,17 @@ class LedgerTable:
         self._states[ledger_id] = state
         return state
 
-    def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
+    def create(self, ledger_id: int, master_key: bytes) -> HeldLedger:
         """A ledger never heard of; dirty until the next flush."""
         state = self._states[ledger_id] = self._new(ledger_id, master_key)
         state.storage.dirty[ledger_id] = state
         return state
 
-    def _new(self, ledger_id: int, master_key: bytes) -> LedgerState:
+    def _new(self, ledger_id: int, master_key: bytes) -> HeldLedger:
         storage, journal = self.storage_of(ledger_id), self.journal_of(ledger_id)
-        return LedgerState(ledger_id, master_key, storage, journal)
+        return HeldLedger(ledger_id, master_key, storage, journal)
 
-    def loaded(self) -> Iterator[LedgerState]:
+    def loaded(self) -> Iterator[HeldLedger]:
         return iter(self._states.values())
 
     def shrink(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from magnetar.bookie.ledgers.ledger_state import LedgerState
+from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.storage.read_cache import ReadCache
 from magnetar.bookie.storage.read_pace import ReadPace
 from magnetar.config import BookieConfig
@@ -45,7 +45,7 @@ class EntryReads:
         """The entry if it is kept here."""
         return self._cache.get(ledger_id, entry_id)
 
-    def at_hand(self, ledger: LedgerState, entry_id: int, count: int) -> Sequence[bytes]:
+    def at_hand(self, ledger: HeldLedger, entry_id: int, count: int) -> Sequence[bytes]:
         """The entry and what follows it, as far as memory has them in a row; empty: ask
         ``fetch``."""
         written = ledger.storage.cache.run(ledger.ledger_id, entry_id, count)
@@ -65,7 +65,7 @@ class EntryReads:
         self._outdated.update(key for key in self._under_way if key[0] == ledger_id)
 
     async def fetch(
-        self, ledger: LedgerState, entry_id: int, count: int, bytes_max: int
+        self, ledger: HeldLedger, entry_id: int, count: int, bytes_max: int
     ) -> Sequence[bytes]:
         """Read from the entry log: ``count`` entries from ``entry_id`` on, if they lie there one
         behind the other and within ``bytes_max`` bytes; a reader of one gets those that follow
@@ -93,7 +93,7 @@ class EntryReads:
             await asyncio.sleep(rest_s)
 
     def _begin(
-        self, ledger: LedgerState, entry_id: int, count: int, bytes_max: int
+        self, ledger: HeldLedger, entry_id: int, count: int, bytes_max: int
     ) -> asyncio.Future[list[bytes]]:
         ledger_id, config = ledger.ledger_id, self._config
         key = (ledger_id, entry_id)
@@ -128,7 +128,7 @@ class EntryReads:
         return future
 
 
-def _older(ledger: LedgerState, entry_id: int, found: list[bytes]) -> list[bytes]:
+def _older(ledger: HeldLedger, entry_id: int, found: list[bytes]) -> list[bytes]:
     """``found`` up to the first entry of which the write cache has newer bytes."""
     cache = ledger.storage.cache
     if not cache.has_ledger(ledger.ledger_id):

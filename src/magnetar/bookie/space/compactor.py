@@ -75,7 +75,7 @@ SYNC_BYTES = 1 << 20
 """Written between syncs: one large sync would hold up the journal's on the same device."""
 
 
-class Storage(Protocol):
+class CompactedStorage(Protocol):
     """The ledger directory, as far as this is concerned."""
 
     path: Path
@@ -119,7 +119,7 @@ class Compactor:
     """Of one ledger directory. Methods are called on the loop, one at a time."""
 
     def __init__(
-        self, storage: Storage, disk: Disk, lane: Lane, log_bytes_max: int, pace: Pace
+        self, storage: CompactedStorage, disk: Disk, lane: Lane, log_bytes_max: int, pace: Pace
     ) -> None:
         self._storage = storage
         self._disk = disk

@@ -44,7 +44,7 @@ RANGES_MAX = 4096
 """Dealt with at once: what is known of a log's ranges is bounded."""
 
 
-class Range(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes [start, end) of a log: dead records, and holes."""
 
     start: int
@@ -65,7 +65,7 @@ class DeadRanges:
         self._seed = seed_of(log_id)
         self._dead = dead
         self._start = HEADER_BYTES
-        self._found: list[Range] = []
+        self._found: list[ByteRange] = []
 
     @property
     def whole(self) -> bool:
@@ -76,7 +76,7 @@ class DeadRanges:
         """There are so many ranges that they should be taken."""
         return self.whole or len(self._found) >= RANGES_MAX
 
-    def take(self) -> list[Range]:
+    def take(self) -> list[ByteRange]:
         """What has been found since the last time."""
         found, self._found = self._found, []
         return found
@@ -101,7 +101,7 @@ class DeadRanges:
         return len(data), None
 
     def _end(self, end: int) -> None:
-        found = Range(self._start, end)
+        found = ByteRange(self._start, end)
         first, last = found.blocks()
         if first < last and _in_one_sector(self._start):
             self._found.append(found)
@@ -117,7 +117,7 @@ def can_punch(file: DiskFile, size: int) -> None:
     file.punch(BLOCK_BYTES, -(-size // BLOCK_BYTES) * BLOCK_BYTES)
 
 
-def punch(file: DiskFile, log_id: int, ranges: Sequence[Range]) -> int:
+def punch(file: DiskFile, log_id: int, ranges: Sequence[ByteRange]) -> int:
     """Steps 2 and 3; returns the bytes that are holes now. Raises ``OSError``: then any of the
     ranges may still be as they were."""
     if not ranges:

@@ -38,7 +38,7 @@ INDEX_ROW_BYTES = 64
 """What a look at a row of the index counts as, to whoever sets the pace."""
 
 
-class Storage(Protocol):
+class CountedStorage(Protocol):
     """The ledger directory, as far as this is concerned."""
 
     path: Path
@@ -78,7 +78,11 @@ class LogCounts:
     """Of one ledger directory. ``rest`` is told the bytes of the work just done."""
 
     def __init__(
-        self, storage: Storage, disk: Disk, lane: Lane, rest: Callable[[int], Awaitable[None]]
+        self,
+        storage: CountedStorage,
+        disk: Disk,
+        lane: Lane,
+        rest: Callable[[int], Awaitable[None]],
     ) -> None:
         self._storage = storage
         self._disk = disk

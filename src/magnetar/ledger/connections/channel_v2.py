@@ -185,7 +185,7 @@ class V2Channel(Channel):
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         for answer in v2.decode_answers(view, bounds):
-            if isinstance(answer, v2.AddAnswers):
+            if isinstance(answer, v2.V2AddAnswers):
                 self._adds_answered((answer,))
             elif isinstance(answer, v2.ReadAnswer):
                 self._read_answered(answer)

@@ -129,7 +129,7 @@ class FailureKind(Enum):
     REFUSED = "refused"  # every bookie would refuse: wrong key, bad request
 
 
-class Verdict(Enum):
+class FailureVerdict(Enum):
     IGNORED = "ignored"  # of an older epoch, or the slot is down already
     CHANGE = "change"  # the slot is down: replace it or try it again
     STOP = "stop"  # every pending entry fails
@@ -213,19 +213,19 @@ class QuorumWrite:
         self._record(slot, entry_ids)
         return self._advance()
 
-    def failed(self, slot: int, epoch: int, kind: FailureKind) -> Verdict:
+    def failed(self, slot: int, epoch: int, kind: FailureKind) -> FailureVerdict:
         """An add to ``slot`` failed. The slot goes down as a whole, until it is tried again or
         replaced; further failures of the same epoch change nothing."""
         if self.state is WriteState.STOPPED:
-            return Verdict.IGNORED
+            return FailureVerdict.IGNORED
         if kind is not FailureKind.UNAVAILABLE:
             self._enter(WriteEvent.FAILED_FOR_GOOD)
-            return Verdict.STOP
+            return FailureVerdict.STOP
         if self._epochs[slot] != epoch or self._down[slot]:
-            return Verdict.IGNORED
+            return FailureVerdict.IGNORED
         self._down[slot] = True
         self._epochs[slot] += 1
-        return Verdict.CHANGE
+        return FailureVerdict.CHANGE
 
     def begin_change(self, slots: Iterable[int]) -> int:
         """Replacing the bookies of ``slots`` begins; returns the first entry id of the new

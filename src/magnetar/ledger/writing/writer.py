@@ -43,7 +43,7 @@ from magnetar.ledger.writing.bounded_adds import BoundedAdds
 from magnetar.ledger.writing.deferred_sync import DeferredSync
 from magnetar.ledger.writing.ensemble_change import EnsembleChange
 from magnetar.ledger.writing.lac_announcer import LacAnnouncer
-from magnetar.ledger.writing.quorum_write import FailureKind, QuorumWrite, Resend, Verdict
+from magnetar.ledger.writing.quorum_write import FailureKind, FailureVerdict, QuorumWrite, Resend
 from magnetar.model.errors import (
     BadRequestError,
     BookieUnavailableError,
@@ -383,11 +383,11 @@ class LedgerWriter:
 
     def _bookie_failed(self, slot: int, epoch: int, error: MagnetarError) -> None:
         verdict = self._machine.failed(slot, epoch, failure_kind(error))
-        if verdict is Verdict.STOP:
+        if verdict is FailureVerdict.STOP:
             self.fail(self._refusal(slot, error))
-        elif verdict is Verdict.CHANGE and self._deferred is not None:
+        elif verdict is FailureVerdict.CHANGE and self._deferred is not None:
             self.fail(self._deferred.broken(self._change.bookies[slot], error))
-        elif verdict is Verdict.CHANGE:
+        elif verdict is FailureVerdict.CHANGE:
             now_s = self._loop.time()
             if self._trouble_since_s is None:
                 self._trouble_since_s = now_s

@@ -41,12 +41,12 @@ from magnetar.env.tasks import TaskScope
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.ledgers import (
+    ChainReader,
+    ChainWriter,
     LedgerAppendDone,
-    LedgerReader,
     Ledgers,
-    LedgerWriter,
 )
-from magnetar.log.managed.open_appends import Append, OpenAppends
+from magnetar.log.managed.open_appends import OpenAppend, OpenAppends
 from magnetar.log.managed.stamping import HEADER_BYTES, LedgerStamps, extent_of
 from magnetar.log.managed.tail_cache import LogTail
 from magnetar.log.policy import LogPolicy
@@ -99,7 +99,7 @@ class _OpenLedger:
 
     def __init__(
         self,
-        writer: LedgerWriter,
+        writer: ChainWriter,
         created_ms: int,
         first_offset: int,
         answered: Callable[[_OpenLedger, MagnetarError | None, int, int, int], None],
@@ -147,7 +147,7 @@ class Appender:
         self._settled: list[asyncio.Future[None]] = []
 
     @property
-    def writer(self) -> LedgerWriter | None:
+    def writer(self) -> ChainWriter | None:
         """The open ledger's writer, for reading from it."""
         return None if self._ledger is None else self._ledger.writer
 
@@ -164,13 +164,13 @@ class Appender:
         elif self.state is AppenderState.OPEN and self._ledger is not None:
             size = sum(map(len, payloads))
             self._open.pending_bytes += size
-            self._send(self._ledger, Append(done, payloads, len(payloads), size, content))
+            self._send(self._ledger, OpenAppend(done, payloads, len(payloads), size, content))
         else:
             self._open.wait(payloads, done, content)
             if self.state is AppenderState.IDLE:
                 self._begin_opening()
 
-    def _send(self, ledger: _OpenLedger, item: Append) -> None:
+    def _send(self, ledger: _OpenLedger, item: OpenAppend) -> None:
         writer = ledger.writer
         item.first = first = writer.last_add_pushed + 1
         self._open.sent.append(item)
@@ -321,7 +321,7 @@ class Appender:
                 self._events.grew()
             self._open.settle(former.ledger_id, last, former.payload_offset)
 
-    async def _end(self, former: _OpenLedger) -> tuple[int, int, LedgerReader | None]:
+    async def _end(self, former: _OpenLedger) -> tuple[int, int, ChainReader | None]:
         """Close a ledger, by recovery if its writer cannot: its last entry, its bytes and, if it
         was recovered, a reader."""
         if not former.recovering:

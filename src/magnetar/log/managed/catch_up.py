@@ -14,7 +14,7 @@ import structlog
 
 from magnetar.env.tasks import TaskScope
 from magnetar.log.managed.chain import Chain
-from magnetar.log.managed.ledgers import LedgerReader, Ledgers, LedgerWriter
+from magnetar.log.managed.ledgers import ChainReader, ChainWriter, Ledgers
 from magnetar.log.managed.read_ahead import (
     WINDOW_BYTES,
     WINDOW_ENTRIES,
@@ -44,7 +44,7 @@ class CatchUp:
         tail: LogTail,
         ahead: ReadAheadCache,
         scope: TaskScope,
-        writer: Callable[[], LedgerWriter | None],
+        writer: Callable[[], ChainWriter | None],
     ) -> None:
         self._name = name
         self._chain = chain
@@ -53,7 +53,7 @@ class CatchUp:
         self._ahead = ahead
         self._scope = scope
         self._writer = writer
-        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._readers: OrderedDict[int, ChainReader] = OrderedDict()
         self._ends: deque[Position] = deque(maxlen=SEQUENTIAL_READS_MAX)
         self._loading: dict[Position, asyncio.Task[None]] = {}
         """Read-aheads under way by the position that they bring; nobody reads those twice."""
@@ -166,7 +166,7 @@ class CatchUp:
             raise NoEntryError(f"log {self._name}: nothing was read at {position}")
         return found
 
-    async def _reader(self, ledger_id: int, last: int) -> LedgerReader:
+    async def _reader(self, ledger_id: int, last: int) -> ChainReader:
         reader = self._readers.get(ledger_id)
         if reader is not None and reader.last_add_confirmed >= last:
             self._readers.move_to_end(ledger_id)

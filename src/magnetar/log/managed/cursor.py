@@ -13,7 +13,7 @@ from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.cursor_format import decode_records, recovery_start
 from magnetar.log.managed.cursor_store import CursorStore
-from magnetar.log.managed.ledgers import LedgerReader, Ledgers
+from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
 from magnetar.model.entry import Entry
@@ -165,7 +165,7 @@ def _taken_over(record: CursorRecord, state: AckState) -> CursorRecord:
     )
 
 
-async def _read_images(name: str, ledger_id: int, reader: LedgerReader) -> list[AckImage]:
+async def _read_images(name: str, ledger_id: int, reader: ChainReader) -> list[AckImage]:
     """What the last whole snapshot in a cursor ledger and the deltas after it say."""
     last = reader.last_add_confirmed
     where = f"ledger {ledger_id} of cursor {name}"

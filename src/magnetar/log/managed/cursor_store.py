@@ -33,7 +33,7 @@ import structlog
 from magnetar.env.tasks import TaskScope
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.cursor_format import encode_delta, encode_snapshot
-from magnetar.log.managed.ledgers import Ledgers, LedgerWriter
+from magnetar.log.managed.ledgers import ChainWriter, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
 from magnetar.model.errors import (
@@ -85,7 +85,7 @@ class CursorStore:
         self._on_stored = on_stored
         self._on_lost = on_lost
         self._stored_version = state.version
-        self._writer: LedgerWriter | None = None
+        self._writer: ChainWriter | None = None
         self._busy = False
         self._closed = False
         self._doubtful = False  # the node may say that the cursor is deleted
@@ -147,7 +147,7 @@ class CursorStore:
 
     # -- storing in the ledger at hand --------------------------------------------------------
 
-    def _ledger_full(self, writer: LedgerWriter) -> bool:
+    def _ledger_full(self, writer: ChainWriter) -> bool:
         limits = self._limits
         return (
             writer.last_add_pushed + 1 >= limits.ledger_records_max
@@ -160,7 +160,7 @@ class CursorStore:
             least, 4 * self._snapshot_bytes
         )
 
-    def _store(self, writer: LedgerWriter) -> None:
+    def _store(self, writer: ChainWriter) -> None:
         state = self._state
         changes = state.take_changes()
         delta = None
@@ -253,7 +253,7 @@ class CursorStore:
                 "cursor ledger left over", cursor=self.name, ledger=ledger_id, error=str(error)
             )
 
-    async def _retire(self, writer: LedgerWriter) -> None:
+    async def _retire(self, writer: ChainWriter) -> None:
         """End the writer of a ledger that is about to be deleted."""
         try:
             await writer.close()
@@ -381,7 +381,7 @@ class _Flight:
     delta: bytes | None
 
 
-async def append_all(writer: LedgerWriter, records: Sequence[bytes]) -> None:
+async def append_all(writer: ChainWriter, records: Sequence[bytes]) -> None:
     """Append ``records`` and wait until all are confirmed."""
     finished = asyncio.get_running_loop().create_future()
     left = len(records)

@@ -34,7 +34,7 @@ class _TrimmedError(Exception):
     """What was searched is gone."""
 
 
-class Read(Protocol):
+class HeaderRead(Protocol):
     """``ReadableLog.read``."""
 
     def __call__(
@@ -45,7 +45,7 @@ class Read(Protocol):
 class HeaderSearch:
     """Searches one log."""
 
-    def __init__(self, chain: Chain, read: Read) -> None:
+    def __init__(self, chain: Chain, read: HeaderRead) -> None:
         self._chain = chain
         self._read = read
 

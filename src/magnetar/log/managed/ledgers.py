@@ -41,7 +41,7 @@ class ClosedLedger(Protocol):
         ...
 
 
-class LedgerWriter(Protocol):
+class ChainWriter(Protocol):
     """An open ledger; this process is its only writer."""
 
     @property
@@ -71,7 +71,7 @@ class LedgerWriter(Protocol):
         entries as built (the objects that the bookies get). Once one fails all later ones do."""
         ...
 
-    def reader(self) -> LedgerReader:
+    def reader(self) -> ChainReader:
         """Reads the ledger up to what is confirmed now."""
         ...
 
@@ -80,7 +80,7 @@ class LedgerWriter(Protocol):
         ...
 
 
-class LedgerReader(Protocol):
+class ChainReader(Protocol):
     """A ledger open for reading."""
 
     @property
@@ -99,14 +99,14 @@ class Ledgers(Protocol):
 
     async def create(
         self, custom: Mapping[str, bytes] | None = None, *, quorums: Quorums | None = None
-    ) -> LedgerWriter:
+    ) -> ChainWriter:
         """A new ledger; ``quorums`` None: the cluster's."""
         ...
 
-    async def open(self, ledger_id: int) -> LedgerReader:
+    async def open(self, ledger_id: int) -> ChainReader:
         """Recover: fence, restore the tail, close; then read."""
         ...
 
-    async def open_no_recovery(self, ledger_id: int) -> LedgerReader: ...
+    async def open_no_recovery(self, ledger_id: int) -> ChainReader: ...
 
     async def delete(self, ledger_id: int) -> None: ...

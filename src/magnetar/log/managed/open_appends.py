@@ -4,8 +4,8 @@ An append is *sent* (in the ledger that is open, or that failed and is not settl
 (for the next ledger; all of these came after all that are sent). Refused appends stand in the
 same order until their turn comes.
 
-A ledger confirms an append in parts; where they lie is collected here (``Append.runs``), so that
-nobody above knows of parts.
+A ledger confirms an append in parts; where they lie is collected here (``OpenAppend.runs``), so
+that nobody above knows of parts.
 
 Invariants: every append is answered exactly once, in the order of the appends; what waits is
 copied, and bounded in bytes (or one append).
@@ -25,7 +25,7 @@ from magnetar.model.errors import LogError, MagnetarError
 _NOTHING = Content((), ())
 
 
-class Append:
+class OpenAppend:
     """One ``append``, or what is open of it. ``payloads`` are own copies while it waits;
     ``count`` of them are open, the first of those with the id ``first``; the others lie in
     ``runs``; ``size`` is the bytes of all. With ``refusal`` it is there to be failed in its
@@ -88,8 +88,8 @@ class OpenAppends:
 
     def __init__(self, name: str, waiting_bytes_max: int) -> None:
         self.pending_bytes = 0
-        self.sent: deque[Append] = deque()
-        self._waiting: deque[Append] = deque()
+        self.sent: deque[OpenAppend] = deque()
+        self._waiting: deque[OpenAppend] = deque()
         self._waiting_bytes = 0
         self._waiting_bytes_max = waiting_bytes_max
         self._overflowed = False
@@ -118,13 +118,13 @@ class OpenAppends:
             self.refuse(done, error)
             return
         copies = [bytes(payload) for payload in payloads]
-        self._waiting.append(Append(done, copies, len(copies), size, content))
+        self._waiting.append(OpenAppend(done, copies, len(copies), size, content))
         self._waiting_bytes += size
         self.pending_bytes += size
 
     def refuse(self, done: AppendDone, error: MagnetarError) -> None:
         """Fail an append after all that came before it."""
-        refused = Append(done, (), 0, 0, _NOTHING, error)
+        refused = OpenAppend(done, (), 0, 0, _NOTHING, error)
         if self._waiting:
             self._waiting.append(refused)
         elif self.sent:
@@ -132,7 +132,7 @@ class OpenAppends:
         else:
             asyncio.get_running_loop().call_soon(done, error, ())
 
-    def next_waiting(self) -> Append | None:
+    def next_waiting(self) -> OpenAppend | None:
         """The next append to send to a new ledger; the caller puts it into ``sent``."""
         while self._waiting:
             item = self._waiting.popleft()
@@ -203,6 +203,6 @@ class OpenAppends:
         for item in items:
             self._fail(item, item.refusal or error)
 
-    def _fail(self, item: Append, error: MagnetarError) -> None:
+    def _fail(self, item: OpenAppend, error: MagnetarError) -> None:
         self.pending_bytes -= item.size
         item.done(error, item.runs)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from magnetar.log.managed.ledgers import LedgerReader
+from magnetar.log.managed.ledgers import ChainReader
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError
 from magnetar.wire.pulsar.broker_metadata import (
@@ -63,7 +63,7 @@ def header_of(entry: Entry) -> BrokerMetadata | None:
     return header_before(entry.data, entry.payload_offset)
 
 
-async def extent_of(reader: LedgerReader, first_offset: int, last: int, where: str) -> Extent:
+async def extent_of(reader: ChainReader, first_offset: int, last: int, where: str) -> Extent:
     """What the ledger with that last entry holds. Raises what reading raises, and ``LogError``
     when its header cannot be true."""
     if last < 0:

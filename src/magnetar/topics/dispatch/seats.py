@@ -32,7 +32,7 @@ class Seat(Generic[Owner]):
         self.out: dict[Key, int] = {}
 
 
-class Run(NamedTuple, Generic[Owner]):
+class PlacedRun(NamedTuple, Generic[Owner]):
     """Entries ``[start, stop)`` of what was to be placed, of ``messages`` together, go to
     ``seat``."""
 
@@ -45,7 +45,7 @@ class Run(NamedTuple, Generic[Owner]):
 class Placed(NamedTuple, Generic[Owner]):
     """Who gets what, in order, and the indexes of what nobody gets now, in order."""
 
-    runs: Sequence[Run[Owner]]
+    runs: Sequence[PlacedRun[Owner]]
     left: Sequence[int]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.model.entry import Chunk, Description, Entry
-from magnetar.topics.dispatch.seats import Owner, Placed, Run, Seat, Seats
+from magnetar.topics.dispatch.seats import Owner, Placed, PlacedRun, Seat, Seats
 from magnetar.topics.redelivery import Key
 
 ROOM_ENOUGH: Final = 1024
@@ -93,7 +93,7 @@ class SharedRoundRobin(Seats[Owner]):
         return total
 
     def place(self, entries: Sequence[Entry], descriptions: Sequence[Description]) -> Placed[Owner]:
-        runs: list[Run[Owner]] = []
+        runs: list[PlacedRun[Owner]] = []
         start, total = 0, len(entries)
         while start < total:
             chunk = descriptions[start].chunk
@@ -114,7 +114,7 @@ class SharedRoundRobin(Seats[Owner]):
         start: int,
         entries: Sequence[Entry],
         descriptions: Sequence[Description],
-    ) -> Run[Owner]:
+    ) -> PlacedRun[Owner]:
         """Give ``seat`` entries from ``start`` on, up to the next chunk."""
         stop, last = start, min(len(entries), start + RUN_ENTRIES)
         before = permits = seat.permits
@@ -128,7 +128,7 @@ class SharedRoundRobin(Seats[Owner]):
             stop += 1
         seat.permits = permits
         seat.unacked += before - permits
-        return Run(seat, start, stop, before - permits)
+        return PlacedRun(seat, start, stop, before - permits)
 
     def _seat_of(self, chunk: Chunk) -> Seat[Owner] | None:
         """Who gets ``chunk``; None if it has to wait for a connection, or for room."""
@@ -137,7 +137,9 @@ class SharedRoundRobin(Seats[Owner]):
             return self._turn()
         return None if seat.blocked else seat
 
-    def _take_chunk(self, seat: Seat[Owner], chunk: Chunk, index: int, entry: Entry) -> Run[Owner]:
+    def _take_chunk(
+        self, seat: Seat[Owner], chunk: Chunk, index: int, entry: Entry
+    ) -> PlacedRun[Owner]:
         """Give ``seat`` the chunk, and those to come."""
         self._put_out(seat, entry, 1)
         seat.permits -= 1
@@ -148,7 +150,7 @@ class SharedRoundRobin(Seats[Owner]):
             chunked[chunk.message] = seat
             if len(chunked) > CHUNKED_MAX:
                 del chunked[next(iter(chunked))]
-        return Run(seat, index, index + 1, 1)
+        return PlacedRun(seat, index, index + 1, 1)
 
     def _put_out(self, seat: Seat[Owner], entry: Entry, messages: int) -> None:
         key = (entry.ledger_id, entry.entry_id)

@@ -18,7 +18,7 @@ from typing import Final, Generic, NamedTuple
 
 from magnetar.model.entry import Description, Entry
 from magnetar.model.transitions import Transition, next_states
-from magnetar.topics.dispatch.seats import Owner, Placed, Run, Seat, Seats
+from magnetar.topics.dispatch.seats import Owner, Placed, PlacedRun, Seat, Seats
 from magnetar.topics.redelivery import Key
 
 
@@ -146,7 +146,7 @@ class SingleActive(Seats[Owner]):
             permits -= description.messages
             stop += 1
         seat.permits = permits
-        runs = (Run(seat, 0, stop, before - permits),) if stop else ()
+        runs = (PlacedRun(seat, 0, stop, before - permits),) if stop else ()
         return Placed(runs, range(stop, total))
 
 

@@ -380,7 +380,7 @@ def encode_batch_read(request: BatchRead) -> bytes:
 # -- answers, decoded -------------------------------------------------------------------------
 
 
-class AddAnswers(NamedTuple):
+class V2AddAnswers(NamedTuple):
     """Answers to adds of one ledger that came one after the other with one status."""
 
     ledger_id: int
@@ -389,7 +389,7 @@ class AddAnswers(NamedTuple):
 
 
 AddedRun: TypeAlias = tuple[int, int, list[int]]
-"""The fields of ``AddAnswers``, as a plain tuple: with many ledgers there is one per answer."""
+"""The fields of ``V2AddAnswers``, as a plain tuple: with many ledgers there is one per answer."""
 
 
 class ReadAnswer(NamedTuple):
@@ -407,7 +407,7 @@ class BatchReadAnswer(NamedTuple):
     entries: list[bytes]
 
 
-Answer: TypeAlias = AddAnswers | ReadAnswer | BatchReadAnswer | Auth
+Answer: TypeAlias = V2AddAnswers | ReadAnswer | BatchReadAnswer | Auth
 
 
 def decode_add_answers(view: memoryview, start: int, end: int) -> tuple[list[AddedRun], int]:
@@ -432,7 +432,7 @@ def decode_add_answers(view: memoryview, start: int, end: int) -> tuple[list[Add
 
 
 def decode_answers(view: memoryview, bounds: Bounds) -> list[Answer]:
-    """All answers of a chunk in one pass; neighbouring add answers come as one ``AddAnswers``.
+    """All answers of a chunk in one pass; neighbouring add answers come as one ``V2AddAnswers``.
 
     Raises ``ProtocolError``.
     """
@@ -441,8 +441,8 @@ def decode_answers(view: memoryview, bounds: Bounds) -> list[Answer]:
         answer = _decode_answer(view[start:end])
         previous = answers[-1] if answers else None
         if (
-            isinstance(answer, AddAnswers)
-            and isinstance(previous, AddAnswers)
+            isinstance(answer, V2AddAnswers)
+            and isinstance(previous, V2AddAnswers)
             and previous.ledger_id == answer.ledger_id
             and previous.code == answer.code
         ):
@@ -465,7 +465,7 @@ def _decode_answer(body: memoryview) -> Answer:
         raise ProtocolError(f"an answer of {len(body)} bytes; {READ_ANSWER_BYTES} are needed")
     _, code, ledger_id, entry_id = _unpack_answer(body)
     if operation == ADD:
-        return AddAnswers(ledger_id, code, [entry_id])
+        return V2AddAnswers(ledger_id, code, [entry_id])
     if operation == READ:
         return ReadAnswer(ledger_id, entry_id, code, bytes(body[READ_ANSWER_BYTES:]))
     return _decode_batch_answer(body, code)

@@ -148,7 +148,7 @@ def test_the_java_clients_explicit_lac_has_our_digest() -> None:
 @each("bookie", "v2")
 def test_version_2_answers_stay_what_they_were(body: bytes) -> None:
     (answer,) = v2.decode_answers(memoryview(frame(body)), [(4, 4 + len(body))])
-    if isinstance(answer, v2.AddAnswers):
+    if isinstance(answer, v2.V2AddAnswers):
         error = v2_error(answer.code, "add")
         again = v2.encode_add_answers(answer.ledger_id, answer.entry_ids, error)
         assert again == frame(body)

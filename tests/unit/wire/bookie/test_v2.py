@@ -99,7 +99,7 @@ def test_golden_answers() -> None:
         "00000018" "02010000" "00000000" "0000000000000005" "000000000000000a"
     )  # fmt: skip
     assert v2.encode_add_answers(5, [9, 10], None) == added
-    assert answers(added) == [v2.AddAnswers(5, 0, [9, 10])]
+    assert answers(added) == [v2.V2AddAnswers(5, 0, [9, 10])]
     fenced = bytes.fromhex("00000018020100000000006800000000000000050000000000000009")
     assert v2.encode_add_answers(5, [9], FencedError("x")) == fenced
     missing = bytes.fromhex("00000018020200000000000200000000000000050000000000000009")
@@ -313,7 +313,7 @@ def test_add_answers_survive_the_wire(wanted: list[tuple[int, int, int]]) -> Non
     )
     read = v2.encode_read_answer(1, 2, 3) + b"abc"
     for stream in (data, data + read):  # all adds at once, and mixed
-        found = [a for a in answers(stream) if isinstance(a, v2.AddAnswers)]
+        found = [a for a in answers(stream) if isinstance(a, v2.V2AddAnswers)]
         assert [(a.ledger_id, a.code, i) for a in found for i in a.entry_ids] == wanted
 
 

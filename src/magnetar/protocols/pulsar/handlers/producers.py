@@ -26,7 +26,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer
 from magnetar.wire.pulsar.replies import success
 
 
-class Admission(NamedTuple):
+class ProducerAdmission(NamedTuple):
     """A PRODUCER on its way: who asks, for what, and the producer that will be connected."""
 
     session: Session
@@ -67,10 +67,10 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
         not (request.producer_name and request.user_provided_producer_name),
         services.now_ms(),
     )
-    await _admit(Admission(session, topic, producer, request))
+    await _admit(ProducerAdmission(session, topic, producer, request))
 
 
-async def _admit(admission: Admission) -> None:
+async def _admit(admission: ProducerAdmission) -> None:
     """Connect the producer, if need be after asking whether the one in its place is alive."""
     session, topic, producer, request = admission
     if _comes_back(request):
@@ -94,7 +94,7 @@ def _comes_back(request: CommandProducer) -> bool:
     return request.epoch > 0 and bool(request.producer_name)
 
 
-async def _admit_once(admission: Admission) -> None:
+async def _admit_once(admission: ProducerAdmission) -> None:
     session, topic, producer, request = admission
     async with topic.lock:
         verdict = topic.admit(
@@ -116,7 +116,7 @@ async def _admit_once(admission: Admission) -> None:
         _connect(admission)
 
 
-def _connect(admission: Admission) -> None:
+def _connect(admission: ProducerAdmission) -> None:
     session, topic, producer, request = admission
     if session.closed:
         return
@@ -128,7 +128,7 @@ def _connect(admission: Admission) -> None:
     _tell_success(session, producer, request, topic.epoch)
 
 
-def _queue(admission: Admission) -> None:
+def _queue(admission: ProducerAdmission) -> None:
     """Wait for exclusive access, beside the producer's lane: it may be closed meanwhile."""
     session, topic, producer, request = admission
     if session.closed:
@@ -146,7 +146,7 @@ def _queue(admission: Admission) -> None:
     session.services.scope.spawn(_wait_turn(admission, turn), name, fails(failed))
 
 
-async def _wait_turn(admission: Admission, turn: asyncio.Future[None]) -> None:
+async def _wait_turn(admission: ProducerAdmission, turn: asyncio.Future[None]) -> None:
     session, topic, producer, request = admission
     try:
         await turn
