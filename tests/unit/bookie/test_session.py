@@ -46,6 +46,9 @@ class StuckTransport(asyncio.Transport):
         self.sent_bytes = 0
         self.aborted = False
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """It is full from the first byte on, whatever the limits."""
+
     def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]
         if not self.held_bytes:
             self._protocol.pause_writing()

@@ -16,8 +16,16 @@ TREE = [
     for item in vars(errors).values()
     if inspect.isclass(item) and issubclass(item, MagnetarError)
 ]
-NEVER_TOLD = (MagnetarError, errors.ConfigError, errors.StartError, errors.RestError)
-"""Errors of commands and of starting processes: no client is connected yet, or any more."""
+NEVER_TOLD = (
+    MagnetarError,
+    errors.ConfigError,
+    errors.DataLossError,
+    errors.DefectError,
+    errors.RestError,
+    errors.StartError,
+)
+"""Errors of commands, pipelines and starting processes, to which no client is connected; and faults
+of this program, which are for its operator."""
 
 
 @pytest.mark.parametrize("kind", TREE)
