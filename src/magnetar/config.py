@@ -355,6 +355,21 @@ class BrokerConfig:
     consumers_per_topic_max: int = field(
         default=10_000, metadata={"meaning": "consumers of one topic", "least": 1}
     )
+    open_topics_max: int = field(
+        default=100_000,
+        metadata={
+            "meaning": "topics open at a time; the least recently used idle one makes place",
+            "least": 1,
+        },
+    )
+    idle_topic_unload_ms: int = field(
+        default=600_000,
+        metadata={
+            "meaning": "time without producers and consumers after which a topic is unloaded "
+            "(its next use loads it); 0: never",
+            "least": 0,
+        },
+    )
     pending_publish_bytes_per_connection: int = field(
         default=16 << 20,
         metadata={

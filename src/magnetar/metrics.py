@@ -74,6 +74,14 @@ class Metrics:
         self.broker_connections = Gauge(
             "magnetar_broker_connections", "Client connections", registry=self.registry
         )
+        self.broker_open_topics = Gauge(
+            "magnetar_broker_open_topics", "Topics that are open", registry=self.registry
+        )
+        self.broker_unloaded_idle_topics_total = Counter(
+            "magnetar_broker_unloaded_idle_topics_total",
+            "Topics unloaded because nobody used them",
+            registry=self.registry,
+        )
         self.broker_published_entries_total = Counter(
             "magnetar_broker_published_entries_total",
             "Entries confirmed to producers",

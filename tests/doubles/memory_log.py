@@ -228,6 +228,7 @@ class MemoryLog:
         self.name = name
         self.closed = False
         self.held = False
+        self.frees_later = False
         self.cached = True
         self.failing: MagnetarError | None = None
         self.lost_watchers: list[Callable[[LogFencedError], None]] = []
@@ -330,7 +331,15 @@ class MemoryLog:
     def stats(self) -> LogStats:
         total = sum(len(entry.data) for entry in self._entries)
         marks = {name: cursor.mark_delete for name, cursor in self._cursors.opened.items()}
-        return LogStats(self.name, len(self._entries), total, (), self.positions.readable, marks)
+        return LogStats(
+            self.name,
+            len(self._entries),
+            total,
+            (),
+            self.positions.readable,
+            marks,
+            frees_later=self.frees_later,
+        )
 
     def _keep(self, old: MemoryLog) -> None:
         """Hold what ``old``, the same log opened before, has held."""

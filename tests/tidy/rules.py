@@ -76,6 +76,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.topics.dispatch.shared",
     "magnetar.topics.dispatch.single_active",
     "magnetar.topics.entry_format",
+    "magnetar.topics.idle_order",
     "magnetar.topics.positions",
     "magnetar.topics.redelivery",
     "magnetar.wire.pulsar.plausible",
@@ -89,13 +90,13 @@ DECIDING: tuple[str, ...] = (
 
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "magnetar.topics": (
-        ("access", "entry_format", "positions", "redelivery"),
+        ("access", "entry_format", "idle_order", "positions", "redelivery"),
         ("dispatch", "feed", "load_queue", "resend", "traffic"),
         ("consumer", "producer"),
         ("acknowledging", "dispatcher"),
         ("subscription",),
         ("topic",),
-        ("opening", "seek", "stats"),
+        ("opening", "seek", "stats", "unloading"),
         ("registry",),
         ("rates",),
     ),

@@ -49,6 +49,8 @@ class Broker:
         self._failed = failed
         self._scope = TaskScope("broker", fails(self._task_failed))
         self._traffic = Traffic()
+        self._unloaded = 0
+        """Idle topics unloaded, as far as the metrics know."""
         self.control = ControlPlane.over(topic_metadata, cluster)
         self.topics = Topics(
             config,
@@ -97,3 +99,6 @@ class Broker:
     def fold_metrics(self) -> None:
         """Bring the metrics up to date; before they are read."""
         self._traffic.fold(self._metrics)
+        self._metrics.broker_open_topics.set(len(self.topics))
+        self._metrics.broker_unloaded_idle_topics_total.inc(self.topics.unloaded - self._unloaded)
+        self._unloaded = self.topics.unloaded

@@ -81,6 +81,9 @@ class LogStats:
     cursors: Mapping[str, Position]  # name -> mark-delete position
     trimmed: Position = EARLIEST  # the last entry that was deleted from the front
     created_ms: int = 0  # tells a log from one made anew under its name; 0: not known
+    frees_later: bool = False
+    """Left open, it would delete something by itself as time passes: retention lets it go later
+    than now. While it is closed nobody does that."""
 
 
 class Cursor(Protocol):

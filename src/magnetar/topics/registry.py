@@ -4,6 +4,10 @@ however many topics are asked for at a time, all are loaded in their turn (``loa
 Loading opens the log (which fences any other writer), so it is the one place where a topic comes
 to exist: on first use when the broker creates topics by itself, or because it is a partition of a
 partitioned topic, or when an operator says so.
+
+A topic that nobody uses is closed after a while (``unloading``); its next use loads it again. At
+most ``open_topics_max`` are open: who loads one more has the least recently used idle one closed
+first, and waits for that.
 """
 
 from __future__ import annotations
@@ -35,10 +39,10 @@ from magnetar.topics.resend import KeptFrames
 from magnetar.topics.subscription import Limits
 from magnetar.topics.topic import Topic
 from magnetar.topics.traffic import Traffic
+from magnetar.topics.unloading import Unloading
 
 log = structlog.get_logger(__name__)
 
-TOPICS_MAX: Final = 100_000
 DRAIN_S: Final = 5.0
 """How long closing waits for sends under way; a log that stands still gets no more."""
 
@@ -72,7 +76,21 @@ class Topics:
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
         self._deleting: dict[TopicName, None] = {}
+        self._opening = 0
+        """Loads that have their place among the open topics, and are not there yet."""
         self._closed = False
+        self._unloading = Unloading(
+            config.idle_topic_unload_ms, self._open, self._deleting, self._retire_now, scope
+        )
+
+    def __len__(self) -> int:
+        """How many topics are open."""
+        return len(self._open)
+
+    @property
+    def unloaded(self) -> int:
+        """Topics that were closed because nobody used them, since the broker started."""
+        return self._unloading.unloaded
 
     def loaded(self) -> list[Topic]:
         """The open topics, in the order in which they were loaded."""
@@ -88,6 +106,7 @@ class Topics:
         ``TooManyConnectionsError``, ``LogError``."""
         topic = self._open.get(name)
         if topic is not None:
+            self._unloading.touch(topic)
             return topic
         self._check_load(name)
         await self._check_exists(name, create)
@@ -130,10 +149,10 @@ class Topics:
     def _check_load(self, name: TopicName) -> None:
         if self._closed or name in self._deleting:
             raise ServiceNotReadyError(f"topic {name} cannot be opened now; look it up again")
-        if len(self._open) + len(self._loading) >= TOPICS_MAX:
+        if len(self._loading) >= self._config.open_topics_max:
             raise TooManyConnectionsError(
-                f"{len(self._open)} topics are open and {len(self._loading)} opening; "
-                f"the most allowed are {TOPICS_MAX}"
+                f"{len(self._loading)} topics wait to be opened, as many as may be open "
+                "(broker.open_topics_max); try again later"
             )
 
     async def _check_exists(self, name: TopicName, create: bool) -> None:
@@ -169,7 +188,23 @@ class Topics:
         async with self._turns.turn(name):
             if self._closed:
                 raise ServiceNotReadyError(f"topic {name} cannot be opened now; look it up again")
-            return await self._open_log_now(name)
+            await self._make_place(name)
+            self._opening += 1  # in the turn of the loop that found place: it is taken now
+            try:
+                return await self._open_log_now(name)
+            finally:
+                self._opening -= 1
+
+    async def _make_place(self, name: TopicName) -> None:
+        """Have idle topics closed until there is place for one more."""
+        while len(self._open) + self._opening >= self._config.open_topics_max:
+            if not await self._unloading.make_place():
+                raise TooManyConnectionsError(
+                    f"topic {name} is not opened: {len(self._open)} topics are open and "
+                    f"{self._opening} opening, the most allowed are "
+                    f"{self._config.open_topics_max} (broker.open_topics_max), and none of them is "
+                    "idle; try again later, or raise the setting"
+                )
 
     async def _open_log_now(self, name: TopicName) -> Topic:
         closing = self._closing.get(name)
@@ -195,20 +230,28 @@ class Topics:
             self._format,
             self._frames,
             self._retire,
+            self._unloading.touch,
         )
         topic.epoch = epoch
         topic.loaded_at_ms = self._now_ms()
         self._open[name] = topic
+        self._unloading.touch(topic)
         return topic
 
     def _retire(self, topic: Topic) -> None:
         """A topic lost its log: close what is left of it before anybody opens it again."""
+        if self._open.get(topic.name) is topic:
+            self._retire_now(topic)
+
+    def _retire_now(self, topic: Topic) -> asyncio.Task[None]:
+        """Close an open topic; whoever loads it again waits for that."""
         name = topic.name
-        if self._open.get(name) is topic:
-            del self._open[name]
-            closing = self._scope.spawn(topic.close(), f"close {name}")
-            self._closing[name] = closing
-            closing.add_done_callback(lambda _: self._closing.pop(name, None))
+        del self._open[name]
+        self._unloading.forget(name)
+        closing = self._scope.spawn(topic.close(), f"close {name}")
+        self._closing[name] = closing
+        closing.add_done_callback(lambda _: self._closing.pop(name, None))
+        return closing
 
     async def delete(self, name: TopicName, force: bool) -> None:
         """Delete a topic for good. Raises ``TopicNotFoundError``, ``NotAllowedError`` if
@@ -240,6 +283,7 @@ class Topics:
     async def _unload(self, name: TopicName) -> None:
         topic = self._open.pop(name, None)
         if topic is not None:
+            self._unloading.forget(name)
             await topic.close()
 
     async def names(self, namespace: str) -> list[TopicName]:
@@ -258,13 +302,15 @@ class Topics:
         wanted = [item.name for item in first.subscriptions.values() if item.durable]
         for index in range(before, after):
             topic = await self.get(name.of_partition(index), create=True)
-            for subscription in wanted:
-                await open_durable(topic, subscription, EARLIEST, {})
+            with topic.held():
+                for subscription in wanted:
+                    await open_durable(topic, subscription, EARLIEST, {})
 
     async def close(self) -> None:
         """Answer the sends that are under way, send everybody away and close every log, several
         at a time."""
         self._closed = True
+        self._unloading.close()
         drains = [self._scope.spawn(t.drain(), f"drain {t.name}") for t in self._open.values()]
         if drains:
             await asyncio.wait(drains, timeout=DRAIN_S)
@@ -274,6 +320,9 @@ class Topics:
         names = list(self._open)
         for start in range(0, len(names), 100):
             await asyncio.gather(*(self._unload(name) for name in names[start : start + 100]))
+        # Those that were closing already: the end of the broker's tasks would cut them off.
+        if self._closing:
+            await asyncio.wait(list(self._closing.values()))
 
 
 async def _close_log(name: TopicName, source: WritableLog) -> None:

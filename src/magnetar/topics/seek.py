@@ -18,6 +18,12 @@ from magnetar.topics.topic import Topic
 async def seek(topic: Topic, subscription: Subscription, place: Place) -> None:
     """Move ``subscription`` so that ``place`` comes next; durable on return. Its consumers are
     sent away, whether it works out or not."""
+    # Held: its consumers are sent away, so that perhaps nobody is connected while it waits.
+    with topic.held():
+        await _seek(topic, subscription, place)
+
+
+async def _seek(topic: Topic, subscription: Subscription, place: Place) -> None:
     async with subscription.lock:
         subscription.hold()
         consumers = subscription.detach_all()

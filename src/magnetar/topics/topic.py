@@ -10,6 +10,9 @@ Rules:
   an application should hear of a full disk, not wait for its time-outs.
 * A log that was fenced or closed ends the topic, also one that has consumers only: they would get
   nothing more, and what they acknowledge would be lost. The registry loads it again.
+* A topic says when it is let go (``on_released``): a producer or a consumer left, or something that
+  was done with it has ended (``held``). So whoever keeps count of unused topics looks at those only
+  that were let go, and need not look again at one that is ``in_use``.
 * A producer that sent what can never be accepted is condemned: clients resend the same bytes after
   every reconnection, so the same incarnation is told to stop for good (fenced) when it comes back.
 """
@@ -17,7 +20,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import structlog
@@ -62,7 +66,7 @@ LINGER_S: Final = 60.0
 
 class Topic:
     """An open topic; see the module's text. ``on_closed`` takes it out of the registry, which
-    closes the log."""
+    closes the log; ``on_released`` is told that perhaps nobody uses it any more."""
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class Topic:
         entry_format: EntryFormat,
         kept: KeptFrames,
         on_closed: Callable[[Topic], None],
+        on_released: Callable[[Topic], None],
     ) -> None:
         self.name = name
         self.log = source
@@ -98,6 +103,8 @@ class Topic:
         """What producers that come back may send again (``resend``)."""
         self._format = entry_format
         self._on_closed = on_closed
+        self._on_released = on_released
+        self._held = 0
         self._loop = asyncio.get_running_loop()
         self._cool_until = 0.0
         self._cool_down_s = COOL_DOWN_S
@@ -121,6 +128,31 @@ class Topic:
             self._traffic,
             self._format,
         )
+
+    # -- being used ---------------------------------------------------------------------------
+
+    @property
+    def in_use(self) -> bool:
+        """Somebody is connected, waits to be, or may come back to a reader's subscription; sends
+        are under way; or the topic is held. ``on_released`` is called when that ends."""
+        return bool(
+            self.producers
+            or self.waiting
+            or self._leaving
+            or self._held
+            or any(each.consumers or not each.durable for each in self.subscriptions.values())
+        )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The topic is in use as long as the ``with`` lasts: something is done with it that waits,
+        while perhaps nobody is connected."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self._on_released(self)
 
     # -- publishing ---------------------------------------------------------------------------
 
@@ -238,11 +270,13 @@ class Topic:
             turn = self.waiting[0][1]
             if not turn.done():
                 turn.set_result(None)
+        self._on_released(self)
 
     def forget_leaving(self, producer: Producer) -> None:
         """The last send of a producer that is gone has its outcome."""
         if self._leaving.get(producer.name) is producer:
             del self._leaving[producer.name]
+            self._on_released(self)
 
     async def find_resends(self, name: str) -> ResendWindow | None:
         """What an earlier incarnation of the producer stored, also by an append that failed; None
@@ -297,6 +331,7 @@ class Topic:
         """The consumer's client left. A reader's subscription goes with its last consumer."""
         if subscription.remove(consumer):
             self.drop_reader(subscription)
+            self._on_released(self)
 
     def drop_reader(self, subscription: Subscription) -> None:
         """A reader's subscription goes when it has no consumer."""
@@ -305,6 +340,7 @@ class Topic:
         if self.subscriptions.get(subscription.name) is subscription:
             subscription.close()
             del self.subscriptions[subscription.name]
+            self._on_released(self)
 
     def linger(self, subscription: Subscription) -> None:
         """A seek sent its consumers away; drop a reader's subscription if none comes back."""
@@ -315,6 +351,11 @@ class Topic:
         """Raises ``SubscriptionNotFoundError``, ``NotAllowedError`` (consumers are connected and
         ``force`` is not set), and what deleting the cursor failed with: the subscription stays."""
         subscription = self.subscription(name)
+        with self.held():
+            await self._delete_subscription(subscription, force)
+
+    async def _delete_subscription(self, subscription: Subscription, force: bool) -> None:
+        name = subscription.name
         async with subscription.lock:
             if self.subscription(name) is not subscription:
                 raise ServiceNotReadyError(f"subscription {name} of {self.name} just ended")

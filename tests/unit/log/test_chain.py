@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.log.managed.chain import Chain, LedgerInfo
-from magnetar.log.managed.rules import deletable
+from magnetar.log.managed.rules import deletable, frees_later
 from magnetar.log.policy import Retention, RollRule
 from magnetar.model.ids import EARLIEST, LATEST, Position
 
@@ -137,6 +137,20 @@ def test_retention_decides_what_goes() -> None:
     assert count([end], -1, 150) == 2
     assert count([end], -1, 300) == 0
     assert count([Position(4, -1)], 0, 0) == 3
+
+
+def test_what_retention_frees_when_time_has_passed() -> None:
+    def frees(last: Position, marks: list[Position], kept_ms: int, kept_bytes: int) -> bool:
+        return frees_later(last, marks, 300, Retention(kept_ms, kept_bytes))
+
+    last = Position(1, 9)
+    assert not frees(last, [last], -1, -1)  # all is kept
+    assert frees(last, [last], 1_500, -1)
+    assert frees(last, [], 0, -1)
+    assert not frees(last, [last, Position(1, 8)], 1_500, 0)  # somebody has to acknowledge first
+    assert frees(last, [last], -1, 299)  # once its ledger is closed
+    assert not frees(last, [last], -1, 300)
+    assert not frees(Position(1, -1), [], 0, 0)  # an empty ledger is left alone
 
 
 def test_offsets_are_prefix_sums_of_messages_and_stay_when_ledgers_go() -> None:

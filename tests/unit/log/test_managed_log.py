@@ -478,6 +478,32 @@ def test_a_log_says_what_was_trimmed_and_when_it_was_made() -> None:
     asyncio.run(scenario())
 
 
+def test_a_log_says_whether_it_frees_space_later() -> None:
+    """An open ledger that is acknowledged goes with retention once its age has closed it."""
+
+    async def scenario() -> None:
+        config = LedgerConfig(ledger_age_ms_max=1000, retention_ms=500)
+        process = Process(World())
+        log = await process.store(config).open(NAME)
+        cursor = await log.cursors.open("c", EARLIEST)
+        assert not log.stats().frees_later
+        (position,) = await publish(log, 0, 1)
+        assert not log.stats().frees_later
+        cursor.acknowledge([position])
+        await cursor.wait_stored()
+        assert log.stats().frees_later
+        for _ in range(2):
+            process.world.now_ms += 1000
+            log.tick()
+            for _ in range(50):
+                await asyncio.sleep(0)
+        assert log.stats().entries == 0
+        assert not log.stats().frees_later
+        await log.close()
+
+    asyncio.run(scenario())
+
+
 def test_old_ledgers_roll_and_empty_ones_do_not() -> None:
     async def scenario() -> None:
         process = Process(World())

@@ -28,7 +28,7 @@ from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
-from magnetar.log.managed.rules import deletable
+from magnetar.log.managed.rules import deletable, frees_later
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import LogPolicy
 from magnetar.log.seam import AppendDone, Buffer, Content, Cursors, LogStats, Positions
@@ -182,6 +182,18 @@ class ManagedLog:
             self._chain.ledgers, marks, self._appender.policy.retention, self._context.now_ms()
         )
 
+    def _frees_later(self, stored_bytes: int) -> bool:
+        """See ``LogStats``."""
+        if not self._chain.ledgers or self._closed or self.lost is not None:
+            return False
+        first = self._chain.ledgers[0].ledger_id
+        return self._store.any_left or frees_later(
+            Position(first, self._chain.last_entry(first)),
+            [store.stored_mark_delete for store in self._cursors.stores()],
+            stored_bytes,
+            self._appender.policy.retention,
+        )
+
     def _maybe_trim(self, leftovers: bool = False) -> None:
         """``leftovers``: also delete what left the chain otherwise (a ledger that failed before
         it held anything), or could not be deleted before."""
@@ -222,15 +234,17 @@ class ManagedLog:
                 size = writer.length if writer and writer.ledger_id == info.ledger_id else 0
                 entries = self._chain.last_entry(info.ledger_id) + 1
                 ledgers.append((info.ledger_id, entries, size, "open"))
+        stored_bytes = sum(ledger[2] for ledger in ledgers)
         return LogStats(
             self.name,
             self._chain.entries,
-            sum(ledger[2] for ledger in ledgers),
+            stored_bytes,
             tuple(ledgers),
             self._chain.confirmed,
             {name: cursor.mark_delete for name, cursor in self._cursors.durable().items()},
             self._chain.trimmed,
             self._store.created_ms,
+            self._frees_later(stored_bytes),
         )
 
     def _require_open(self) -> None:

@@ -32,6 +32,23 @@ def deletable(
     return count
 
 
+def frees_later(
+    last_of_first: Position,
+    mark_deletes: Iterable[Position],
+    stored_bytes: int,
+    retention: Retention,
+) -> bool:
+    """Whether the log's first ledger, with that last entry, goes without anybody's doing: its time
+    passes, or it is the open one and rolls for its age. ``stored_bytes`` are those of the log."""
+    if last_of_first.entry_id < 0:
+        return False  # an empty ledger does not roll
+    slowest = min(mark_deletes, default=None)
+    if slowest is not None and slowest < last_of_first:
+        return False  # somebody has to acknowledge first
+    too_large = retention.kept_bytes != UNLIMITED and stored_bytes > retention.kept_bytes
+    return retention.kept_ms != UNLIMITED or too_large
+
+
 def _passed(info: LedgerInfo, slowest: Position | None) -> bool:
     return slowest is None or slowest >= (info.ledger_id, info.entries - 1)
 

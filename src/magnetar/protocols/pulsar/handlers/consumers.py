@@ -69,6 +69,14 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
     topic = await session.services.topics.get(name, create=request.force_topic_creation)
     if request.HasField("schema"):
         say_unchecked(session, name, request.schema)
+    with topic.held():  # until the consumer is connected, an idle topic could be unloaded
+        await _join_alive(session, topic, request, kind)
+
+
+async def _join_alive(
+    session: Session, topic: Topic, request: CommandSubscribe, kind: Kind
+) -> None:
+    """Seat the consumer, if need be in the place of one whose connection is dead."""
     try:
         await _join(session, topic, request, kind)
     except ConsumerBusyError:

@@ -55,6 +55,12 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
     topic = await services.topics.get(name, create=True)
     if request.HasField("schema"):
         say_unchecked(session, name, request.schema)
+    with topic.held():  # until the producer is connected, an idle topic could be unloaded
+        await _open_on(session, topic, request)
+
+
+async def _open_on(session: Session, topic: Topic, request: CommandProducer) -> None:
+    services = session.services
     if request.initial_subscription_name:
         await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
     producer = Producer(
