@@ -71,6 +71,9 @@ class Metrics:
             "Entry logs removed by compaction",
             registry=self.registry,
         )
+        self._declare_broker()
+
+    def _declare_broker(self) -> None:
         self.broker_connections = Gauge(
             "magnetar_broker_connections", "Client connections", registry=self.registry
         )

@@ -35,6 +35,7 @@ SHARE = 0.3
 FAULTS_FROM_S = 0.8
 HEAL_S = 9.0
 PROGRESS_S = 90.0
+IDLE_SHARE = 0.4
 QUORUMS = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 2, 2))
 TOPIC = "persistent://public/default/{}"
 EXCLUSIVE, FAILOVER = CommandSubscribe.Exclusive, CommandSubscribe.Failover
@@ -81,6 +82,15 @@ class BrokerRun:
         self.watch.trims = ledger.retention_ms == 0 or ledger.retention_bytes == 0
         self.cluster.network.tap = self._tap
         brokers = plan_brokers(rng)
+        # By a generator of its own: the other seeds stay what they were.
+        self._idle = idle = random.Random(f"{seed}/idle topics")
+        self._quiet_times = 0
+        if idle.random() < IDLE_SHARE:
+            unload_ms = idle.choice((20, 100, 400))
+            brokers = replace(
+                brokers, config=replace(brokers.config, idle_topic_unload_ms=unload_ms)
+            )
+            self._quiet_times = idle.choice((1, 3, 6))
         self.watch.unacked_max = brokers.config.unacknowledged_per_consumer_max
         self.brokers = [
             BrokerMachine(self.cluster, f"k{i + 1}", brokers.config, random.Random(f"{seed}/k{i}"))
@@ -136,6 +146,7 @@ class BrokerRun:
         await self._make_partitions()
         begin_s = self.loop.time()
         self._populate()
+        self._plan_quiet_times(begin_s)
         faults = self._plan_faults(begin_s)
         while self.loop.time() < begin_s + HEAL_S:
             await asyncio.sleep(0.5)
@@ -179,6 +190,27 @@ class BrokerRun:
         theirs = Faults(self.cluster, rng, self.brokers, lose_disks=0)
         theirs.plan(rng.choice((0, 2, 5)), begin_s + FAULTS_FROM_S, end_s)
         return [ours, theirs]
+
+    # -- topics that nobody uses --------------------------------------------------------------
+
+    def _plan_quiet_times(self, begin_s: float) -> None:
+        """All clients leave for a while, so that topics are idle, and come back at once: while
+        topics close, or when they are unloaded."""
+        for _ in range(self._quiet_times):
+            at_s = begin_s + self._idle.uniform(FAULTS_FROM_S, HEAL_S - 1)
+            self.loop.call_at(at_s, self._quiet, self._idle.uniform(0.02, 1.2))
+
+    def _quiet(self, lasts_s: float) -> None:
+        self.trace.note("run", f"all clients leave for {lasts_s:.3f} s")
+        for client in self.clients:
+            client.leave(self.loop.time() + lasts_s)
+        before = [(broker.starts, broker.unloaded()) for broker in self.brokers]
+        self.loop.call_later(lasts_s, self._count_unloaded, before)
+
+    def _count_unloaded(self, before: Sequence[tuple[int, int]]) -> None:
+        for broker, (starts, unloaded) in zip(self.brokers, before, strict=True):
+            if broker.starts == starts and broker.unloaded() > unloaded:
+                self.cluster.count("quiet times that unloaded topics")
 
     # -- who is there -------------------------------------------------------------------------
 

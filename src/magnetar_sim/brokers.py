@@ -70,6 +70,8 @@ class BrokerMachine:
         self.process: SimProcess | None = None
         self.topics: TopicService | None = None
         """What REST asks of the broker that serves; None: none does."""
+        self.unloaded: Callable[[], int] = int
+        """Idle topics that the broker that serves has unloaded."""
         self.starts = 0
         self.down = False
         """It stays down until somebody starts it."""
@@ -122,11 +124,12 @@ class BrokerMachine:
             building = Process(config, outside, stack, fate, cluster.metrics)
             role = await open_broker(building)
             self.topics, self._stopped = topic_service(building, role.broker, ""), stopped
+            self.unloaded = lambda: role.broker.topics.unloaded
             cluster.trace.note(self.name, "serves")
             cluster.count("brokers that served")
             await fate.wait()
         finally:
-            self.topics = None
+            self.topics, self.unloaded = None, int
 
     def _config_here(self) -> BrokerConfig:
         return replace(self._config, host=self.name)
@@ -169,7 +172,7 @@ class BrokerMachine:
             self._restart_later(down_s)
 
     def _end(self, how: str, power: bool) -> None:
-        self.topics, self._stopped = None, None
+        self.topics, self._stopped, self.unloaded = None, None, int
         process = self.process
         if process is not None and process.alive:
             self.cluster.trace.note(self.name, how)

@@ -176,6 +176,7 @@ class PulsarClient:
         self.cluster = cluster
         self.process: SimProcess = cluster.loop.new_process(name)
         self.current: Link | None = None
+        self.quiet_until_s = 0.0
         self._hosts = list(hosts)
         self._next = 0
         self._connecting = asyncio.Lock()
@@ -190,6 +191,9 @@ class PulsarClient:
         """A connection to the broker that serves ``topic``; as often as it takes."""
         async with self._connecting:
             while self.current is None or self.current.gone:
+                quiet_s = self.quiet_until_s - asyncio.get_running_loop().time()
+                if quiet_s > 0:
+                    await asyncio.sleep(quiet_s)
                 try:
                     self.current = await self._connect(topic)
                 except (LinkError, RefusedError, MagnetarError, OSError) as error:
@@ -224,6 +228,12 @@ class PulsarClient:
         await link.ask(connect)
         self.process.spawn(link.watch(), "pings")
         return link
+
+    def leave(self, until_s: float) -> None:
+        """Close the connection, and come back at that time."""
+        self.quiet_until_s = until_s
+        if self.current is not None:
+            self.current.abort()
 
     def kill(self, silently: bool = False) -> None:
         """As ``kill -9``; ``silently``: its host loses power, and nobody is told."""

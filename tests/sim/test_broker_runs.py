@@ -59,6 +59,7 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
         "entries that consumers were sent",
         "acknowledgements that were stored",
         "seeks",
+        "quiet times that unloaded topics",
     ):
         assert happened[what], what
     assert happened["brokers that served"] > SEEDS  # some took over from others
