@@ -97,7 +97,7 @@ def test_what_a_machine_raises_fails_the_seed() -> None:
 
 
 def test_the_command_tells_rates_and_repeats_a_seed() -> None:
-    many = CliRunner().invoke(main, ["--seeds", "20"])
+    many = CliRunner().invoke(main, ["--first", "0", "--seeds", "20"])
     assert many.exit_code == 0
     assert "20 seeds from 0 held every invariant" in many.output
     assert "seeds/s" in many.output
@@ -112,6 +112,6 @@ def test_the_command_names_a_failing_seed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         "magnetar_sim.__main__.run", lambda seed, tracing: run(seed, broken, tracing)
     )
-    told = CliRunner().invoke(main, ["--seeds", "500"])
+    told = CliRunner().invoke(main, ["--first", "0", "--seeds", "500"])
     assert told.exit_code == 1
     assert "repeat it with: make sim RING=1 SEED=" in told.output
