@@ -6,8 +6,9 @@ set* (bit 1 = the message is not acknowledged), held as one ``int``.
 
 Rules and invariants:
 
-* Bits only grow between resets, so deltas may be merged twice and in any order after the snapshot
-  that they follow.
+* Bits only grow between resets, and every image says after how many resets it was taken (its
+  *reset epoch*). So images may be merged twice and in any order: one of an older epoch is dropped,
+  of one epoch what any of them acknowledges is acknowledged, and one of a later epoch begins again.
 * No bitmap holds an entry at or below mark-delete, nor one that the chain does not hold; no ack
   set belongs to a wholly acknowledged entry; an ack set is never 0.
 * The entry after mark-delete (across ledgers) is not acknowledged: mark-delete is always as far
@@ -73,12 +74,14 @@ class AckImage:
     """A state, or what was added to one: the value that is stored.
 
     ``holes`` are acknowledged entries after ``mark_delete``; ``ack_sets`` are those of partly
-    acknowledged entries. Nobody changes the bitmaps of an image.
+    acknowledged entries; ``reset_epoch`` is how often the cursor was reset before. Nobody changes
+    the bitmaps of an image.
     """
 
     mark_delete: Position
     holes: Mapping[int, BitMap] = field(default_factory=dict)
     ack_sets: Mapping[Position, int] = field(default_factory=dict)
+    reset_epoch: int = 0
 
 
 def ack_set_bits(words: Iterable[int]) -> int:
@@ -126,11 +129,13 @@ class AckState:
         "_reset",
         "mark_delete",
         "partial_bytes",
+        "reset_epoch",
         "version",
     )
 
-    def __init__(self, chain: LedgerChain, mark_delete: Position) -> None:
+    def __init__(self, chain: LedgerChain, mark_delete: Position, reset_epoch: int = 0) -> None:
         self.mark_delete = mark_delete
+        self.reset_epoch = reset_epoch  # resets in the cursor's life, not in this process's
         self.version = 0  # grows with every change
         self._chain = chain
         self._holes: dict[int, BitMap] = {}
@@ -310,15 +315,20 @@ class AckState:
         return True
 
     def reset(self, mark_delete: Position) -> None:
-        """Start again: everything up to ``mark_delete`` is acknowledged and nothing after it."""
-        self.mark_delete = mark_delete
+        """Start again: everything up to ``mark_delete`` is acknowledged and nothing after it. What
+        was taken to be stored before is of an older epoch from here on, wherever it is."""
+        self._begin(mark_delete, self.reset_epoch + 1)
         self.version += 1
+        self._reset = True
+
+    def _begin(self, mark_delete: Position, reset_epoch: int) -> None:
+        self.mark_delete = mark_delete
+        self.reset_epoch = reset_epoch
         self._holes.clear()
         self._ack_sets.clear()
         self.partial_bytes = 0
         self._changed.clear()
         self._changed_sets.clear()
-        self._reset = True
 
     # -- mark-delete --------------------------------------------------------------------------
 
@@ -360,7 +370,7 @@ class AckState:
         """The whole state, as a value of its own."""
         assert self._sound(), f"the state after {self.mark_delete} breaks its invariants"
         holes = {ledger: bitmap.copy() for ledger, bitmap in self._holes.items()}
-        return AckImage(self.mark_delete, holes, dict(self._ack_sets))
+        return AckImage(self.mark_delete, holes, dict(self._ack_sets), self.reset_epoch)
 
     def take_changes(self) -> AckImage | None:
         """What was added since the last call, to be merged into what was stored then; None when
@@ -374,13 +384,19 @@ class AckState:
     def _changes(self) -> AckImage:
         sets = self._ack_sets
         changed = {p: sets[p] for p in self._changed_sets if p in sets}
-        return AckImage(self.mark_delete, self._changed, changed)
+        return AckImage(self.mark_delete, self._changed, changed, self.reset_epoch)
 
     def merge(self, image: AckImage) -> None:
-        """Add what ``image`` says is acknowledged: a snapshot or changes, when recovering.
+        """Add what ``image`` says is acknowledged: a snapshot or changes, when recovering. One
+        from before the last reset says nothing any more: what it acknowledges was taken back.
 
         The log may have trimmed what the image speaks of: a snapshot is older than what follows it,
         and a ledger goes as soon as that says that it is done with."""
+        if image.reset_epoch < self.reset_epoch:
+            return
+        if image.reset_epoch > self.reset_epoch:
+            # All that is here was taken back by a reset that nobody told us of.
+            self._begin(image.mark_delete, image.reset_epoch)
         for ledger_id, bitmap in image.holes.items():
             if self._chain.last_entry(ledger_id) >= 0:
                 self._union(self._holes, ledger_id, bitmap)

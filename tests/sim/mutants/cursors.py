@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from magnetar.log.acknowledgements import AckImage, AckState
+from magnetar.log.managed.cursor_format import encode_delta
+from magnetar.log.managed.cursor_store import CursorStore
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.model.ids import Position
 from magnetar.topics.acknowledging import Acknowledging
@@ -49,14 +51,42 @@ def _changes_outlive_a_reset() -> AbstractContextManager[None]:
 
 
 def _reset_not_stored() -> AbstractContextManager[None]:
-    """A seek is stored as changes, which cannot say that something is no longer acknowledged."""
+    """A seek is stored as changes without an epoch of its own, so that they cannot say that
+    something is no longer acknowledged."""
     original = AckState.reset
 
     def reset(self: Any, mark_delete: Position) -> None:
         original(self, mark_delete)
         self._reset = False
+        self.reset_epoch -= 1
 
     return replaced((AckState, "reset", reset))
+
+
+def _merged_after_a_seek() -> AbstractContextManager[None]:
+    """What was on its way to the ledger when a seek came lies behind it there, and is merged when
+    the cursor is recovered."""
+    late: dict[int, tuple[Any, AckImage]] = {}  # with the state, so that no other gets its id
+    reset, merge, store = AckState.reset, AckState.merge, CursorStore._store
+
+    def remember(self: Any, mark_delete: Position) -> None:
+        late[id(self)] = self, self.snapshot()
+        reset(self, mark_delete)
+
+    def store_late(self: Any, writer: Any) -> None:
+        store(self, writer)
+        if id(self._state) in late:
+            _, image = late.pop(id(self._state))
+            writer.append([encode_delta(image, self._base)], lambda *_: None)
+
+    def merge_all(self: Any, image: AckImage) -> None:
+        merge(self, replace(image, reset_epoch=self.reset_epoch))
+
+    return replaced(
+        (AckState, "reset", remember),
+        (CursorStore, "_store", store_late),
+        (AckState, "merge", merge_all),
+    )
 
 
 def _one_more() -> AbstractContextManager[None]:
@@ -150,6 +180,7 @@ CURSORS = (
     _mutant("a cursor's snapshot leaves parts of batches out", _parts_not_in_the_snapshot),
     _mutant("acknowledgements from before a seek outlive it", _changes_outlive_a_reset),
     _mutant("a seek is stored as a change", _reset_not_stored),
+    _mutant("what was on its way at a seek is merged after it", _merged_after_a_seek),
     _mutant("a cumulative acknowledgement takes one more", _one_more),
     _mutant("of a batch's acknowledgements the last one counts", _the_last_part_counts),
     _mutant("a part of a batch acknowledges all of it", _a_part_is_all),

@@ -132,6 +132,7 @@ def test_state_and_what_is_stored_of_it_agree_with_the_model(ops: list[tuple[Any
     chain = make_chain()
     state, model = AckState(chain, EARLIEST), Model()
     stored = AckState(chain, EARLIEST)
+    images = [state.snapshot()]
     for operation in [*ops, ("store",)]:
         if operation[0] != "store":
             apply(state, model, chain, operation)
@@ -140,14 +141,39 @@ def test_state_and_what_is_stored_of_it_agree_with_the_model(ops: list[tuple[Any
         changes = state.take_changes()
         if changes is None:  # only the whole state says it
             image = decode_image(encode_image(state.snapshot()))
-            stored = AckState(chain, image.mark_delete)
+            stored = AckState(chain, image.mark_delete, image.reset_epoch)
             stored.merge(image)
         else:
             image = decode_image(encode_image(changes))
             stored.merge(image)
             stored.merge(image)  # twice does no harm
-        check(stored, model)
-        assert stored.mark_delete == state.mark_delete
+        images.append(image)
+        for each in images:  # nor do late ones, from before a reset too
+            stored.merge(each)
+        recovered = AckState(chain, EARLIEST)
+        for each in reversed(images):
+            recovered.merge(each)
+        for found in (stored, recovered):
+            check(found, model)
+            assert found.mark_delete == state.mark_delete
+
+
+def test_what_was_taken_before_a_reset_is_dropped_after_it() -> None:
+    state = AckState(make_chain(), EARLIEST)
+    state.acknowledge([Position(3, 0), Position(3, 2)])
+    state.acknowledge_batch(Position(3, 1), 4, [0b0110])
+    before = state.take_changes()
+    assert before is not None
+    state.reset(Position(3, -1))
+    state.acknowledge([Position(3, 3)])
+    after = state.snapshot()
+    assert (before.reset_epoch, after.reset_epoch) == (0, 1)
+    for order in ((before, after), (after, before), (after, before, after)):
+        recovered = AckState(make_chain(), EARLIEST)
+        for image in order:
+            recovered.merge(image)
+        assert recovered.snapshot() == after
+        assert recovered.partial_bytes == 0
 
 
 def test_mark_delete_stays_at_the_end_of_a_ledger_until_the_next_is_acknowledged() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.config import LedgerConfig
 from magnetar.log.managed.cursor import ManagedCursor
-from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX
+from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX, DELTA, decode_header
 from magnetar.log.managed.cursor_store import CursorLimits
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import cursor_path, decode_cursor
@@ -24,7 +24,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar_sim.virtual_time import run_virtual
-from tests.unit.log.doubles import NAME, Process, World
+from tests.unit.log.doubles import NAME, OFFSET, Process, World
 from tests.unit.log.test_managed_log import publish, read_all
 
 TINY = CursorLimits(snapshot_deltas=2, ledger_records_max=5)
@@ -435,6 +435,56 @@ def test_seek_back_and_forth() -> None:
         assert again.backlog_entries() == ENTRIES
         await again.reset(LATEST)
         assert again.backlog_entries() == 0
+
+    run_virtual(scenario())
+
+
+def test_a_change_from_before_a_seek_is_not_merged_after_it() -> None:
+    """However it came to lie behind the seek's snapshot in the cursor's ledger."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge_cumulative(positions[20])
+        await cursor.wait_stored()
+        cursor.acknowledge([positions[25]])
+        await cursor.wait_stored()
+        ledger_id = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value).ledger_id
+        assert ledger_id is not None
+        records = world.ledgers[ledger_id].entries
+        late = records[-1]
+        assert decode_header(late[OFFSET:]).kind == DELTA
+        await cursor.reset(positions[10])
+        cursor.acknowledge([positions[12]])
+        await cursor.wait_stored()
+        records.append(late)
+        for _ in range(2):  # the second opening has it from what the first stored
+            taken = await Process(world).store(CONFIG).open(NAME)
+            again = taken.cursors.durable()["s"]
+            assert acked(again, positions) == {*positions[:10], positions[12]}
+            await again.wait_stored()
+
+    run_virtual(scenario())
+
+
+def test_how_often_a_cursor_was_reset_outlives_its_ledger() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+
+        def stored() -> tuple[int | None, int]:
+            record = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value)
+            return record.ledger_id, record.reset_epoch
+
+        for opening in range(3):
+            log = await Process(world).store(CONFIG).open(NAME)
+            cursor = await log.cursors.open("s", EARLIEST)
+            assert stored() == (None, 2 * opening), "mark-delete is all: there is no ledger"
+            for place in (7, 5):
+                await cursor.reset(positions[place])
+            await log.close()
 
     run_virtual(scenario())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +44,18 @@ def test_the_bytes_are_those_of_the_format_document() -> None:
     assert delta.hex() == "0102000000000000012c0000000000000001" + expected
     (snapshot,) = encode_snapshot(IMAGE, -1)
     assert snapshot.hex() == "0101ffffffffffffffff0000000000000001" + expected
+
+
+def test_images_say_after_how_many_resets_they_were_taken() -> None:
+    again = replace(IMAGE, reset_epoch=258)
+    data = encode_image(again)
+    assert data == encode_image(IMAGE) + bytes.fromhex("0000000000000102")
+    assert decode_image(data) == again
+    assert decode_image(encode_image(IMAGE)).reset_epoch == 0, "as older releases wrote it"
+    for cut in range(1, 8):
+        with pytest.raises(ProtocolError):
+            decode_image(data[:-cut])
+    assert decode_records(encode_snapshot(again, -1, 16)) == [again]
 
 
 def test_snapshots_come_in_chunks_and_a_torn_one_never_was() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from magnetar.log.acknowledgements import AckImage, AckState, ack_set_bits, ack_set_words
@@ -53,6 +54,7 @@ class Cursor:
         self.ledgers = Ledgers({0: 0}, 0)
         self.state = AckState(self.ledgers, Position(0, -1))
         self.stored: list[AckImage] = []
+        self.late: AckImage | None = None  # on its way to the store
 
     def log(self, words: Words) -> str:
         sizes = {int(name): int(size) for name, size in words.items() if name != "open"}
@@ -68,7 +70,8 @@ class Cursor:
         return self._say(self.state.snapshot())
 
     def _say(self, image: AckImage) -> str:
-        parts = [f"mark-delete {image.mark_delete.ledger_id}:{image.mark_delete.entry_id}"]
+        parts = [f"reset epoch {image.reset_epoch}"] if image.reset_epoch else []
+        parts += [f"mark-delete {image.mark_delete.ledger_id}:{image.mark_delete.entry_id}"]
         for ledger_id, bitmap in sorted(image.holes.items()):
             if bitmap:
                 parts.append(f"holes in {ledger_id}: {in_words(list(bitmap))}")
@@ -106,8 +109,21 @@ class Cursor:
         self.stored.append(changes)
         return "changes: " + self._say(changes)
 
+    def take(self, _words: Words) -> str:
+        """Take what changed, and be slow to store it."""
+        changes = self.state.take_changes()
+        assert changes is not None
+        self.late = replace(changes, holes={i: b.copy() for i, b in changes.holes.items()})
+        return "changes: " + self._say(self.late)
+
+    def arrive(self, _words: Words) -> str:
+        assert self.late is not None
+        self.stored.append(self.late)
+        return "changes: " + self._say(self.late)
+
     def recover(self, words: Words) -> str:
-        self.state = AckState(self.ledgers, self.stored[0].mark_delete)
+        first = self.stored[0]
+        self.state = AckState(self.ledgers, first.mark_delete, first.reset_epoch)
         for image in (self.stored[0], *reversed(self.stored), *self.stored):
             self.state.merge(image)
         return self._told()
@@ -116,6 +132,7 @@ class Cursor:
 def test_a_cursor() -> None:
     cursor = Cursor()
     names = (
-        "log", "cursor", "acknowledge", "batch", "cumulative", "reset", "store", "recover",
+        "log", "cursor", "acknowledge", "batch", "cumulative", "reset", "store", "take", "arrive",
+        "recover",
     )  # fmt: skip
     transcript.check(HERE / "cursor.txt", {name: getattr(cursor, name) for name in names})

@@ -142,11 +142,12 @@ async def recover_state(
     Raises ``LogError`` when the ledger is not what a cursor wrote.
     """
     record = node.record
-    state = AckState(chain, record.mark_delete)
+    state = AckState(chain, record.mark_delete, record.reset_epoch)
     if record.ledger_id is not None:
         reader = await ledgers.open(record.ledger_id)
         images = await _read_images(name, record.ledger_id, reader)
-        state = AckState(chain, images[0].mark_delete)
+        # Not at the node's mark-delete: a reset since then may have moved it back.
+        state = AckState(chain, images[0].mark_delete, images[0].reset_epoch)
         for image in images:
             state.merge(image)
     await node.update(lambda record: _taken_over(record, state))
@@ -161,6 +162,7 @@ def _taken_over(record: CursorRecord, state: AckState) -> CursorRecord:
         record,
         ledger_id=None,
         mark_delete=state.mark_delete,
+        reset_epoch=state.reset_epoch,
         deleting=(*record.deleting, record.ledger_id),
     )
 

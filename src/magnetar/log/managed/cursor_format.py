@@ -14,6 +14,7 @@ Layout of an image::
     mark-delete ledger 8 | entry 8
     bitmaps 4 | per bitmap: ledger 8, bytes 4, a portable 32-bit Roaring bitmap
     ack sets 4 | per ack set: ledger 8, entry 8, bytes 4, the bits, lowest byte first
+    reset epoch 8, unless it is 0
 
 So recovery needs the last record and what it points to: see ``recovery_start``.
 Source: the Roaring format specification for the bitmaps; the rest is Magnetar's own.
@@ -43,6 +44,7 @@ _POSITION = Struct(">qq")
 _COUNT = Struct(">I")
 _BITMAP = Struct(">qI")
 _ACK_SET = Struct(">qqI")
+_RESET_EPOCH = Struct(">Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ def encode_image(image: AckImage) -> bytes:
     for position, bits in image.ack_sets.items():
         data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
         parts += (_ACK_SET.pack(*position, len(data)), data)
+    if image.reset_epoch > 0:  # a cursor that was never reset stays readable to older releases
+        parts.append(_RESET_EPOCH.pack(image.reset_epoch))
     return b"".join(parts)
 
 
@@ -94,7 +98,11 @@ def _decode_image(data: bytes) -> tuple[AckImage, int]:
         at += _ACK_SET.size
         ack_sets[Position(ledger_id, entry_id)] = int.from_bytes(_slice(data, at, size), "little")
         at += size
-    return AckImage(mark_delete, holes, ack_sets), at
+    reset_epoch = 0
+    if at < len(data):
+        (reset_epoch,) = _RESET_EPOCH.unpack_from(data, at)
+        at += _RESET_EPOCH.size
+    return AckImage(mark_delete, holes, ack_sets, reset_epoch), at
 
 
 def _slice(data: bytes, at: int, size: int) -> bytes:

@@ -230,9 +230,14 @@ class CursorStore:
         def change(record: CursorRecord) -> CursorRecord:
             if record.ledger_id is not None:
                 self._leaving[record.ledger_id] = None
-            return self._naming_leftovers(
-                replace(record, ledger_id=ledger_id, mark_delete=image.mark_delete, deleted=False)
+            changed = replace(
+                record,
+                ledger_id=ledger_id,
+                mark_delete=image.mark_delete,
+                reset_epoch=image.reset_epoch,
+                deleted=False,
             )
+            return self._naming_leftovers(changed)
 
         await self._node.update(change)
         self._doubtful = False

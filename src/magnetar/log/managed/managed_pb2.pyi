@@ -150,6 +150,7 @@ class CursorRecord(_message.Message):
     DELETING_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
+    RESET_EPOCH_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     cursor_ledger_id: _builtins.int
     """absent: the mark-delete position below is the state"""
@@ -157,6 +158,8 @@ class CursorRecord(_message.Message):
     mark_entry_id: _builtins.int
     epoch: _builtins.int
     deleted: _builtins.bool
+    reset_epoch: _builtins.int
+    """resets of the cursor so far; 0 in records of older releases"""
     @_builtins.property
     def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -174,10 +177,11 @@ class CursorRecord(_message.Message):
         deleting: _abc.Iterable[_builtins.int] | None = ...,
         epoch: _builtins.int = ...,
         deleted: _builtins.bool = ...,
+        reset_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "cursor_ledger_id", b"cursor_ledger_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "cursor_ledger_id", b"cursor_ledger_id", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "properties", b"properties", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "cursor_ledger_id", b"cursor_ledger_id", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "properties", b"properties", "reset_epoch", b"reset_epoch", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cursor_ledger_id: _TypeAlias = _typing.Literal["cursor_ledger_id"]  # noqa: Y015
     _WhichOneofArgType__cursor_ledger_id: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id"]  # noqa: Y015

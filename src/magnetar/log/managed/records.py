@@ -42,7 +42,8 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class CursorRecord:
-    """A cursor's metadata. Without a ``ledger_id`` its state is ``mark_delete`` alone."""
+    """A cursor's metadata. Without a ``ledger_id`` its state is ``mark_delete`` alone, after
+    ``reset_epoch`` resets."""
 
     mark_delete: Position
     ledger_id: int | None = None
@@ -50,6 +51,7 @@ class CursorRecord:
     deleting: tuple[int, ...] = ()
     epoch: int = 0
     deleted: bool = False
+    reset_epoch: int = 0
 
 
 def encode_name(name: str) -> str:
@@ -138,6 +140,7 @@ def encode_cursor(record: CursorRecord) -> bytes:
         deleting=record.deleting,
         epoch=record.epoch,
         deleted=record.deleted,
+        reset_epoch=record.reset_epoch,
     )
     return message.SerializeToString()
 
@@ -153,6 +156,7 @@ def decode_cursor(name: str, value: bytes) -> CursorRecord:
         deleting=tuple(message.deleting),
         epoch=message.epoch,
         deleted=message.deleted,
+        reset_epoch=message.reset_epoch,
     )
 
 
