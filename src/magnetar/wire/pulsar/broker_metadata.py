@@ -68,31 +68,43 @@ class Stamper:
     """Writes the headers of consecutive entries.
 
     ``next_offset`` is that of the next message; ``greatest_ms`` is the greatest publish time so
-    far. Parts of a header are kept while they stay the same: the time of appending for a
-    millisecond, what is above the lowest seven bits of the index for 128 messages. So a header
-    costs a lookup and a concatenation nearly always.
+    far. Of the varints only the lowest seven bits change often; what is above them is kept, for
+    128 messages and for 128 milliseconds. So a header costs a lookup and a concatenation nearly
+    always, and two when a millisecond has passed.
     """
 
-    __slots__ = ("_block", "_greatest", "_head", "_now_ms", "_rest", "greatest_ms", "next_offset")
+    __slots__ = (
+        "_after_index",
+        "_before_index",
+        "_block",
+        "_greatest",
+        "_index_high",
+        "_now_ms",
+        "_time_block",
+        "_time_high",
+        "greatest_ms",
+        "next_offset",
+    )
 
     def __init__(self, next_offset: int, greatest_ms: int) -> None:
         self.next_offset = next_offset
         self.greatest_ms = greatest_ms
-        self._now_ms = -1  # what ``_head`` says
-        self._head = b""
-        self._block = -1  # what ``_rest`` says, with ``_greatest``
-        self._greatest = -1
-        self._rest = b""
+        self._now_ms = -1  # what ``_before_index`` says
+        self._before_index = b""
+        self._block = self._greatest = -1  # what ``_after_index`` says
+        self._index_high = self._after_index = b""
+        self._time_block = -1  # what ``_time_high`` says
+        self._time_high = b""
 
     def headers(self, now_ms: int, messages: Sequence[int], times_ms: Sequence[int]) -> list[bytes]:
         """For entries with that many messages each, published at those times."""
         if now_ms != self._now_ms:
             self._now_ms = now_ms
-            self._head = _PREFIX + _padded(min(now_ms, TIME_MS_MAX), _TIME_GROUPS) + b"\x10"
-        head, low, headers = self._head, _LOW, []
+            self._before_index = _PREFIX + self._time(min(now_ms, TIME_MS_MAX)) + b"\x10"
+        before, low, headers = self._before_index, _LOW, []
         offset, greatest = self.next_offset, self.greatest_ms
         block = self._block if greatest == self._greatest else -1
-        rest = self._rest
+        after = self._after_index
         for count, time_ms in zip(messages, times_ms, strict=True):
             offset += count
             index = offset - 1
@@ -100,12 +112,26 @@ class Stamper:
                 greatest, block = min(time_ms, TIME_MS_MAX), -1
             if index >> 7 != block:
                 block = index >> 7
-                high = _padded(block, _INDEX_GROUPS - 1)
-                rest = high + b"\x78" + _padded(greatest, _TIME_GROUPS)
-            headers.append(head + low[index & 0x7F] + rest)
+                after = self._after(block, greatest)
+            headers.append(before + low[index & 0x7F] + after)
         self.next_offset, self.greatest_ms = offset, greatest
-        self._block, self._greatest, self._rest = block, greatest, rest
         return headers
+
+    def _after(self, block: int, greatest_ms: int) -> bytes:
+        """What follows the lowest bits of an index in ``block``; kept."""
+        if block != self._block:
+            self._block = block
+            self._index_high = _padded(block, _INDEX_GROUPS - 1) + b"\x78"
+        self._greatest = greatest_ms
+        self._after_index = after = self._index_high + self._time(greatest_ms)
+        return after
+
+    def _time(self, time_ms: int) -> bytes:
+        block = time_ms >> 7
+        if block != self._time_block:
+            self._time_block = block
+            self._time_high = _padded(block, _TIME_GROUPS - 1)
+        return _LOW[time_ms & 0x7F] + self._time_high
 
 
 def header_bytes(data: Buffer, start: int = 0) -> int:
