@@ -25,6 +25,8 @@ from magnetar.model.errors import MagnetarError
 from magnetar.topics.access import AccessMode
 from magnetar.topics.resend import ResendWindow
 
+_new: Final = tuple.__new__  # a NamedTuple without its slower, checking constructor
+
 METADATA_BYTES_MAX: Final = 10 << 10
 """What an entry may have above the largest message: its metadata and checksum."""
 
@@ -214,7 +216,7 @@ class Producer:
         payloads = self._payloads
         if not payloads:
             return 0
-        content = Content(self._messages, self._times_ms)
+        content = _new(Content, (self._messages, self._times_ms))
         publish = Publish(self, self._sequences, self._byte_count, sum(self._messages))
         self._payloads, self._sequences, self._byte_count = [], [], 0
         self._messages, self._times_ms = [], []
@@ -253,7 +255,7 @@ class Producer:
         self._outcomes += 1
         assert self._outcomes <= self._appends, "an append was answered twice"
         self.client.publish_ended(publish.byte_count)
-        if self._refused or self._outcomes == self._appends:
+        if self._refused or self.gone or self._drained is not None:
             self._release()
         if error is not None:
             self.topic.append_failed(error)

@@ -114,7 +114,8 @@ class Topic:
         self._leaving: dict[str, Producer] = {}
         for cursor in source.cursors.durable().values():
             self.subscriptions[cursor.name] = self._subscription(cursor)
-        source.watch_readable(self._wake)
+        self._end_watch: Callable[[], None] | None = None
+        self._watch_while_subscribed()
         source.watch_lost(self.fail)
 
     def _subscription(self, cursor: Cursor) -> Subscription:
@@ -166,6 +167,15 @@ class Topic:
         self._traffic.entries_in += count
         self.bytes_in += byte_count
         self._cool_down_s = COOL_DOWN_S
+
+    def _watch_while_subscribed(self) -> None:
+        """Hear of new entries while there is a subscription: else nobody is to be woken, and a
+        topic that is only published to would pay a call of the loop for each append."""
+        if self.subscriptions and self._end_watch is None:
+            self._end_watch = self.log.watch_readable(self._wake)
+        elif self._end_watch is not None and not self.subscriptions:
+            self._end_watch()
+            self._end_watch = None
 
     def _wake(self) -> None:
         """The log has grown."""
@@ -325,6 +335,7 @@ class Topic:
             )
         made = self._subscription(cursor)
         self.subscriptions[cursor.name] = made
+        self._watch_while_subscribed()
         return made
 
     def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
@@ -340,6 +351,7 @@ class Topic:
         if self.subscriptions.get(subscription.name) is subscription:
             subscription.close()
             del self.subscriptions[subscription.name]
+            self._watch_while_subscribed()
             self._on_released(self)
 
     def linger(self, subscription: Subscription) -> None:
@@ -377,6 +389,7 @@ class Topic:
             subscription.close()
             if self.subscriptions.get(name) is subscription:
                 del self.subscriptions[name]
+                self._watch_while_subscribed()
 
     def check_unused(self) -> None:
         """Raise ``NotAllowedError`` if somebody is connected."""

@@ -65,16 +65,18 @@ def test_what_the_ledger_holds_is_confirmed_and_the_rest_goes_on_in_order() -> N
     book.refuse("no")
     book.send("c", b"6")
     book.open.wait([b"7"], book.done("d"), content(b"7"))
-    assert [book.open.offset_after(count) for count in (1, 2)] == [1, 3]
+    assert [book.open.sent[0].offset_after(count) for count in (1, 2)] == [1, 3]
     book.open.confirm(9, 0, 1)
-    assert book.open.offset_after(1) == 3
+    assert book.open.sent[0].offset_after(1) == 3
     book.open.settle(9, 2, OFFSET)
     assert book.told == [("a", "", (9, 0, 2))], "b is not whole yet"
     assert not book.open.sent
     assert book.send_waiting() == [[b"4", b"5"], [b"6"], [b"7"]]
     assert [item.refusal is None for item in book.open.sent] == [True, False, True, True]
     del book.told[:]
-    assert [book.open.offset_after(count) for count in (1, 2)] == [25, 30], "21, then 4 and 5"
+    assert [book.open.sent[0].offset_after(count) for count in (1, 2)] == [25, 30], (
+        "21, then 4 and 5"
+    )
     book.open.confirm(10, 0, 2)
     book.open.confirm(10, 2, 1)
     book.open.confirm(10, 3, 1)

@@ -203,7 +203,10 @@ class Appender:
         if error is not None:
             self._ledger_failed(ledger, error)
             return
-        self._chain.confirm(first + count - 1, self._open.offset_after(count))
+        oldest = self._open.sent[0]
+        whole = count == oldest.count
+        end_offset = oldest.end_offset if whole else oldest.offset_after(count)
+        self._chain.confirm(first + count - 1, end_offset)
         self._events.grew()
         self._open.confirm(ledger_id, first, count)
         if not self._open.sent:

@@ -18,11 +18,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from magnetar.log.seam import AppendDone, Buffer, Content, Run
 from magnetar.model.errors import LogError, MagnetarError
 
 _NOTHING = Content((), ())
+_new: Final = tuple.__new__  # a NamedTuple without its slower, checking constructor
 
 
 class OpenAppend:
@@ -67,9 +69,7 @@ class OpenAppend:
     def offset_after(self, count: int) -> int:
         """The offset of the message after the next ``count`` open payloads."""
         beyond = self.count - count
-        if beyond == 0:
-            return self.end_offset
-        return self.end_offset - sum(self.content.messages[-beyond:])
+        return self.end_offset - sum(self.content.messages[-beyond:] if beyond else ())
 
     def confirmed(self, run: Run) -> None:
         """The next open payloads lie there."""
@@ -153,7 +153,7 @@ class OpenAppends:
         sent = self.sent
         item = sent[0]
         assert item.first == first, f"confirmed {first}, expected {item.first}"
-        run = Run(ledger_id, first, count)
+        run = _new(Run, (ledger_id, first, count))
         if count == item.count and not item.runs:  # nearly always
             item.runs = (run,)
         else:
@@ -170,10 +170,6 @@ class OpenAppends:
     def _fail_refused(self) -> None:
         while self.sent and (error := self.sent[0].refusal) is not None:
             self._fail(self.sent.popleft(), error)
-
-    def offset_after(self, count: int) -> int:
-        """The offset of the message after the next ``count`` payloads of the oldest append."""
-        return self.sent[0].offset_after(count)
 
     def settle(self, ledger_id: int, last: int, payload_offset: int) -> None:
         """The ledger is closed at ``last``: what is sent up to there is confirmed, the rest is in

@@ -180,7 +180,7 @@ class Session(FramedConnection):
                 continue
             if self._touched:
                 self._flush_sends()
-            if self._acks:
+            if self._acks.collected:
                 self._flush_acks()
             self._command(kind, view, start, end)
             if self.closed:
@@ -188,7 +188,7 @@ class Session(FramedConnection):
             ready = self.ready
         if self._touched:
             self._flush_sends()
-        if self._acks:
+        if self._acks.collected:
             self._flush_acks()
 
     def _send(self, view: memoryview, start: int, end: int) -> None:

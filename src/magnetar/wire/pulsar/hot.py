@@ -199,7 +199,7 @@ def decode_send(view: memoryview, start: int, end: int) -> SendCommand:
         producer_id[0] if len(producer_id) == 1 else varint_value(producer_id),
         varint_value(sequence),
         0 if highest is None else varint_value(highest),
-        1 if count is None else varint_value(count),
+        1 if count is None else count[0] if len(count) == 1 else varint_value(count),
         payload_start, end, chunk == b"\x01", None,
     )  # fmt: skip
     return _new(SendCommand, values)

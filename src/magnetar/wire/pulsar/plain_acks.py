@@ -36,11 +36,12 @@ class _Shape(NamedTuple):
 class PlainAcks:
     """See the module's text. One per connection."""
 
-    __slots__ = ("_known", "_taken")
+    __slots__ = ("_known", "collected")
 
     def __init__(self) -> None:
         self._known: dict[bytes, _Shape] = {}
-        self._taken: dict[int, list[Position]] = {}
+        self.collected: dict[int, list[Position]] = {}
+        """Since the last ``taken``, by consumer id; an attribute, as every chunk asks for it."""
 
     def take(self, view: memoryview, start: int, end: int) -> bool:
         """Collect the ACK frame ``view[start:end]``; False if it has another shape."""
@@ -59,19 +60,16 @@ class PlainAcks:
             shape = self._learn(frame, at)
         if shape is None or shape.frame_bytes != len(frame):
             return False
-        taken = self._taken.get(shape.consumer_id)
+        taken = self.collected.get(shape.consumer_id)
         if taken is None:
-            taken = self._taken[shape.consumer_id] = []
+            taken = self.collected[shape.consumer_id] = []
         taken.append(_new(Position, (shape.ledger_id, entry_id)))
         return True
 
     def taken(self) -> dict[int, list[Position]]:
         """What was collected since the last call, by consumer id, in order."""
-        found, self._taken = self._taken, {}
+        found, self.collected = self.collected, {}
         return found
-
-    def __bool__(self) -> bool:
-        return bool(self._taken)
 
     def _learn(self, frame: bytes, at: int) -> _Shape | None:
         """The shape of ``frame``, whose entry id begins at ``at``; None if it has another."""

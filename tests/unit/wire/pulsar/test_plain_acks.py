@@ -29,7 +29,7 @@ def agree(plain: PlainAcks, frame: bytes) -> bool:
     view = memoryview(b"before" + frame + b"after")
     start, end = 6, 6 + len(frame)
     if not plain.take(view, start, end):
-        assert not plain
+        assert not plain.collected
         return False
     found = decode_ack(view, start, end)
     [only] = found.ids
@@ -86,6 +86,6 @@ def test_they_are_collected_by_consumer_and_in_order() -> None:
     for consumer_id, entry_id in ((1, 300), (2, 7), (1, 4), (1, 5)):
         frame = ack(consumer_id, 9, entry_id)
         assert plain.take(memoryview(frame), 0, len(frame))
-    assert plain
+    assert plain.collected
     assert plain.taken() == {1: [(9, 300), (9, 4), (9, 5)], 2: [(9, 7)]}
-    assert not plain
+    assert not plain.collected
