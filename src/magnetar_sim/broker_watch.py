@@ -63,6 +63,9 @@ class BrokerWatch:
         self._processes: dict[SimProcess, int] = {}
         self.consumers: dict[Consuming, None] = {}
         self.out: dict[tuple[int, Subscription], dict[Position, Consuming]] = {}
+        self.left: dict[tuple[int, Subscription], dict[Position, int]] = {}
+        """What is not acknowledged, as that broker knows: it was told so by the cursor, which may
+        have lost what another was told, and then by its own consumers."""
         self.lingering: dict[tuple[int, str, str], Subscription] = {}
         """Of readers that have sought and are not back yet, by process, topic and name."""
         self.refused: dict[tuple[int, Subscription], dict[Position, int]] = {}
@@ -101,6 +104,7 @@ class BrokerWatch:
             del out[position]
         if not self.peers(consumer):
             self.out.pop(key, None)
+            self.left.pop(key, None)
             self.refused.pop(key, None)
 
     def behind(self) -> str | None:
@@ -149,6 +153,8 @@ class BrokerWatch:
         consumer.permits -= max(1, len(content.texts))
         if consumer.kind == SHARED:
             self._shared(consumer, position, command.redelivery_count)
+            left = self.left.setdefault((consumer.process, subscription), {})
+            left[position] = left.get(position, bits) & bits
         else:
             self._single(consumer, position)
         if not subscription.vague:

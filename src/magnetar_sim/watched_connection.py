@@ -322,12 +322,15 @@ class WatchedConnection:
             self._acks[ack.consumer_id, ack.request_id] = told
 
     def _settle(self, consumer: Consuming, entries: dict[Position, int]) -> None:
-        """What is acknowledged as a whole is out at nobody."""
+        """What is acknowledged as a whole is out at nobody; ``entries``: which messages are."""
         key = consumer.process, consumer.subscription
         out, refused = self._watch.out.get(key, {}), self._watch.refused.get(key, {})
-        for position in entries:
+        left = self._watch.left.setdefault(key, {})
+        for position, bits in entries.items():
             content = consumer.topic.content.get(position)
-            if content is None or consumer.subscription.is_acked(position, content.all_bits):
+            if content is not None:
+                left[position] = left.get(position, content.all_bits) & ~bits
+            if content is None or not left[position]:
                 out.pop(position, None)
                 refused.pop(position, None)
 

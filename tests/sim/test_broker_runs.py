@@ -65,6 +65,12 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
     assert happened["brokers that served"] > SEEDS  # some took over from others
 
 
+def test_a_broker_is_held_to_the_acknowledgements_that_it_knows() -> None:
+    """A crash lost one that had no receipt, so the entry was out again at the next broker; a part
+    of it was acknowledged there, and the rest refused."""
+    assert run_cluster(861201).failure is None
+
+
 def test_a_seed_repeats_its_run_whatever_the_hash_seed() -> None:
     code = (
         "from magnetar_sim.cluster_run import run_cluster\n"
