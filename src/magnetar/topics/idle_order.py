@@ -17,6 +17,7 @@ This module decides; its caller has the clock and the timer.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum
 from typing import Generic, TypeVar
@@ -38,7 +39,9 @@ class IdleOrder(Generic[K]):
     def __init__(self, idle_s: float, look: Callable[[K], Look]) -> None:
         self._idle_s = idle_s
         self._look = look
-        self._touched: dict[K, float] = {}
+        # Not a dict: its first key is found past all that were deleted before it, so taking many
+        # from the front, one by one, takes the square of their number.
+        self._touched: OrderedDict[K, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._touched)
@@ -48,10 +51,10 @@ class IdleOrder(Generic[K]):
 
     def touch(self, key: K, now_s: float) -> None:
         """A use of ``key`` ends now (or it is new)."""
-        self._touched.pop(key, None)
         last = next(reversed(self._touched.values()), now_s)
         assert now_s >= last, f"time went back from {last} to {now_s}"
         self._touched[key] = now_s
+        self._touched.move_to_end(key)
 
     def forget(self, key: K) -> None:
         """``key`` is gone."""
@@ -88,6 +91,4 @@ class IdleOrder(Generic[K]):
         return None
 
     def _take_first(self) -> K:
-        key = next(iter(self._touched))
-        del self._touched[key]
-        return key
+        return self._touched.popitem(last=False)[0]
