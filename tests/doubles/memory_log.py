@@ -10,13 +10,21 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from magnetar.log.policy import LogPolicy
 from magnetar.log.seam import AppendDone, Buffer, Content, Cursors, LogStats, Positions, Run
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
-from magnetar.model.errors import CursorNotFoundError, LogClosedError, LogFencedError, MagnetarError
+from magnetar.model.errors import (
+    CursorNotFoundError,
+    LogClosedError,
+    LogError,
+    LogFencedError,
+    MagnetarError,
+    NoSuchLogError,
+)
 from magnetar.model.ids import EARLIEST, LATEST, Position
 
 HEADER = bytes(36)
@@ -353,12 +361,60 @@ class MemoryLog:
         self.release()
 
 
+class FollowedMemoryLog:
+    """A log that somebody else writes: as the log itself, whichever was opened last, but that it
+    goes on when that is closed."""
+
+    def __init__(self, store: MemoryLogStore, log: MemoryLog) -> None:
+        self.name = log.name
+        self._store = store
+        self._watch = ReadableWatch()
+        self._ended: MagnetarError | None = None
+        self.move_to(log)
+
+    def move_to(self, log: MemoryLog) -> None:
+        self._log = log
+        self.positions = log.positions
+        log.watch_readable(self._watch.grew)
+
+    def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
+        return self._watch.watch(grown)
+
+    def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        if self._ended is not None:
+            return None
+        return self._log.read_cached(start, max_entries, max_bytes)
+
+    async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        await asyncio.sleep(0)
+        if self._ended is not None:
+            raise self._ended
+        return self._log._slice(start, max_entries, max_bytes)
+
+    async def first_at(self, time_ms: int) -> Position:
+        return await self._log.first_at(time_ms)
+
+    def stats(self) -> LogStats:
+        return replace(self._log.stats(), cursors={})
+
+    def end(self, error: MagnetarError) -> None:
+        if self._ended is None:
+            self._ended = error
+            self._watch.grew()
+
+    async def close(self) -> None:
+        self.end(LogClosedError(f"log {self.name} is closed"))
+        if self._store.followed.get(self.name) is self:
+            del self._store.followed[self.name]
+
+
 class MemoryLogStore:
     """Logs by name; a closed log can be opened again and still holds its entries."""
 
     def __init__(self, ledger_entries: int = 1000) -> None:
         self.logs: dict[str, MemoryLog] = {}
         self.opens = 0
+        self.followed: dict[str, FollowedMemoryLog] = {}
         self._size = ledger_entries
 
     async def open(self, name: str, policy: LogPolicy | None = None) -> MemoryLog:
@@ -371,7 +427,18 @@ class MemoryLogStore:
             old.closed = True
             log._keep(old)
         self.logs[name] = log
+        if name in self.followed:
+            self.followed[name].move_to(log)
         return log
+
+    async def follow(self, name: str) -> FollowedMemoryLog:
+        await asyncio.sleep(0)
+        if name not in self.logs:
+            raise NoSuchLogError(f"there is no log {name}")
+        if name in self.followed:
+            raise LogError(f"log {name} is followed here already")
+        self.followed[name] = FollowedMemoryLog(self, self.logs[name])
+        return self.followed[name]
 
     async def exists(self, name: str) -> bool:
         await asyncio.sleep(0)
@@ -380,6 +447,8 @@ class MemoryLogStore:
     async def delete(self, name: str) -> None:
         await asyncio.sleep(0)
         self.logs.pop(name, None)
+        if name in self.followed:
+            self.followed[name].end(NoSuchLogError(f"log {name} was deleted"))
 
     async def names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.logs if name.startswith(prefix))

@@ -69,6 +69,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.acknowledgements",
     "magnetar.log.managed.chain",
     "magnetar.log.managed.cursor_format",
+    "magnetar.log.managed.following",
     "magnetar.log.managed.rules",
     "magnetar.log.policy",
     "magnetar.topics.access",

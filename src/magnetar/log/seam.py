@@ -8,7 +8,7 @@ Parts, each with one test that every engine passes (``tests/unit/log/contract``)
 than ten methods (``tests/tidy``):
 
 =================  ============================================================================
-``LogStore``       the logs of a process: open, exists, delete, names
+``LogStore``       the logs of a process: open, follow, exists, delete, names
 ``ReadableLog``    what anybody may do with a log who can reach its entries
 ``WritableLog``    ... and its one owner
 ``Positions``      ``log.positions``: the order of positions, and the log's two ends
@@ -249,6 +249,11 @@ class ReadableLog(Protocol):
 
     def stats(self) -> LogStats: ...
 
+    async def close(self) -> None:
+        """End what this process does for the log. Idempotent. Later reads raise
+        ``LogClosedError``."""
+        ...
+
 
 class WritableLog(ReadableLog, Protocol):
     """A log open for appending by this process, which owns it."""
@@ -280,7 +285,7 @@ class WritableLog(ReadableLog, Protocol):
 
     async def close(self) -> None:
         """Finish what is pending, store the cursors, close the ledger. Later appends fail with
-        ``LogClosedError``."""
+        ``LogClosedError``, as reads do."""
         ...
 
 
@@ -291,6 +296,14 @@ class LogStore(Protocol):
         """Open for appending, under the process's policy if none is given; creates the log if
         need be, and takes over from any other writer (fences and recovers its last ledger). One
         caller at a time per name."""
+        ...
+
+    async def follow(self, name: str) -> ReadableLog:
+        """The log as its owner, whoever that is, lets it grow: changes of ledgers, trimming and
+        other owners included. Never fences, creates or writes anything; the readable end trails
+        the owner's, and ``stats`` knows of no cursors. Once per name, until it is closed. Raises
+        ``NoSuchLogError``. When the log is deleted, its watchers are called once more, and
+        reads raise ``NoSuchLogError``, also if it is made anew."""
         ...
 
     async def exists(self, name: str) -> bool: ...

@@ -199,6 +199,10 @@ class LogFencedError(LogClosedError):
     """Another broker owns the log now."""
 
 
+class NoSuchLogError(LogClosedError):
+    """There is no log of that name, or the one that was followed was deleted."""
+
+
 class CursorNotFoundError(LogError):
     """The log has no cursor of that name."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from magnetar.config import LedgerConfig
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
+from magnetar.env.watches import PathWatches
 from magnetar.log.managed.cursor_store import CursorLimits
 from magnetar.log.managed.ledgers import LedgerAppendDone
 from magnetar.log.managed.store import ManagedLogStore
@@ -59,6 +60,24 @@ class World:
         self.nodes: dict[str, Versioned] = {}
         self.ledgers: dict[int, StoredLedger] = {}
         self.now_ms = 1_000_000
+        self.watches = PathWatches()
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def changed(self) -> None:
+        """Wait for the next change."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
+
+    def tell(self, path: str | None = None) -> None:
+        """Something has changed; with ``path`` that node, or the session to it is new."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        if path is not None:
+            paths = (path, path.rpartition("/")[0])
+            self.watches.notify(asyncio.get_running_loop(), paths)
 
     def alive(self) -> set[int]:
         return {i for i, ledger in self.ledgers.items() if not ledger.deleted}
@@ -80,17 +99,18 @@ class Process:
         self.metadata = MemoryMetadata(self)
         self.ledgers = MemoryLedgers(self)
 
-    def change(self, apply: Callable[[], None]) -> None:
-        """Do ``apply`` unless the process has crashed or crashes now."""
+    def change(self, apply: Callable[[], None], path: str | None = None) -> None:
+        """Do ``apply`` (to the node ``path``) unless the process has crashed or crashes now."""
         if self.crashed:
             raise CrashedError("crashed")
         self.operations += 1
-        if self.crash_at == self.operations:
+        crashes = self.crash_at == self.operations
+        if not crashes or self.effect:
+            apply()
+            self.world.tell(path)
+        if crashes:
             self.crashed = True
-            if self.effect:
-                apply()
             raise CrashedError("crashed")
-        apply()
 
     def require_alive(self) -> None:
         if self.crashed:
@@ -112,6 +132,7 @@ class MemoryMetadata:
     def __init__(self, process: Process) -> None:
         self._process = process
         self.lose_answers = 0  # of the next puts
+        self.away: MetadataError | None = None  # what reads fail with
 
     @property
     def _nodes(self) -> dict[str, Versioned]:
@@ -120,6 +141,8 @@ class MemoryMetadata:
     async def get(self, path: str) -> Versioned:
         await asyncio.sleep(0)
         self._process.require_alive()
+        if self.away is not None:
+            raise self.away
         if path not in self._nodes:
             raise NoNodeError(path)
         return self._nodes[path]
@@ -137,7 +160,7 @@ class MemoryMetadata:
                 self._nodes.setdefault("/".join(parts[:i]), Versioned(b"", 0))
             self._nodes[path] = Versioned(value, 0)
 
-        self._process.change(apply)
+        self._process.change(apply, path)
         return path
 
     async def put(self, path: str, value: bytes, version: int) -> int:
@@ -152,7 +175,7 @@ class MemoryMetadata:
         def apply() -> None:
             self._nodes[path] = Versioned(value, stored + 1)
 
-        self._process.change(apply)
+        self._process.change(apply, path)
         if self.lose_answers > 0:
             self.lose_answers -= 1
             raise MetadataError("no answer")
@@ -171,7 +194,7 @@ class MemoryMetadata:
         def apply() -> None:
             del self._nodes[path]
 
-        self._process.change(apply)
+        self._process.change(apply, path)
 
     async def sync(self) -> None:
         await asyncio.sleep(0)
@@ -187,7 +210,7 @@ class MemoryMetadata:
         return sorted(p.rsplit("/", 1)[1] for p in below)
 
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        raise NotImplementedError
+        return self._process.world.watches.add(path, changed)
 
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         raise NotImplementedError
@@ -209,6 +232,8 @@ class MemoryLedgers:
         self.silent = False  # writers store, but do not confirm
         self.hold = False  # writers do not confirm until ``MemoryWriter.confirm``
         self.writers: list[MemoryWriter] = []
+        self.tails = 0  # readers that wait
+        self.tail_errors: list[MagnetarError] = []
         self.reads: list[tuple[int, int, int]] = []  # ledger, first, entries read
 
     def _ledger(self, ledger_id: int) -> StoredLedger:
@@ -357,6 +382,7 @@ class MemoryReader:
         self, owner: MemoryLedgers, ledger_id: int, ledger: StoredLedger, last: int
     ) -> None:
         self.last_add_confirmed = last
+        self._waited = False
         self._owner = owner
         self._ledger_id = ledger_id
         self._ledger = ledger
@@ -364,6 +390,31 @@ class MemoryReader:
     @property
     def length(self) -> int:
         return self._ledger.length
+
+    @property
+    def closed(self) -> bool:
+        return self._ledger.closed and self.last_add_confirmed == self._ledger.last
+
+    async def wait_past(self, entry_id: int) -> int:
+        assert not self._waited, "waiting is for one caller at a time"
+        self._waited = True
+        self._owner.tails += 1
+        try:
+            while True:
+                ledger = self._owner._ledger(self._ledger_id)
+                if self._owner.tail_errors:
+                    raise self._owner.tail_errors.pop(0)
+                end = ledger.last if ledger.closed else len(ledger.entries) - 1
+                self.last_add_confirmed = max(self.last_add_confirmed, end)
+                if self.last_add_confirmed > entry_id or self.closed:
+                    return self.last_add_confirmed
+                await self._owner.process.world.changed()
+        finally:
+            self._waited = False
+            self._owner.tails -= 1
+
+    def close(self) -> None:
+        pass
 
     async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
         await asyncio.sleep(0)

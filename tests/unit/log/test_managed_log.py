@@ -11,6 +11,7 @@ from magnetar.config import LedgerConfig
 from magnetar.log.managed import catch_up
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.store import HOUSEKEEPING_S
+from magnetar.log.seam import ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LedgerError,
@@ -42,7 +43,7 @@ async def publish(log: ManagedLog, first: int, count: int, batch: int = 1) -> li
     return outcomes.positions
 
 
-async def read_all(log: ManagedLog, start: Position = EARLIEST, chunk: int = 7) -> list[Entry]:
+async def read_all(log: ReadableLog, start: Position = EARLIEST, chunk: int = 7) -> list[Entry]:
     found: list[Entry] = []
     while entries := await log.read(start, chunk, 1 << 20):
         found += entries

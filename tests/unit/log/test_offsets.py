@@ -15,7 +15,7 @@ from magnetar.env.metadata import Versioned
 from magnetar.log.managed import appender
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import decode_log, encode_log, log_path
-from magnetar.log.seam import Content
+from magnetar.log.seam import Content, ReadableLog
 from magnetar.model.errors import LedgerError, LogError
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.wire.pulsar.broker_metadata import HEADER_BYTES, read_header
@@ -30,7 +30,7 @@ def payload_of(messages: int, time_ms: int) -> bytes:
     return b"%d@%d" % (messages, time_ms)
 
 
-async def check(log: ManagedLog) -> int:
+async def check(log: ReadableLog) -> int:
     """Every entry of the log says how many messages it holds: offsets must add up, and times be
     found. Returns the end."""
     positions = log.positions

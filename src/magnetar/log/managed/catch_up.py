@@ -14,7 +14,7 @@ import structlog
 
 from magnetar.env.tasks import TaskScope
 from magnetar.log.managed.chain import Chain
-from magnetar.log.managed.ledgers import ChainReader, ChainWriter, Ledgers
+from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.read_ahead import (
     WINDOW_BYTES,
     WINDOW_ENTRIES,
@@ -34,7 +34,11 @@ SEQUENTIAL_READS_MAX = 16
 
 
 class CatchUp:
-    """Reads one log's confirmed entries."""
+    """Reads one log's confirmed entries.
+
+    ``open_reader`` gives a reader of the open ledger that knows at least what the chain has
+    confirmed of it, if this process has the ledger of that id open; else None.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,7 @@ class CatchUp:
         tail: LogTail,
         ahead: ReadAheadCache,
         scope: TaskScope,
-        writer: Callable[[], ChainWriter | None],
+        open_reader: Callable[[int], ChainReader | None],
     ) -> None:
         self._name = name
         self._chain = chain
@@ -52,7 +56,7 @@ class CatchUp:
         self._tail = tail
         self._ahead = ahead
         self._scope = scope
-        self._writer = writer
+        self._open_reader = open_reader
         self._readers: OrderedDict[int, ChainReader] = OrderedDict()
         self._ends: deque[Position] = deque(maxlen=SEQUENTIAL_READS_MAX)
         self._loading: dict[Position, asyncio.Task[None]] = {}
@@ -171,10 +175,8 @@ class CatchUp:
         if reader is not None and reader.last_add_confirmed >= last:
             self._readers.move_to_end(ledger_id)
             return reader
-        writer = self._writer()
-        if writer is not None and writer.ledger_id == ledger_id:
-            reader = writer.reader()
-        else:
+        reader = self._open_reader(ledger_id)
+        if reader is None:
             reader = await self._ledgers.open_no_recovery(ledger_id)
         self._readers[ledger_id] = reader
         self._readers.move_to_end(ledger_id)

@@ -157,6 +157,21 @@ class Chain:
             self.last_confirmed_entry = entry_id
             self.confirmed = Position(self._ids[-1], entry_id)
 
+    def follow(
+        self, ledgers: Sequence[LedgerInfo], trimmed: Position, first_offset: int
+    ) -> list[int]:
+        """The chain is what its owner's record says now, in whatever steps it came there. Returns
+        the ids of the ledgers that left it."""
+        former, opened = self._ids, self.open_ledger_id
+        if opened is None or not ledgers or ledgers[-1].ledger_id != opened:
+            # What was open is closed, or gone: its end is the record's to say. Another one that is
+            # open in its place has nothing confirmed yet.
+            self.last_confirmed_entry = NO_ENTRY
+        self.trimmed = trimmed
+        self.first_offset = first_offset
+        self.replace_ledgers(ledgers)
+        return [ledger_id for ledger_id in former if self._index(ledger_id) is None]
+
     # -- asking for ledgers -------------------------------------------------------------------
 
     def _index(self, ledger_id: int) -> int | None:
@@ -176,6 +191,11 @@ class Chain:
         """True when the ledger takes no more entries (closed, or gone)."""
         index = self._index(ledger_id)
         return index is None or self.ledgers[index].closed
+
+    @property
+    def open_ledger_id(self) -> int | None:
+        """The last ledger's, while that is open."""
+        return self._ids[-1] if self.ledgers and not self.ledgers[-1].closed else None
 
     def following(self, ledger_id: int) -> int | None:
         """The next ledger after that id, which itself may be gone."""

@@ -94,6 +94,24 @@ class ChainReader(Protocol):
         ...
 
 
+class ChainTail(ChainReader, Protocol):
+    """A reader whose ``last_add_confirmed`` moves while somebody waits for it to."""
+
+    @property
+    def closed(self) -> bool:
+        """Nothing will follow ``last_add_confirmed``."""
+        ...
+
+    async def wait_past(self, entry_id: int) -> int:
+        """Wait until entries after ``entry_id`` are confirmed or the ledger is closed; returns
+        ``last_add_confirmed``. One caller at a time."""
+        ...
+
+    def close(self) -> None:
+        """End what waiting began; reading goes on. Idempotent."""
+        ...
+
+
 class Ledgers(Protocol):
     """The ledger client."""
 
@@ -107,6 +125,8 @@ class Ledgers(Protocol):
         """Recover: fence, restore the tail, close; then read."""
         ...
 
-    async def open_no_recovery(self, ledger_id: int) -> ChainReader: ...
+    async def open_no_recovery(self, ledger_id: int) -> ChainTail:
+        """Look, and leave the ledger's writer alone."""
+        ...
 
     async def delete(self, ledger_id: int) -> None: ...

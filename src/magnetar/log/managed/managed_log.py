@@ -25,7 +25,7 @@ from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCursors
 from magnetar.log.managed.header_search import HeaderSearch
-from magnetar.log.managed.ledgers import Ledgers
+from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
 from magnetar.log.managed.rules import deletable, frees_later
@@ -91,7 +91,7 @@ class ManagedLog:
             self._tail,
             context.read_ahead,
             self._scope,
-            lambda: self._appender.writer,
+            self._open_reader,
         )
         self._search = HeaderSearch(self._chain, self.read)
         self.positions: Positions = ChainPositions(self._chain, self._search)
@@ -162,6 +162,10 @@ class ManagedLog:
 
     async def first_at(self, time_ms: int) -> Position:
         return await self._search.first_at(time_ms)
+
+    def _open_reader(self, ledger_id: int) -> ChainReader | None:
+        writer = self._appender.writer
+        return writer.reader() if writer is not None and writer.ledger_id == ledger_id else None
 
     # -- trimming -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The logs of a process: opening, listing and deleting them. Implements ``log.seam.LogStore``.
+"""The logs of a process: opening, following, listing, deleting. Implements ``log.seam.LogStore``.
 
 Opening takes a log over from whoever had it: the last ledger is recovered (fenced, closed), the
 record is written (so that a former owner's next write loses), then the same for every cursor.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -20,6 +21,7 @@ from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor import FlushTimer
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
 from magnetar.log.managed.cursors import CursorContext
+from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.managed_log import LogContext, ManagedLog
 from magnetar.log.managed.node import RecordNode
@@ -89,6 +91,7 @@ class ManagedLogStore:
             now_ms=now_ms,
         )
         self._open: dict[str, ManagedLog] = {}
+        self._followed: dict[str, FollowedLog] = {}
         self._housekeeping: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -179,6 +182,30 @@ class ManagedLogStore:
         except NoNodeError:
             return []
 
+    # -- following ----------------------------------------------------------------------------
+
+    async def follow(self, name: str) -> FollowedLog:
+        """See the seam. Raises ``NoSuchLogError``, ``LogError``, ``MetadataError``."""
+        assert not self._closed
+        if name in self._followed:
+            raise LogError(f"log {name} is followed here already; share it, or close it first")
+        context = self._context
+        followed = FollowedLog(
+            name,
+            self._metadata,
+            self._ledgers,
+            context.tail_cache,
+            context.read_ahead,
+            partial(self._followed.pop, name),
+        )
+        self._followed[name] = followed
+        try:
+            await followed.begin()
+        except BaseException:
+            await followed.close()
+            raise
+        return followed
+
     # -- housekeeping -------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
@@ -243,6 +270,8 @@ class ManagedLogStore:
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         errors = []
+        for followed in list(self._followed.values()):
+            await followed.close()
         for opened in list(self._open.values()):
             try:
                 await opened.close()

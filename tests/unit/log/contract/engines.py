@@ -61,6 +61,51 @@ def with_log(engine: Engine, scenario: Callable[[WritableLog], Awaitable[None]])
     asyncio.run(run())
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A log of ``engine`` and how it is read: through the log that is written, or as a follower in
+    another process reads it."""
+
+    engine: Engine
+    followed: bool
+
+
+each_reading = pytest.mark.parametrize(
+    "reading",
+    [Reading(make(), followed) for make in ENGINES for followed in (False, True)],
+    ids=lambda r: f"{r.engine.name}-{'followed' if r.followed else 'own'}",
+)
+
+
+def with_pair(
+    reading: Reading, scenario: Callable[[WritableLog, ReadableLog], Awaitable[None]]
+) -> None:
+    """As ``with_log``; ``scenario`` gets the writer of a log and the log as it is read."""
+
+    async def run(writer: WritableLog) -> None:
+        if not reading.followed:
+            await scenario(writer, writer)
+            return
+        source = await reading.engine.stores().follow(NAME)
+        try:
+            await scenario(writer, source)
+        finally:
+            await source.close()
+
+    with_log(reading.engine, run)
+
+
+async def seen(source: ReadableLog, position: Position) -> None:
+    """Wait until ``position`` is readable."""
+    grown = asyncio.Event()
+    end = source.watch_readable(grown.set)
+    async with asyncio.timeout(600):
+        while source.positions.readable < position:
+            await grown.wait()
+            grown.clear()
+    end()
+
+
 async def append(
     source: WritableLog, payloads: Sequence[bytes], content: Content | None = None
 ) -> list[Position]:

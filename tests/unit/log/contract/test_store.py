@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from magnetar.model.errors import LogClosedError, LogError, NoSuchLogError
 from magnetar.model.ids import EARLIEST
-from tests.unit.log.contract.engines import Engine, each_engine, fill, read_all
+from tests.unit.log.contract.engines import MANY, Engine, each_engine, fill, read_all, seen
 from tests.unit.log.doubles import NAME
 
 
@@ -50,5 +53,62 @@ def test_logs_are_listed_by_prefix_and_gone_once_deleted(engine: Engine) -> None
         log = await store.open(names[0])
         assert await read_all(log) == []
         await store.close()
+
+    asyncio.run(scenario())
+
+
+@each_engine
+def test_a_follower_goes_on_through_owners_until_the_log_is_deleted(engine: Engine) -> None:
+    async def scenario() -> None:
+        following, owner = engine.stores(), engine.stores()
+        with pytest.raises(NoSuchLogError):
+            await following.follow(NAME)
+        assert not await following.exists(NAME), "following makes nothing"
+        log = await owner.open(NAME)
+        await fill(log, 3)
+        source = await following.follow(NAME)
+        with pytest.raises(LogError):
+            await following.follow(NAME)
+        await log.close()
+        owner = engine.stores()
+        log = await owner.open(NAME)
+        await seen(source, (await fill(log, 4))[-1])
+        assert len(await read_all(source)) == 7
+        assert source.positions.entries_between(EARLIEST, source.positions.readable) == 7
+        await log.close()
+
+        told = asyncio.Event()
+        source.watch_readable(told.set)
+        await owner.delete(NAME)
+        async with asyncio.timeout(20):
+            await told.wait()
+        assert source.read_cached(EARLIEST, 1, MANY) is None
+        with pytest.raises(NoSuchLogError):
+            await source.read(EARLIEST, 1, MANY)
+        await source.close()
+        await source.close()
+
+    asyncio.run(scenario())
+
+
+@each_engine
+def test_a_follower_that_was_closed_reads_no_more_and_can_be_had_again(engine: Engine) -> None:
+    async def scenario() -> None:
+        following, owner = engine.stores(), engine.stores()
+        log = await owner.open(NAME)
+        held = await fill(log, 3)
+        source = await following.follow(NAME)
+        await source.close()
+        with pytest.raises(LogClosedError):
+            await source.read(EARLIEST, 1, MANY)
+        again = await following.follow(NAME)
+        await source.close()
+        with pytest.raises(LogError):
+            await following.follow(NAME)
+        await seen(again, held[-1])
+        await fill(log, 1)  # the owner noticed nothing
+        await again.close()
+        await log.close()
+        await owner.delete(NAME)
 
     asyncio.run(scenario())
