@@ -232,7 +232,7 @@ class FollowedLog:
             before = self._chain.confirmed
             try:
                 await self._follow_ledger(ledger_id)
-                ended = ledger_id
+                ended, retry_s = ledger_id, RETRY_FIRST_S
             except MagnetarError as error:
                 log.warning(
                     "a followed log's end is not seen",
