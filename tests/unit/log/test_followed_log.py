@@ -15,6 +15,7 @@ from magnetar.config import LedgerConfig
 from magnetar.log.managed import appender
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.records import decode_log, log_path
+from magnetar.model.entry import Entry
 from magnetar.model.errors import LedgerError, LogError, MetadataError, NoSuchLedgerError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar_sim.virtual_time import run_virtual
@@ -186,6 +187,66 @@ def test_a_log_that_was_made_anew_is_another_one() -> None:
         _, again = await follow(world)
         assert values(await read_all(again)) == [100, 101]
         await again.close()
+
+    run_virtual(scenario())
+
+
+def test_a_ledger_that_is_closed_and_trimmed_while_its_end_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was read belongs to the ledger that was open, not to the one that is open now."""
+
+    async def scenario() -> None:
+        world = World()
+        log = await Process(world).store(TRIMMING).open(NAME)
+        cursor = await log.cursors.open("c", EARLIEST)
+        held = await publish(log, 0, 1)
+        process, source = await follow(world)
+        slow = asyncio.Event()
+        original = MemoryReader.read
+
+        async def read(
+            self: MemoryReader, first_entry_id: int, max_entries: int, max_bytes: int
+        ) -> list[Entry]:
+            found = await original(self, first_entry_id, max_entries, max_bytes)
+            if self._owner is process.ledgers:
+                await slow.wait()
+            return found
+
+        monkeypatch.setattr(MemoryReader, "read", read)
+        held += await publish(log, 1, 4)  # the fourth fills the ledger, the fifth is in the next
+        await asyncio.sleep(1)
+        assert source.positions.readable == held[3], "the record says so"
+        cursor.acknowledge_cumulative(held[3])
+        await cursor.wait_stored()
+        await asyncio.sleep(1)
+        assert source.positions.first == held[4]
+        slow.set()
+        await seen(source, held[4])
+        assert source.positions.readable == held[4]
+        assert (source.positions.end_offset, source.stats().entries) == (5, 1)
+        assert values(await read_all(source)) == [4]
+        await source.close()
+
+    run_virtual(scenario())
+
+
+def test_a_log_whose_deletion_is_not_finished_is_followed_no_more() -> None:
+    async def scenario() -> None:
+        world = World()
+        log = await Process(world).store(SMALL).open(NAME)
+        await publish(log, 0, 6)
+        process, source = await follow(world)
+        await asyncio.sleep(1)
+        assert process.ledgers.tails == 1
+        crashing = Process(world, crash_at=2)  # the record says "deleted", its ledgers are there
+        with pytest.raises(MetadataError):
+            await crashing.store(SMALL).delete(NAME)
+        await asyncio.sleep(1)
+        with pytest.raises(LogError, match="was deleted"):
+            await source.read(EARLIEST, 10, 1000)
+        assert process.ledgers.tails == 0
+        await source.close()
 
     run_virtual(scenario())
 
