@@ -1,9 +1,9 @@
 """Requests of one connection that wait for something: each runs in a task.
 
-A request's *lane* is the producer or consumer that it is about, and requests of one lane run one
-after the other, in the order in which they came. Requests about nothing in particular run side by
-side. Past ``REQUESTS_MAX`` waiting or running the connection is told so (``requests_crowded``) and
-is not read until half of them are answered.
+A request's *subject* is the producer or consumer that it is about, and requests of one subject run
+one after the other, in the order in which they came. Requests about nothing in particular run side
+by side. Past ``REQUESTS_MAX`` waiting or running the connection is told so (``requests_crowded``)
+and is not read until half of them are answered.
 
 A request that ends with an error that is none of ours ends the connection: its client must not
 wait for an answer that will not come.
@@ -22,10 +22,10 @@ from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 REQUESTS_MAX: Final = 256
 
-Lane: TypeAlias = tuple[str, int]
+Subject: TypeAlias = tuple[str, int]
 """What requests are about, and which one of it."""
 
-SIDE_BY_SIDE: Final[Lane] = ("", -1)
+SIDE_BY_SIDE: Final[Subject] = ("", -1)
 
 
 class Requester(Protocol):
@@ -47,30 +47,30 @@ class Requests:
     def __init__(self, scope: TaskScope, client: Requester) -> None:
         self._scope = scope
         self._client = client
-        self._lanes: dict[Lane, deque[BaseCommand]] = {}
+        self._subjects: dict[Subject, deque[BaseCommand]] = {}
         self._count = 0
         self._crowded = False
 
-    def begin(self, lane: Lane, command: BaseCommand) -> None:
-        """Answer ``command`` once its lane is free."""
-        if lane == SIDE_BY_SIDE:
+    def begin(self, subject: Subject, command: BaseCommand) -> None:
+        """Answer ``command`` once its subject is free."""
+        if subject == SIDE_BY_SIDE:
             self._spawn(self._client.answer(command), COMMAND_NAMES[int(command.type)])
             return
-        waiting = self._lanes.get(lane)
+        waiting = self._subjects.get(subject)
         if waiting is not None:
             waiting.append(command)
             self._counted(1)
             return
-        self._lanes[lane] = waiting = deque()
-        self._spawn(self._run_lane(lane, command, waiting), f"{lane[0]} {lane[1]}")
+        self._subjects[subject] = waiting = deque()
+        self._spawn(self._run_subject(subject, command, waiting), f"{subject[0]} {subject[1]}")
 
     def _spawn(self, request: Coroutine[None, None, None], name: str) -> None:
         self._counted(1)
         task = self._scope.spawn(request, f"{self._client.peer} {name}", fails(self._task_failed))
         task.add_done_callback(self._ended)
 
-    async def _run_lane(
-        self, lane: Lane, command: BaseCommand, waiting: deque[BaseCommand]
+    async def _run_subject(
+        self, subject: Subject, command: BaseCommand, waiting: deque[BaseCommand]
     ) -> None:
         try:
             while True:
@@ -81,7 +81,7 @@ class Requests:
                 self._counted(-1)
         finally:
             self._counted(-len(waiting))
-            del self._lanes[lane]
+            del self._subjects[subject]
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
         self._counted(-1)

@@ -6,7 +6,7 @@ ends the connection, as the official clients do on their side.
 A received chunk is handled in one pass. SENDs are checked and queued at their producers, ACKs of
 one entry each are collected for their consumers; whatever comes between them flushes those first,
 so that a producer's or a consumer's commands keep their order. Other ACKs, FLOW, PING and PONG are
-handled on the spot; requests that wait for something run in lanes (``requests``).
+handled on the spot; requests that wait for something run in turn by subject (``requests``).
 
 Bounds: unconfirmed bytes, requests under way and unsent bytes each stop reading from the
 connection until they are below their limit again; so a client is slowed down and nobody else.
@@ -37,7 +37,7 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.protocols.pulsar.liveness import is_alive
-from magnetar.protocols.pulsar.requests import Lane, Requests
+from magnetar.protocols.pulsar.requests import Requests, Subject
 from magnetar.protocols.pulsar.services import Services
 from magnetar.topics.producer import METADATA_BYTES_MAX, Producer
 from magnetar.topics.topic import Subscribed
@@ -100,8 +100,8 @@ class Handlers(Protocol):
 
     def connect(self, session: Session, command: BaseCommand) -> None: ...
 
-    def lane(self, command: BaseCommand) -> Lane | None:
-        """The lane of a request (``requests``); None for what is not served."""
+    def subject(self, command: BaseCommand) -> Subject | None:
+        """The subject of a request (``requests``); None for what is not served."""
         ...
 
     def handle(self, session: Session, command: BaseCommand) -> Awaitable[None]: ...
@@ -280,11 +280,11 @@ class Session(FramedConnection):
         if self.services.closing:
             self.refuse(command, ServiceNotReadyError("the broker is closing; look up again"))
             return
-        lane = self.table.lane(command)
-        if lane is None:
+        subject = self.table.subject(command)
+        if subject is None:
             self._refuse(command)
         else:
-            self._requests.begin(lane, command)
+            self._requests.begin(subject, command)
 
     def _refuse(self, command: BaseCommand) -> None:
         """A command that is not served: say so, or hang up if it cannot be answered."""

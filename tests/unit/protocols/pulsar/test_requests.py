@@ -1,4 +1,4 @@
-"""Requests of a connection by themselves: lanes, bounds, faults."""
+"""Requests of a connection by themselves: subjects, bounds, faults."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def run(scenario: Callable[[Client, Requests], Awaitable[None]]) -> None:
 
 def test_one_lane_runs_in_order_and_beside_others() -> None:
     async def scenario(client: Client, requests: Requests) -> None:
-        for number, lane in enumerate((FIRST, FIRST, OTHER, FIRST)):
-            requests.begin(lane, request(number))
+        for number, subject in enumerate((FIRST, FIRST, OTHER, FIRST)):
+            requests.begin(subject, request(number))
         await settled()
         assert client.begun == [0, 2]
         await client.end(0)

@@ -1,6 +1,6 @@
 """SUBSCRIBE and everything that a consumer says afterwards.
 
-FLOW, ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES have no lane: they are handled as they come, and
+FLOW, ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES have no subject: they are handled as they come, and
 for a consumer that is not there (any more) they mean nothing.
 """
 
@@ -171,7 +171,7 @@ def _find(session: Session, consumer_id: int) -> Subscribed:
     return found
 
 
-# -- without a lane ---------------------------------------------------------------------------
+# -- without a subject ---------------------------------------------------------------------------
 
 
 def flow(session: Session, view: memoryview, start: int, end: int) -> None:

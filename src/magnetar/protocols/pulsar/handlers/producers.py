@@ -135,7 +135,7 @@ def _connect(admission: ProducerAdmission) -> None:
 
 
 def _queue(admission: ProducerAdmission) -> None:
-    """Wait for exclusive access, beside the producer's lane: it may be closed meanwhile."""
+    """Wait for exclusive access, beside the producer's subject: it may be closed meanwhile."""
     session, topic, producer, request = admission
     if session.closed:
         return

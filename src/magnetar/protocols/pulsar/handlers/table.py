@@ -1,7 +1,7 @@
 """Which function handles which command, and what is handled in order.
 
 *Quick* commands are handled as they are met, in the pass over a chunk. The others are requests,
-each in the lane of the producer or consumer that it is about (``requests``).
+each in the subject of the producer or consumer that it is about (``requests``).
 
 Why: docs/adr/0065-what-is-not-served.md.
 """
@@ -18,7 +18,7 @@ from magnetar.protocols.pulsar.handlers import (
     producers,
     schemas,
 )
-from magnetar.protocols.pulsar.requests import SIDE_BY_SIDE, Lane
+from magnetar.protocols.pulsar.requests import SIDE_BY_SIDE, Subject
 from magnetar.protocols.pulsar.session import Quick, Request, Session
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
@@ -29,23 +29,23 @@ class Table:
 
     quick: dict[int, Quick]
     requests: dict[int, Request]
-    lanes: dict[int, tuple[str, str, str]]
-    """Command -> lane kind, body field, id field; commands without are side by side."""
+    subjects: dict[int, tuple[str, str, str]]
+    """Command -> subject kind, body field, id field; commands without are side by side."""
 
     def connect(self, session: Session, command: BaseCommand) -> None:
         connection.connect(session, command)
 
-    def lane(self, command: BaseCommand) -> Lane | None:
-        """The lane of a request; None if the command is not served."""
+    def subject(self, command: BaseCommand) -> Subject | None:
+        """The subject of a request; None if the command is not served."""
         kind = int(command.type)
         if kind == BaseCommand.CONNECT:
             raise ProtocolError("a second CONNECT")
         if kind not in self.requests:
             return None
-        lane = self.lanes.get(kind)
-        if lane is None:
+        subject = self.subjects.get(kind)
+        if subject is None:
             return SIDE_BY_SIDE
-        name, body, field = lane
+        name, body, field = subject
         return name, int(getattr(getattr(command, body), field))
 
     async def handle(self, session: Session, command: BaseCommand) -> None:
@@ -77,7 +77,7 @@ def make_table() -> Table:
             BaseCommand.GET_LAST_MESSAGE_ID: consumers.last_message_id,
             BaseCommand.CONSUMER_STATS: consumers.consumer_stats,
         },
-        lanes={
+        subjects={
             BaseCommand.PRODUCER: ("producer", "producer", "producer_id"),
             BaseCommand.CLOSE_PRODUCER: ("producer", "close_producer", "producer_id"),
             BaseCommand.SUBSCRIBE: ("consumer", "subscribe", "consumer_id"),
