@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -26,8 +27,10 @@ Sent: TypeAlias = tuple[int, int, int]
 published (0: it does not say), the time before which it must not be delivered (0: none); times in
 milliseconds since 1970."""
 
-_HEAD: Final = struct.Struct(">HII").unpack_from  # magic, checksum, metadata size
+_HEAD: Final = struct.Struct(">HIIBB").unpack_from
+"""Magic, checksum, metadata size; the metadata's first two bytes."""
 _HEAD_BYTES: Final = 10
+"""Of those, the bytes before the metadata."""
 _PRODUCER_NAME: Final = 0x0A  # the tag of the first field
 
 _AFTER_NAME: Final = re.compile(
@@ -49,6 +52,11 @@ _TELLING: Final = re.compile(
 that look like one)."""
 
 
+_time_value: Final = lru_cache(maxsize=64)(varint_value)
+"""Of publish times: of what comes together most, of whatever producers, was published in the same
+few milliseconds."""
+
+
 def check_sent(view: memoryview, start: int, end: int) -> Sent:
     """Check the payload ``view[start:end]`` that a producer sent, before it is stored.
 
@@ -56,17 +64,16 @@ def check_sent(view: memoryview, start: int, end: int) -> Sent:
     no message; ``ImplausibleMessageError`` if its numbers cannot be true. Metadata that cannot be
     decoded passes; dispatch leaves it out.
     """
-    if end - start < _HEAD_BYTES:
+    if end - start < _HEAD_BYTES + 2:
         return _check_any(view, start, end)
-    magic, checksum, size = _HEAD(view, start)
+    magic, checksum, size, tag, name_bytes = _HEAD(view, start)
     first = start + _HEAD_BYTES
     stop = first + size
     if magic != MAGIC_CRC32C or stop > end or size < 2:
         return _check_any(view, start, end)
     if crc32c(view[start + 6 : end]) != checksum:
         verify_checksum(view, start, end)  # which says so
-    name_bytes = view[first + 1]
-    if view[first] != _PRODUCER_NAME or name_bytes > 127:
+    if tag != _PRODUCER_NAME or name_bytes > 127:
         return _check_decoded(view, first, stop, end)
     usual = _AFTER_NAME(view, first + 2 + name_bytes, stop)
     if usual is None:
@@ -75,12 +82,13 @@ def check_sent(view: memoryview, start: int, end: int) -> Sent:
     if unread != stop and _TELLING(view, unread, stop) is not None:
         return _check_decoded(view, first, stop, end)
     time, batch = usual.groups()
+    published_ms = _time_value(time)
     if batch is None:
-        return 1, varint_value(time), 0
+        return 1, published_ms, 0
     count = varint_value(batch)
     if not batch_fits(count, end - stop):
         return _check_decoded(view, first, stop, end)  # which says so
-    return count, varint_value(time), 0
+    return count, published_ms, 0
 
 
 def _check_any(view: memoryview, start: int, end: int) -> Sent:
