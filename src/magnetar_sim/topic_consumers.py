@@ -118,7 +118,7 @@ class TopicConsumer:
         while not gone.is_set():
             if self._seek_to is not None:
                 await self._seek(link)
-            if self.over or (self.plan.leaves and self._random.random() < 0.05 * self.plan.leaves):
+            if self.over or self._leaves():
                 await self._close(link, BaseCommand.CLOSE_CONSUMER)
                 return
             if self.ended:

@@ -301,13 +301,14 @@ class WatchedConnection:
             return
         subscription, topic = consumer.subscription, consumer.topic
         cumulative = ack.ack_type == CommandAck.Cumulative
-        entries = {}
+        entries: dict[Position, int] = {}
         for each in ack.message_id:
             position = position_of(each)
             content = topic.content.get(position)
             size = len(content.texts) if content is not None else 1
             left = bits_of(each.ack_set, size) if each.ack_set else 0
-            entries[position] = ((1 << size) - 1) & ~left
+            # One command may name an entry twice: it was sent again meanwhile.
+            entries[position] = entries.get(position, 0) | ((1 << size) - 1) & ~left
         to = LOWEST
         if cumulative and entries:
             last = max(entries)

@@ -71,6 +71,11 @@ def test_a_broker_is_held_to_the_acknowledgements_that_it_knows() -> None:
     assert run_cluster(861201).failure is None
 
 
+def test_a_command_may_acknowledge_parts_of_an_entry_twice() -> None:
+    """The entry was sent again before its consumer had looked at it."""
+    assert run_cluster(850701).failure is None
+
+
 def test_a_seed_repeats_its_run_whatever_the_hash_seed() -> None:
     code = (
         "from magnetar_sim.cluster_run import run_cluster\n"

@@ -408,6 +408,38 @@ def test_a_reader_faster_than_its_read_ahead_reads_nothing_twice(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("budget_bytes", [0, 100, 1000, 4000, 1 << 20])
+@pytest.mark.parametrize("chunk", [1, 20])
+@pytest.mark.parametrize("readers", [1, 7])
+def test_readers_load_no_more_than_their_share_of_the_read_ahead(
+    budget_bytes: int, chunk: int, readers: int
+) -> None:
+    """What does not fit in the budget is thrown away, and would be loaded again for each entry."""
+
+    async def scenario() -> None:
+        process = Process(World())
+        config = LedgerConfig(tail_cache_bytes=0, read_ahead_bytes_max=budget_bytes)
+        log = await process.store(config).open(NAME)
+        await publish(log, 0, 300, batch=10)
+        found: list[list[Entry]] = [[] for _ in range(readers)]
+        for _ in range(0, 300, chunk):
+            for mine in found:
+                last = mine[-1] if mine else None
+                at = Position(last.ledger_id, last.entry_id + 1) if last else EARLIEST
+                mine += await log.read(at, chunk, 1 << 20)
+                await asyncio.sleep(0)
+        while len(found[0]) < 300:
+            for mine in found:
+                last = mine[-1]
+                at = Position(last.ledger_id, last.entry_id + 1)
+                mine += await log.read(at, chunk, 1 << 20)
+        assert [values(mine[:300]) for mine in found] == [list(range(300))] * readers
+        fetched = sum(count for _, _, count in process.ledgers.reads)
+        assert fetched <= 2 * 300 * readers
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("cache_bytes", [0, 300, 1 << 20])
 def test_reading_with_little_memory_goes_to_the_bookies(cache_bytes: int) -> None:
     async def scenario() -> None:

@@ -1,7 +1,8 @@
 """Reading a log: out of memory where possible, else from the bookies, with read-ahead.
 
-A reader that goes on where a read ended is sequential: it gets windows of ``WINDOW_BYTES``, the
-next one loaded while it works through the last. Any other read fetches what was asked for.
+A reader that goes on where a read ended is sequential: it gets windows of its share of the budget,
+the next one loaded while it works through the last. Any other read fetches what was asked for; so
+does one that asks for more than its share.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from magnetar.env.tasks import TaskScope
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.read_ahead import (
-    WINDOW_BYTES,
     WINDOW_ENTRIES,
     ReadAheadCache,
     Window,
@@ -61,6 +61,8 @@ class CatchUp:
         self._ends: deque[Position] = deque(maxlen=SEQUENTIAL_READS_MAX)
         self._loading: dict[Position, asyncio.Task[None]] = {}
         """Read-aheads under way by the position that they bring; nobody reads those twice."""
+        self._entry_bytes = 0
+        """Of the entries fetched last, on average."""
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
         """See ``log.seam.ReadableLog``."""
@@ -109,12 +111,15 @@ class CatchUp:
         self, position: Position, max_entries: int, max_bytes: int
     ) -> list[Entry]:
         sequential = position in self._ends
-        if not sequential:
+        if sequential:
+            self._ends.remove(position)
+        share = self._ahead.share_bytes(None)
+        asked_bytes = min(max_bytes, max_entries * self._entry_bytes)
+        if not sequential or asked_bytes > share:
             found = await self._fetch(position, max_entries, max_bytes)
             self._read_until(found[-1])
             return found
-        self._ends.remove(position)
-        found = await self._fetch(position, WINDOW_ENTRIES, max(max_bytes, WINDOW_BYTES))
+        found = await self._fetch(position, WINDOW_ENTRIES, share)
         window = Window(position.ledger_id, found)
         served = window.read(position.entry_id, max_entries, max_bytes)
         if len(served) < len(found):
@@ -142,7 +147,7 @@ class CatchUp:
     async def _extend(self, window: Window) -> None:
         position = Position(window.ledger_id, window.end)
         try:
-            found = await self._fetch(position, WINDOW_ENTRIES, WINDOW_BYTES)
+            found = await self._fetch(position, WINDOW_ENTRIES, self._ahead.share_bytes(window))
         except MagnetarError as error:
             # The reader will come to the place itself and be told.
             log.info("read-ahead failed", log=self._name, at=str(position), error=str(error))
@@ -168,6 +173,7 @@ class CatchUp:
         behind_header(found)
         if not found:
             raise NoEntryError(f"log {self._name}: nothing was read at {position}")
+        self._entry_bytes = sum(len(entry.data) for entry in found) // len(found)
         return found
 
     async def _reader(self, ledger_id: int, last: int) -> ChainReader:

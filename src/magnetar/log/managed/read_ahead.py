@@ -3,6 +3,10 @@
 A window holds consecutive entries of one ledger that a sequential reader is about to ask for.
 What was served is dropped when the window is extended; the windows used longest ago go first
 when the budget is spent.
+
+Rule: no reader loads more than its share of the budget (``share_bytes``), so that all windows fit
+in. One that is thrown away before it was read makes its reader load it all again, for each entry
+that it asks for.
 """
 
 from __future__ import annotations
@@ -76,6 +80,12 @@ class ReadAheadCache:
                 self._windows.move_to_end(window)
                 return window
         return None
+
+    def share_bytes(self, window: Window | None) -> int:
+        """How much may be loaded at once, for ``window`` or for one more. One that is extended
+        whenever half of it was served comes to hold twice as much."""
+        windows = len(self._windows) + (window not in self._windows)
+        return min(WINDOW_BYTES, self.bytes_max // (2 * windows))
 
     def account(self, window: Window) -> None:
         """``window`` is new or was extended; makes room."""
