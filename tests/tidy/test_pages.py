@@ -30,6 +30,11 @@ def test_every_decision_is_named_by_the_code_that_it_shaped(path: pages.Path) ->
     assert pages.users(number), f"no code names ADR {number}: link it, or fold it into its module"
 
 
+def test_decisions_have_numbers_of_their_own() -> None:
+    numbers = [path.name[:4] for path in pages.DECISIONS.glob("[0-9]*.md")]
+    assert len(numbers) == len(set(numbers)) > 40
+
+
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
 def test_every_module_says_what_it_is(module: pages.Module) -> None:
     assert len(pages.first_sentence(module)) > 10
