@@ -13,7 +13,7 @@ than ten methods (``tests/tidy``):
 ``WritableLog``    ... and its one owner
 ``Positions``      ``log.positions``: the order of positions, and the log's two ends
 ``Cursors``        ``log.cursors``: open, delete, list
-``Cursor``         one of them
+``Cursor``         one of them; what it says is kept in an ``AckStore`` (``log.ack_store``)
 =================  ============================================================================
 
 Rules:

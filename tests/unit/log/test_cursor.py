@@ -10,7 +10,7 @@ import pytest
 from magnetar.config import LedgerConfig
 from magnetar.log.managed.cursor import ManagedCursor
 from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX, DELTA, decode_header
-from magnetar.log.managed.cursor_store import CursorLimits
+from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import cursor_path, decode_cursor
 from magnetar.log.seam import Cursor
@@ -337,7 +337,7 @@ def test_a_ledger_that_is_pointed_at_is_never_deleted() -> None:
             await cursor.wait_stored()
         managed = log.cursors.durable()["s"]
         assert isinstance(managed, ManagedCursor)
-        assert managed.store is not None
+        assert isinstance(managed.store, CursorStore)
         await managed.store.forget_leftovers()
         taken = await Process(world).store(CONFIG, TINY).open(NAME)
         for _ in range(20):

@@ -1,18 +1,18 @@
 """Cursors of a managed log: the acknowledgement state joined with its store, and recovery.
 
-A durable cursor has a ``CursorStore``; a reader's cursor has none and lives in memory only.
+What a cursor does is the same wherever it is kept: in a ledger (``CursorStore``), or nowhere, as a
+reader's (``NullAckStore``).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from magnetar.log.ack_store import AckStore
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.cursor_format import decode_records, recovery_start
-from magnetar.log.managed.cursor_store import CursorStore
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
@@ -24,37 +24,6 @@ RECOVERY_BATCH_ENTRIES = 1_000
 RECOVERY_BATCH_BYTES = 4 << 20
 
 
-class FlushTimer:
-    """One timer for all cursors of a process: every ``interval_ms`` while any has something to
-    store, each that has is told to."""
-
-    def __init__(self, interval_ms: int) -> None:
-        self._interval_s = interval_ms / 1000
-        self._dirty: dict[CursorStore, None] = {}
-        self._handle: asyncio.TimerHandle | None = None
-
-    def add(self, store: CursorStore) -> None:
-        """``store`` changed."""
-        self._dirty[store] = None
-        if self._handle is None:
-            loop = asyncio.get_running_loop()
-            self._handle = loop.call_later(self._interval_s, self._tick)
-
-    def _tick(self) -> None:
-        self._handle = None
-        stores, self._dirty = self._dirty, {}
-        for store in stores:
-            store.tick()
-            if store.dirty:
-                self.add(store)
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        self._dirty.clear()
-
-
 class ManagedCursor:
     """Implements ``log.seam.Cursor``."""
 
@@ -64,15 +33,12 @@ class ManagedCursor:
         chain: Chain,
         state: AckState,
         properties: Mapping[str, str],
-        store: CursorStore | None = None,
-        timer: FlushTimer | None = None,
+        store: AckStore,
     ) -> None:
-        assert (store is None) == (timer is None)
         self.name = name
-        self.durable = store is not None
+        self.durable = store.durable
         self.properties = properties
         self.store = store
-        self._timer = timer
         self._chain = chain
         self._state = state
 
@@ -80,24 +46,20 @@ class ManagedCursor:
     def mark_delete(self) -> Position:
         return self._state.mark_delete
 
-    def _changed(self) -> None:
-        if self._timer is not None and self.store is not None:
-            self._timer.add(self.store)
-
     def acknowledge(self, positions: Sequence[Position]) -> None:
         if self._state.acknowledge(positions):
-            self._changed()
+            self.store.mark_dirty()
 
     def acknowledge_batch(
         self, position: Position, batch_size: int, ack_set: Sequence[int]
     ) -> bool:
         whole = self._state.acknowledge_batch(position, batch_size, ack_set)
-        self._changed()
+        self.store.mark_dirty()
         return whole
 
     def acknowledge_cumulative(self, position: Position) -> None:
         if self._state.acknowledge_cumulative(position):
-            self._changed()
+            self.store.mark_dirty()
 
     def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool:
         return self._state.is_acknowledged(ledger_id, entry_id)
@@ -112,23 +74,13 @@ class ManagedCursor:
         after = self._chain.entries_between(self._state.mark_delete, self._chain.confirmed)
         return after - self._state.hole_entries
 
-    async def mark_deleted(self) -> None:
-        """See ``CursorStore.mark_deleted``: when it fails the cursor is to be stored again."""
-        assert self.store is not None
-        try:
-            await self.store.mark_deleted()
-        finally:
-            if self.store.dirty:
-                self._changed()
-
     async def reset(self, position: Position) -> None:
         self._state.reset(self._chain.previous_position(position))
-        self._changed()
+        self.store.mark_dirty()  # it is stored even if whoever waits for it gives up
         await self.wait_stored()
 
     async def wait_stored(self) -> None:
-        if self.store is not None:
-            await self.store.wait_stored()
+        await self.store.wait_stored()
 
 
 async def recover_state(

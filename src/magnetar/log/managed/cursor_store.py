@@ -33,6 +33,7 @@ import structlog
 from magnetar.env.tasks import TaskScope
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.cursor_format import encode_delta, encode_snapshot
+from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.ledgers import ChainWriter, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
@@ -61,7 +62,10 @@ class CursorLimits:
 
 
 class CursorStore:
-    """Stores ``state`` whenever ``flush_nowait`` is called and it changed."""
+    """Implements ``log.ack_store.AckStore``: keeps ``state`` in a ledger, at the ticks of
+    ``timer``."""
+
+    durable = True
 
     def __init__(
         self,
@@ -71,16 +75,18 @@ class CursorStore:
         ledgers: Ledgers,
         scope: TaskScope,
         *,
+        timer: FlushTimer,
         limits: CursorLimits,
         on_stored: Callable[[], None],
         on_lost: Callable[[LogFencedError], None],
     ) -> None:
         self.name = name
-        self.stored_mark_delete = state.mark_delete
+        self._stored_mark_delete = state.mark_delete
         self._state = state
         self._node = node
         self._ledgers = ledgers
         self._scope = scope
+        self._timer = timer
         self._limits = limits
         self._on_stored = on_stored
         self._on_lost = on_lost
@@ -103,6 +109,15 @@ class CursorStore:
         self._flight: _Flight | None = None
 
     # -- for the cursor and the timer ---------------------------------------------------------
+
+    @property
+    def stored_mark_delete(self) -> Position:
+        # A reset counts before it is stored: what it goes back to must not be deleted meanwhile,
+        # and a store of before it may still be under way.
+        return min(self._stored_mark_delete, self._state.mark_delete)
+
+    def mark_dirty(self) -> None:
+        self._timer.add(self)
 
     @property
     def dirty(self) -> bool:
@@ -294,7 +309,7 @@ class CursorStore:
     def _stored(self, version: int, mark_delete: Position) -> None:
         self._failures = 0
         self._stored_version = version
-        self.stored_mark_delete = mark_delete
+        self._stored_mark_delete = mark_delete
         self._now_idle()
         waiters, self._waiters = self._waiters, []
         for wanted, waiter in waiters:
@@ -359,6 +374,8 @@ class CursorStore:
         except BaseException:
             self._closed, self._doubtful = was_closed, True
             self._stored_version = -1
+            if self.dirty:
+                self.mark_dirty()
             raise
         self._writer = None
         self._fail_waiters(LogClosedError(f"cursor {self.name} was deleted"))

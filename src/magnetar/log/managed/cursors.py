@@ -19,10 +19,12 @@ import structlog
 
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
+from magnetar.log.ack_store import AckStore, NullAckStore
 from magnetar.log.acknowledgements import AckState
 from magnetar.log.managed.chain import Chain
-from magnetar.log.managed.cursor import FlushTimer, ManagedCursor, recover_state
+from magnetar.log.managed.cursor import ManagedCursor, recover_state
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
+from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import (
@@ -80,7 +82,7 @@ class ManagedCursors:
         self._scope = scope
         self._events = events
         self._open: dict[str, ManagedCursor] = {}
-        self._deleted: dict[str, ManagedCursor] = {}  # something of them is left
+        self._deleted: dict[str, AckStore] = {}  # something of what they keep is left
         self._lock = asyncio.Lock()
 
     async def open(
@@ -128,13 +130,12 @@ class ManagedCursors:
             node,
             context.ledgers,
             self._scope,
+            timer=context.timer,
             limits=context.limits,
             on_stored=self._events.stored,
             on_lost=self._events.lost,
         )
-        cursor = ManagedCursor(
-            name, self._chain, state, node.record.properties, store, context.timer
-        )
+        cursor = ManagedCursor(name, self._chain, state, node.record.properties, store)
         self._open[name] = cursor
         if node.record.deleting:
             self._scope.spawn(store.forget_leftovers(), f"cursor-leftovers/{name}")
@@ -142,7 +143,7 @@ class ManagedCursors:
 
     def reader(self, name: str, start: Position) -> Cursor:
         state = AckState(self._chain, self._mark_before(start))
-        return ManagedCursor(name, self._chain, state, {})
+        return ManagedCursor(name, self._chain, state, {}, NullAckStore(state))
 
     async def delete(self, name: str) -> None:
         self._events.require_usable()
@@ -151,21 +152,19 @@ class ManagedCursors:
             if cursor is None:
                 raise CursorNotFoundError(f"log {self._log_name} has no cursor {name!r}")
             try:
-                await cursor.mark_deleted()
+                await cursor.store.mark_deleted()
             except LogFencedError as error:
                 self._events.lost(error)
                 raise
             del self._open[name]
-            self._deleted[name] = cursor
+            self._deleted[name] = cursor.store
             await self._finish_deletion(name)
         self._events.stored()
 
     async def _finish_deletion(self, name: str) -> bool:
         """Take away what is left of a deleted cursor. What fails is tried again; False then."""
-        store = self._deleted[name].store
-        assert store is not None
         try:
-            await store.finish_deletion()
+            await self._deleted[name].finish_deletion()
         except LogFencedError as error:
             self._events.lost(error)
             raise
@@ -192,5 +191,5 @@ class ManagedCursors:
             for name in list(self._deleted):
                 await self._finish_deletion(name)
 
-    def stores(self) -> Iterable[CursorStore]:
-        return [cursor.store for cursor in self._open.values() if cursor.store is not None]
+    def stores(self) -> Iterable[AckStore]:
+        return [cursor.store for cursor in self._open.values()]
