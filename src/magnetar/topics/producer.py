@@ -114,13 +114,13 @@ class Publish:
     def done(self, error: MagnetarError | None, runs: Sequence[Run]) -> None:
         """The log's answer (``log.seam.AppendDone``)."""
         producer = self.producer
-        if not producer.gone:
-            sends, at = self.sequences, 0
-            for ledger_id, first_entry_id, count in runs:
+        sends, at = self.sequences, 0
+        for ledger_id, first_entry_id, count in runs:
+            if not producer.gone:
                 part = sends if count == len(sends) else sends[at : at + count]
                 producer.client.stored(part, ledger_id, first_entry_id)
-                at += count
-        producer.answered(self, runs, error)
+            at += count
+        producer.answered(self, at, error)
 
 
 class _Refused(NamedTuple):
@@ -238,14 +238,14 @@ class Producer:
         self._refused.append(_Refused(self._appends, send, error, final))
         self._release()
 
-    def answered(self, publish: Publish, runs: Sequence[Run], error: MagnetarError | None) -> None:
-        """``publish``, the oldest append, has its outcome. Bytes and messages are known of the
-        whole alone: what one that failed stored counts as entries only."""
-        count = sum(run.entries for run in runs) if len(runs) != 1 else runs[0].entries
-        stored_bytes, messages = (
-            (publish.byte_count, publish.message_count) if error is None else (0, 0)
-        )
+    def answered(self, publish: Publish, count: int, error: MagnetarError | None) -> None:
+        """``publish``, the oldest append, has its outcome, with ``count`` entries stored. Bytes
+        and messages are known of the whole alone: what one that failed stored counts as entries
+        only."""
         if count:
+            whole = error is None
+            stored_bytes = publish.byte_count if whole else 0
+            messages = publish.message_count if whole else 0
             self.entries_in += count
             self.bytes_in += stored_bytes
             self.messages_in += messages

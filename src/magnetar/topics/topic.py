@@ -20,7 +20,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -28,7 +28,7 @@ import structlog
 
 from magnetar.cluster.topic_name import TopicName
 from magnetar.env.tasks import TaskScope, defect, fails
-from magnetar.log.seam import AppendDone, Content, Cursor, WritableLog
+from magnetar.log.seam import Cursor, WritableLog
 from magnetar.model.errors import (
     LogClosedError,
     MagnetarError,
@@ -83,6 +83,7 @@ class Topic:
     ) -> None:
         self.name = name
         self.log = source
+        self.publish = source.append  # bound here: a call less for every append
         self.producers: dict[str, Producer] = {}
         self.waiting: list[tuple[Producer, asyncio.Future[None]]] = []
         self.subscriptions: dict[str, Subscription] = {}
@@ -156,10 +157,6 @@ class Topic:
             self._on_released(self)
 
     # -- publishing ---------------------------------------------------------------------------
-
-    def publish(self, payloads: Sequence[memoryview], done: AppendDone, content: Content) -> None:
-        """Append entries; the payloads are copied before this returns."""
-        self.log.append(payloads, done, content)
 
     def entries_confirmed(self, count: int, byte_count: int, message_count: int) -> None:
         self.entries_in += count

@@ -157,14 +157,21 @@ class Appender:
 
     # -- appending ----------------------------------------------------------------------------
 
-    def append(self, payloads: Sequence[Buffer], done: AppendDone, content: Content) -> None:
-        assert len(payloads) == len(content.messages) == len(content.publish_times_ms)
+    def append(
+        self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None
+    ) -> None:
+        """As ``log.seam.WritableLog.append``."""
+        count = len(payloads)
+        if content is None:
+            content = Content([1] * count, [self._now_ms()] * count)
+        messages, times_ms = content
+        assert count == len(messages) == len(times_ms)
         if self._refusal is not None:
             self._open.refuse(done, self._refusal)
         elif self.state is AppenderState.OPEN and self._ledger is not None:
             size = sum(map(len, payloads))
             self._open.pending_bytes += size
-            self._send(self._ledger, OpenAppend(done, payloads, len(payloads), size, content))
+            self._send(self._ledger, OpenAppend(done, payloads, count, size, content))
         else:
             self._open.wait(payloads, done, content)
             if self.state is AppenderState.IDLE:
@@ -175,12 +182,16 @@ class Appender:
         item.first = first = writer.last_add_pushed + 1
         self._open.sent.append(item)
         stamps = ledger.stamps
-        before = stamps.next_offset, stamps.greatest_ms
-        headers = stamps.headers(self._now_ms(), *item.content)
+        next_offset, greatest_ms = stamps.next_offset, stamps.greatest_ms
+        messages, times_ms = item.content
+        if item.count == 1:
+            headers = [stamps.header(self._now_ms(), messages[0], times_ms[0])]
+        else:
+            headers = stamps.headers(self._now_ms(), messages, times_ms)
         item.end_offset = stamps.next_offset
         item.entries = entries = writer.append(item.payloads, ledger.answered, headers)
         if not entries:  # the writer has failed; ``answered`` will hear of it
-            stamps.next_offset, stamps.greatest_ms = before
+            stamps.next_offset, stamps.greatest_ms = next_offset, greatest_ms
             item.payloads = [bytes(payload) for payload in item.payloads]
             return
         item.payloads = ()
@@ -204,15 +215,18 @@ class Appender:
             self._ledger_failed(ledger, error)
             return
         oldest = self._open.sent[0]
-        whole = count == oldest.count
-        end_offset = oldest.end_offset if whole else oldest.offset_after(count)
+        if count == oldest.count:  # nearly always
+            end_offset = oldest.end_offset
+        else:
+            end_offset = oldest.offset_after(count)
         self._chain.confirm(first + count - 1, end_offset)
         self._events.grew()
         self._open.confirm(ledger_id, first, count)
         if not self._open.sent:
             if self.state is AppenderState.ROLLING:
                 self._begin_opening()
-            self._check_settled()
+            if self._settled:
+                self._check_settled()
 
     def _ledger_failed(self, ledger: _OpenLedger, error: MagnetarError) -> None:
         self._ledger, self._former = None, ledger

@@ -14,7 +14,7 @@ Invariants beside those of the seam:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -31,7 +31,7 @@ from magnetar.log.managed.read_ahead import ReadAheadCache
 from magnetar.log.managed.rules import deletable, frees_later
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import LogPolicy
-from magnetar.log.seam import AppendDone, Buffer, Content, Cursors, LogStats, Positions
+from magnetar.log.seam import Cursors, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -84,6 +84,7 @@ class ManagedLog:
             queue_bytes_max=context.roll_queue_bytes_max,
             now_ms=context.now_ms,
         )
+        self.append = self._appender.append  # bound here: a call less for every append
         self._catch_up = CatchUp(
             name,
             self._chain,
@@ -105,14 +106,6 @@ class ManagedLog:
         self._closed = False
 
     # -- appending ----------------------------------------------------------------------------
-
-    def append(
-        self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None
-    ) -> None:
-        if content is None:
-            count = len(payloads)
-            content = Content([1] * count, [self._context.now_ms()] * count)
-        self._appender.append(payloads, done, content)
 
     @property
     def pending_bytes(self) -> int:

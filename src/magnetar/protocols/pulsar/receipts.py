@@ -19,12 +19,13 @@ from magnetar.wire.pulsar.replies import send_error
 class SessionProducer:
     """A session's client as one of its producers knows it (``topics.producer.ProducerClient``)."""
 
-    __slots__ = ("_encode", "_session", "producer_id", "publish_ended")
+    __slots__ = ("_encode", "_session", "_write", "producer_id", "publish_ended")
 
     def __init__(self, session: Session, producer_id: int) -> None:
         self.producer_id = producer_id
         self.publish_ended = session.publish_ended
         self._session = session
+        self._write = session.write
         self._encode = ReceiptEncoder(producer_id).encode
 
     @property
@@ -35,13 +36,13 @@ class SessionProducer:
         encode = self._encode
         if len(sends) == 1:
             sequence_id, highest = sends[0]
-            self._session.write(encode(sequence_id, ledger_id, first_entry_id, highest))
+            self._write(encode(sequence_id, ledger_id, first_entry_id, highest))
             return
         receipts = [
             encode(sequence_id, ledger_id, entry_id, highest)
             for entry_id, (sequence_id, highest) in enumerate(sends, first_entry_id)
         ]
-        self._session.write(b"".join(receipts))
+        self._write(b"".join(receipts))
 
     def refused(self, send: Sequences, error: MagnetarError, final: bool) -> None:
         """``final``: the client is not told of the message, but that its producer is closed. It

@@ -170,8 +170,9 @@ class EntryDigest:
         """The digest runs over header, prefix and payload; only the payload is long, and it is
         copied once, here as without a prefix."""
         ledger_id, digest = self._ledger_id, self._digest
-        assert len(prefixes) == len(payloads)
-        if len(payloads) == 1:  # most appends; a loop costs a fifth more to begin
+        count = len(payloads)
+        assert len(prefixes) == count
+        if count == 1:  # most appends; a loop costs a fifth more to begin
             prefix, payload = prefixes[0], payloads[0]
             length += len(prefix) + len(payload)
             header = _pack_header(ledger_id, entry_id, lac, length)

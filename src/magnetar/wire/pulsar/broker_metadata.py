@@ -99,10 +99,7 @@ class Stamper:
     def headers(self, now_ms: int, messages: Sequence[int], times_ms: Sequence[int]) -> list[bytes]:
         """For entries with that many messages each, published at those times."""
         if now_ms != self._now_ms:
-            self._now_ms = now_ms
-            self._before_index = _PREFIX + self._time(min(now_ms, TIME_MS_MAX)) + b"\x10"
-        if len(messages) == 1 and len(times_ms) == 1:
-            return [self._header(messages[0], times_ms[0])]
+            self._set_now(now_ms)
         before, low, headers = self._before_index, _LOW, []
         offset, greatest = self.next_offset, self.greatest_ms
         block = self._block if greatest == self._greatest else -1
@@ -119,9 +116,10 @@ class Stamper:
         self.next_offset, self.greatest_ms = offset, greatest
         return headers
 
-    def _header(self, count: int, time_ms: int) -> bytes:
-        """The next header, of an append of one entry: what a loop needs to begin would cost as
-        much again."""
+    def header(self, now_ms: int, count: int, time_ms: int) -> bytes:
+        """For one entry, as ``headers``: what a loop needs to begin costs as much again."""
+        if now_ms != self._now_ms:
+            self._set_now(now_ms)
         index = self.next_offset + count - 1
         self.next_offset = index + 1
         greatest = self.greatest_ms
@@ -130,6 +128,10 @@ class Stamper:
         if index >> 7 != self._block or greatest != self._greatest:
             self._after(index >> 7, greatest)
         return self._before_index + _LOW[index & 0x7F] + self._after_index
+
+    def _set_now(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._before_index = _PREFIX + self._time(min(now_ms, TIME_MS_MAX)) + b"\x10"
 
     def _after(self, block: int, greatest_ms: int) -> bytes:
         """What follows the lowest bits of an index in ``block``; kept."""
