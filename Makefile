@@ -9,9 +9,10 @@
 #   make sim-mutants [MUTANT="name" [RING=2] [SEED=n]]   plants known bugs one by one, each must
 #                           be found; writes the table
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
-#   make interop            the Java clients of Pulsar (pulsar-perf too) and of BookKeeper; needs
-#                           Maven and a Java compiler, which it does not install, and fetches the
-#                           clients; KEPT=dir keeps what it fetched. With Go, Pulsar's Go client too
+#   make interop            Pulsar's own Java clients (of messages, of REST) and pulsar-perf,
+#                           BookKeeper's Java client and shell; needs Maven and a Java compiler,
+#                           which it does not install, and fetches the clients; KEPT=dir keeps what
+#                           it fetched. With Go, Pulsar's Go clients too
 #   make chaos              kill -9 at random while clients and Spark work, then count
 #   make bench              the measurements, into bench/
 #   make pages              ARCHITECTURE.md's tables, docs/machines.md and the index of decisions

@@ -101,7 +101,7 @@ async def record(work_dir: Path, zookeeper: str, data: Path) -> list[dict[str, s
     await registration.register(read_only=False)
     for version in ("v2", "v3"):
         run = await asyncio.create_subprocess_exec(
-            HERE / "run.sh", work_dir, zookeeper, "/magnetar/ledgers", version,
+            HERE / "run.sh", work_dir, "peer", zookeeper, "/magnetar/ledgers", version,
             stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         if await run.wait() != 0:

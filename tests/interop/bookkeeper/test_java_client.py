@@ -6,16 +6,14 @@ Needs ``java``, ``javac``, ``mvn`` and a place to fetch from. Run:
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from magnetar.env.zookeeper_server import ZooKeeperServer
+from tests.interop.bookkeeper.conftest import bookie_process
 
 HERE = Path(__file__).parent
 STEPS = [
@@ -38,37 +36,11 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for tool in ("java", "javac", "mvn"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed")
-    kept = os.environ.get("MAGNETAR_PEER_DIR")
-    return Path(kept) if kept else tmp_path_factory.mktemp("peer")
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    with ZooKeeperServer(tmp_path_factory.mktemp("zk") / "data") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def bookie(
     zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[subprocess.Popen[str]]:
-    """A bookie process of a cluster in ZooKeeper."""
-    command = [
-        sys.executable, "-m", "magnetar", "bookie",
-        "--data-dir", str(tmp_path_factory.mktemp("bookie")),
-        "--port", "0", "--set", "bookie.bookie_id=peer-test",
-        "--metadata", f"zk://{zookeeper.address}/magnetar",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert "ready" in process.stdout.readline()
-    yield process
-    process.terminate()
-    assert process.wait(30) == 0
+    with bookie_process(zookeeper, tmp_path_factory.mktemp("bookie"), "peer-test") as process:
+        yield process
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
@@ -76,7 +48,7 @@ def test_the_java_client_uses_a_bookie(
     work_dir: Path, zookeeper: ZooKeeperServer, bookie: subprocess.Popen[str], version: str
 ) -> None:
     done = subprocess.run(
-        [HERE / "run.sh", work_dir, zookeeper.address, "/magnetar/ledgers", version],
+        [HERE / "run.sh", work_dir, "peer", zookeeper.address, "/magnetar/ledgers", version],
         capture_output=True,
         text=True,
         timeout=500,
