@@ -92,7 +92,7 @@ DECIDING: tuple[str, ...] = (
 
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "magnetar.topics": (
-        ("access", "entry_format", "idle_order", "positions", "redelivery"),
+        ("access", "backlog", "entry_format", "idle_order", "positions", "redelivery"),
         ("dispatch", "feed", "load_queue", "resend", "traffic"),
         ("consumer", "producer"),
         ("acknowledging", "dispatcher"),

@@ -3,8 +3,8 @@ something here, and a few of our own (marked).
 
 Counters (``...Counter``) run since the topic was loaded (``loadedAt``): a restart begins them
 anew, while ``storageSize``, backlogs and ``internalStats`` are of what is stored. Rates are per
-second over the last 10 to 20 s (``topics.rates``); throughputs are bytes per second. In
-``msgBacklog`` a batch counts as one, as in Pulsar.
+second over the last 10 to 20 s (``topics.rates``); throughputs are bytes per second.
+``msgBacklog`` counts messages (``topics.backlog``), where Pulsar's counts entries.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class SubscriptionView(View):
     bytes_out_counter: int
     msg_backlog: int
     msg_backlog_no_delayed: int
+    entries_backlog: int  # ours: a batch is one entry
     backlog_size: int
     msg_delayed: int = 0
     unacked_messages: int

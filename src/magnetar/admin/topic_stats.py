@@ -18,6 +18,7 @@ from magnetar.admin.stats_views import (
 )
 from magnetar.log.seam import LogStats
 from magnetar.topics.access import AccessMode
+from magnetar.topics.backlog import Backlog, backlogs
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.producer import Producer
 from magnetar.topics.rates import Rates
@@ -33,11 +34,15 @@ ACCESS_MODES: Mapping[AccessMode, str] = {
 }
 
 
-def topic_stats(topic: Topic, rates: Rates, owner: str, retention: RetentionView) -> TopicStatsView:
+async def topic_stats(
+    topic: Topic, rates: Rates, owner: str, retention: RetentionView
+) -> TopicStatsView:
+    named = sorted(topic.subscriptions.items())
+    left = await backlogs(topic.log, [each.cursor for _, each in named])
     stored = topic.log.stats()
     subscriptions = {
-        name: _subscription(each, stored, rates)
-        for name, each in sorted(topic.subscriptions.items())
+        name: _subscription(each, backlog, stored, rates)
+        for (name, each), backlog in zip(named, left, strict=True)
     }
     coming, views = rates.of(topic), subscriptions.values()
     return TopicStatsView(
@@ -83,10 +88,11 @@ def _publisher(producer: Producer, rates: Rates) -> PublisherView:
     )
 
 
-def _subscription(subscription: Subscription, stored: LogStats, rates: Rates) -> SubscriptionView:
+def _subscription(
+    subscription: Subscription, backlog: Backlog, stored: LogStats, rates: Rates
+) -> SubscriptionView:
     going, cursor = rates.of(subscription), subscription.cursor
     consumers, dispatcher = subscription.consumers, subscription.dispatcher
-    backlog = cursor.backlog_entries()
     active = subscription.active
     return SubscriptionView(
         type=KIND_NAMES[subscription.kind] if consumers else "None",
@@ -97,9 +103,10 @@ def _subscription(subscription: Subscription, stored: LogStats, rates: Rates) ->
         message_ack_rate=going.acknowledged,
         msg_out_counter=dispatcher.messages_out,
         bytes_out_counter=dispatcher.bytes_out,
-        msg_backlog=backlog,
-        msg_backlog_no_delayed=backlog,
-        backlog_size=backlog_bytes(stored.ledgers, cursor.mark_delete) if backlog else 0,
+        msg_backlog=backlog.messages,
+        msg_backlog_no_delayed=backlog.messages,
+        entries_backlog=backlog.entries,
+        backlog_size=backlog_bytes(stored.ledgers, cursor.mark_delete) if backlog.entries else 0,
         unacked_messages=sum(consumer.seat.unacked for consumer in consumers),
         blocked_subscription_on_unacked_msgs=bool(consumers)
         and all(subscription.is_full(consumer) for consumer in consumers),
@@ -174,7 +181,7 @@ SUMMED = (
 SUBSCRIPTION_SUMMED = (
     "msg_rate_out", "msg_throughput_out", "msg_rate_redeliver", "message_ack_rate",
     "msg_out_counter", "bytes_out_counter", "msg_backlog", "msg_backlog_no_delayed",
-    "backlog_size", "unacked_messages",
+    "entries_backlog", "backlog_size", "unacked_messages",
 )  # fmt: skip
 
 

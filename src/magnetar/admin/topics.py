@@ -171,10 +171,10 @@ class TopicService:
         """Raises ``TopicNotFoundError``."""
         name = parse_topic(topic)
         await self._check_plain(name)
-        return self._stats(await self._open(name))
+        return await self._stats(await self._open(name))
 
-    def _stats(self, topic: Topic) -> TopicStatsView:
-        return topic_stats(topic, self._rates, self._service_url, self._retention)
+    async def _stats(self, topic: Topic) -> TopicStatsView:
+        return await topic_stats(topic, self._rates, self._service_url, self._retention)
 
     async def partitioned_stats(self, topic: str, per_partition: bool) -> PartitionedStatsView:
         """All partitions together. Raises ``TopicNotFoundError``."""
@@ -182,12 +182,13 @@ class TopicService:
         count = await self._control.partitioned.partitions(name)
         if not count:
             raise TopicNotFoundError(f"{name} is not a partitioned topic")
-        views = {}
+        views: dict[str, TopicStatsView] = {}
         for start in range(0, count, OPENED_AT_A_TIME):
             indexes = range(start, min(start + OPENED_AT_A_TIME, count))
             names = [name.of_partition(index) for index in indexes]
-            for opened in await asyncio.gather(*map(self._open, names)):
-                views[str(opened.name)] = self._stats(opened)
+            topics = await asyncio.gather(*map(self._open, names))
+            found = await asyncio.gather(*map(self._stats, topics))
+            views.update(zip(map(str, names), found, strict=True))
         together = partitioned_stats(views, count)
         return together if per_partition else together.model_copy(update={"partitions": {}})
 

@@ -95,7 +95,7 @@ def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
     keeps = next(iter(found.values()))["retention"]["kept"]
     click.echo(
         "In and out count since the topic was loaded here, ever in since it was made; stored is "
-        f"what is there now.\nBacklogs count batches as one; retention keeps {keeps}."
+        f"what is there now.\nBacklogs are in messages; retention keeps {keeps}."
     )
     for problem in sorted({each["storageProblem"] for each in found.values()} - {""}):
         click.echo(f"Nothing can be stored now: {problem}")

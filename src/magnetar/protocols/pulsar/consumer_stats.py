@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from magnetar.topics.backlog import Backlog
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.stats import KIND_NAMES
 from magnetar.topics.subscription import Subscription
@@ -12,7 +13,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 
 def consumer_stats_reply(
-    subscription: Subscription, consumer: Consumer, request_id: int, now_ms: int
+    subscription: Subscription, consumer: Consumer, backlog: Backlog, request_id: int, now_ms: int
 ) -> BaseCommand:
     """The answer for ``consumer`` of ``subscription``; ``now_ms``: since 1970."""
     seconds = max(0.001, (now_ms - consumer.connected_at_ms) / 1000)
@@ -30,6 +31,6 @@ def consumer_stats_reply(
     connected = datetime.fromtimestamp(consumer.connected_at_ms / 1000, UTC)
     reply.connectedSince = connected.isoformat(timespec="milliseconds")
     reply.type = KIND_NAMES[subscription.kind]
-    reply.msgBacklog = subscription.cursor.backlog_entries()
+    reply.msgBacklog = backlog.messages
     reply.messageAckRate = consumer.acknowledged / seconds
     return answer

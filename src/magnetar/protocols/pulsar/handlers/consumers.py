@@ -30,6 +30,7 @@ from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.handlers.schemas import say_unchecked
 from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.backlog import backlogs
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.opening import open_subscription
 from magnetar.topics.positions import Place, PublishTime
@@ -297,7 +298,8 @@ def _last_index(entry: Entry) -> int:
 
 async def consumer_stats(session: Session, command: BaseCommand) -> None:
     request = command.consumerStats
-    _, subscription, consumer = _find(session, request.consumer_id)
+    topic, subscription, consumer = _find(session, request.consumer_id)
+    (backlog,) = await backlogs(topic.log, [subscription.cursor])
     now_ms = session.services.now_ms()
-    reply = consumer_stats_reply(subscription, consumer, request.request_id, now_ms)
+    reply = consumer_stats_reply(subscription, consumer, backlog, request.request_id, now_ms)
     session.send_command(reply)
