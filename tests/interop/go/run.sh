@@ -1,12 +1,23 @@
 #!/bin/sh
-# Fetch Pulsar's Go client and build the peer (once per source), run it.
-# Usage: run.sh WORK_DIR SERVICE_URL
+# Fetch Pulsar's Go clients and build the peers (once per source), run one.
+# Usage: run.sh WORK_DIR peer SERVICE_URL     the client of messages
+#        run.sh WORK_DIR admin HTTP_URL       the client of REST
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 work=$1
-mkdir -p "$work"
-if ! cmp -s "$here/main.go" "$work/main.go" || [ ! -x "$work/peer" ]; then
+what=$2
+shift 2
+mkdir -p "$work/admin"
+for file in go.mod main.go admin/main.go; do
+    cmp -s "$here/$file" "$work/sources/$file" || changed=yes
+done
+if [ -n "${changed:-}" ]; then
+    rm -rf "$work/sources"
+    mkdir -p "$work/sources/admin"
+    cp "$here/go.mod" "$here/main.go" "$work/sources"
     cp "$here/go.mod" "$here/main.go" "$work"
-    (cd "$work" && go mod tidy && go build -o peer .) >&2
+    cp "$here/admin/main.go" "$work/admin"
+    (cd "$work" && go mod tidy && go build -o peer-peer . && go build -o peer-admin ./admin) >&2
+    cp "$here/admin/main.go" "$work/sources/admin" # last: it says that all of it is built
 fi
-exec "$work/peer" "$2"
+exec "$work/peer-$what" "$@"

@@ -1,6 +1,7 @@
-"""Pulsar's own Go client against a standalone: a peer test, not part of ``make test``.
+"""Pulsar's own Go clients (of messages, of REST) against a standalone: peer tests, not part of
+``make test``.
 
-Needs ``go`` and a place to fetch from. Run: ``make interop``. ``MAGNETAR_PEER_DIR`` (in make:
+Need ``go`` and a place to fetch from. Run: ``make interop``. ``MAGNETAR_PEER_DIR`` (in make:
 ``KEPT``) keeps what was fetched and built.
 """
 
@@ -18,23 +19,43 @@ from tests.standalone import Standalone
 
 HERE = Path(__file__).parent
 STEPS = re.findall(r'^\t\t\{"([^"]+)", p\.', (HERE / "main.go").read_text(), re.M)
+ADMIN_STEPS = re.findall(r'^\t\t\{"([^"]+)", p\.', (HERE / "admin/main.go").read_text(), re.M)
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed"),
+]
 
 
-@pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
-def test_the_go_client_uses_a_standalone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = os.environ.get("MAGNETAR_PEER_DIR")
-    work_dir = Path(kept) / "go" if kept else tmp_path / "peer"
-    with Standalone(tmp_path / "data") as standalone:
-        done = subprocess.run(
-            [HERE / "run.sh", work_dir, standalone.service_url],
-            capture_output=True,
-            text=True,
-            timeout=1100,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    said = [line[3:] for line in done.stdout.splitlines() if line[:3] == "ok "]
+    return Path(kept) / "go" if kept else tmp_path_factory.mktemp("peer")
+
+
+def run(work_dir: Path, peer: str, url: str) -> list[str]:
+    """The steps that a peer says it has done."""
+    done = subprocess.run(
+        [HERE / "run.sh", work_dir, peer, url],
+        capture_output=True,
+        text=True,
+        timeout=1100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-8000:]
+    return [line[3:] for line in done.stdout.splitlines() if line[:3] == "ok "]
+
+
+def test_the_go_client_uses_a_standalone(work_dir: Path, tmp_path: Path) -> None:
     assert len(STEPS) >= 8
+    with Standalone(tmp_path / "data") as standalone:
+        said = run(work_dir, "peer", standalone.service_url)
     assert said[-len(STEPS) :] == STEPS
+
+
+def test_the_go_admin_client_uses_a_standalone(work_dir: Path, tmp_path: Path) -> None:
+    """What is served works; every other method of the client is refused as what it is."""
+    assert len(ADMIN_STEPS) >= 7
+    with Standalone(tmp_path / "data") as standalone:
+        assert run(work_dir, "admin", standalone.http_url) == ADMIN_STEPS

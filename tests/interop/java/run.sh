@@ -1,6 +1,7 @@
 #!/bin/sh
-# Fetch Pulsar's Java client and pulsar-perf (once), compile PulsarPeer, run what is asked for.
+# Fetch Pulsar's Java clients and pulsar-perf (once), compile the peers, run what is asked for.
 # Usage: run.sh WORK_DIR peer SERVICE_URL [STEP...]   each step of PulsarPeer, or those
+#        run.sh WORK_DIR admin HTTP_URL SERVICE_URL                 AdminPeer
 #        run.sh WORK_DIR perf SERVICE_URL HTTP_URL COMMAND [ARGUMENT...]   pulsar-perf
 #        run.sh WORK_DIR fetch                                      nothing but fetch and compile
 set -eu
@@ -15,10 +16,21 @@ if ! cmp -s "$here/pom.xml" "$work/fetched"; then
     cp "$here/pom.xml" "$work/fetched"
 fi
 quiet="-Dorg.slf4j.simpleLogger.defaultLogLevel=${PEER_LOG_LEVEL:-off}"
+peers() {
+    javac -nowarn -Xlint:-deprecation -cp "$work/lib/*" -d "$work/classes" \
+        "$here/PulsarPeer.java" "$here/AdminPeer.java" >&2
+}
 case $what in
-fetch | peer)
-    javac -cp "$work/lib/*" -d "$work/classes" "$here/PulsarPeer.java"
-    [ "$what" = fetch ] || exec java "$quiet" -cp "$work/classes:$work/lib/*" PulsarPeer "$@"
+fetch)
+    peers
+    ;;
+peer)
+    peers
+    exec java "$quiet" -cp "$work/classes:$work/lib/*" PulsarPeer "$@"
+    ;;
+admin)
+    peers
+    exec java "$quiet" -cp "$work/classes:$work/lib/*" AdminPeer "$@"
     ;;
 perf)
     printf 'brokerServiceUrl=%s\nwebServiceUrl=%s\n' "$1" "$2" > "$work/client.conf"

@@ -1,5 +1,5 @@
-"""Pulsar's own Java client and pulsar-perf against a standalone: peer tests, not part of ``make
-test``.
+"""Pulsar's own Java clients (of messages, of REST) and pulsar-perf against a standalone: peer
+tests, not part of ``make test``.
 
 Need ``java``, ``javac``, ``mvn`` and a place to fetch from. Run: ``make interop``.
 ``MAGNETAR_PEER_DIR`` (in make: ``KEPT``) keeps what was fetched.
@@ -20,6 +20,7 @@ from tests.standalone import Standalone
 
 HERE = Path(__file__).parent
 STEPS = re.findall(r'^ +step\("([^"]+)"( \+ type)?', (HERE / "PulsarPeer.java").read_text(), re.M)
+ADMIN_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "AdminPeer.java").read_text(), re.M)
 TYPES = {
     "consume ": ("Exclusive", "Shared", "Failover"),
     "batches ": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
@@ -71,6 +72,14 @@ def test_the_java_client_uses_a_standalone(work_dir: Path, standalone: Standalon
     assert len(STEPS) >= 18
     said = run(work_dir, "peer", standalone.service_url)
     assert [line[3:] for line in said.splitlines() if line[:3] == "ok "] == wanted_steps()
+
+
+def test_the_java_admin_client_uses_a_standalone(work_dir: Path, tmp_path: Path) -> None:
+    """What is served works; every other method of the client is refused as what it is."""
+    assert len(ADMIN_STEPS) >= 11
+    with Standalone(tmp_path / "data") as standalone:
+        said = run(work_dir, "admin", standalone.http_url, standalone.service_url)
+    assert [line[3:] for line in said.splitlines() if line[:3] == "ok "] == ADMIN_STEPS
 
 
 def test_pulsar_perf_produces_and_consumes(work_dir: Path, standalone: Standalone) -> None:

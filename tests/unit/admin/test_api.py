@@ -408,6 +408,15 @@ def test_policies_that_say_nothing_are_no_obstacle() -> None:
         ("GET", "/admin/v3/sinks/public/default"),
         ("GET", "/admin/persistent/public/standalone/default/t/stats"),
         ("GET", "/lookup/v2/topic/non-persistent/public/default/t"),
+        ("GET", "/admin/v2/namespaces/public/default/configversion"),
+        ("POST", "/admin/v2/namespaces/grantPermissionsOnTopics"),
+        ("GET", f"{P}/t/s/dispatchRate"),
+        ("DELETE", f"{P}/t/policies"),
+        ("GET", "/proxy-stats/topics"),
+        ("GET", "/admin/v2/namespaces/standalone/antiAffinity/group"),
+        ("POST", "/admin/v2/sinks"),
+        ("GET", "/admin/v2/sources/public/default/name/status"),
+        ("GET", "/admin/v2/packages/function/public/default"),
     ],
 )
 def test_what_pulsar_has_and_this_does_not_is_said_so(method: str, path: str) -> None:

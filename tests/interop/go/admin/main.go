@@ -1,0 +1,325 @@
+// Uses REST the way operators' programs do, through Pulsar's own Go admin client.
+//
+// Argument: the HTTP URL. Each step prints "ok NAME"; the first that fails ends the program with
+// what went wrong and status 1. The last step calls every other method that the client has: each
+// must be refused with our reason, and none be taken for something else.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsaradmin"
+	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/rest"
+	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/utils"
+)
+
+const (
+	atOnce    = 5 * time.Second
+	namespace = "go/a"
+	plain     = "persistent://go/a/plain"
+	bundle    = "0x00000000_0xffffffff"
+)
+
+// What the steps before the last have asked, or what clients ask of any broker.
+var served = []string{
+	"Brokers.HealthCheck", "Brokers.HealthCheckWithTopicVersion",
+	"Clusters.Create", "Clusters.Get", "Clusters.List",
+	"Namespaces.CreateNamespace", "Namespaces.CreateNamespaceWithPolicies",
+	"Namespaces.CreateNsWithBundlesData", "Namespaces.CreateNsWithNumBundles",
+	"Namespaces.CreateNsWithPolices", "Namespaces.GetNamespaces", "Namespaces.GetTopics",
+	"Subscriptions.Delete", "Subscriptions.ForceDelete", "Subscriptions.List",
+	"Tenants.Create", "Tenants.Get", "Tenants.List",
+	"Topics.Create", "Topics.CreateWithProperties", "Topics.Delete", "Topics.GetInternalStats", "Topics.GetMetadata",
+	"Topics.GetPartitionedStats", "Topics.GetPartitionedStatsWithOption", "Topics.GetStats",
+	"Topics.GetStatsWithOption", "Topics.List", "Topics.Lookup", "Topics.Update",
+}
+
+// The client keeps no error of these.
+var errorDropped = []string{"BrokerStats.GetLoadReport"}
+
+type peer struct {
+	admin pulsaradmin.Client
+	file  string
+}
+
+func main() {
+	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: os.Args[1]})
+	must(err)
+	file, err := os.CreateTemp("", "function*.jar")
+	must(err)
+	defer os.Remove(file.Name())
+	p := &peer{admin: admin, file: file.Name()}
+	for _, step := range []struct {
+		name string
+		run  func()
+	}{
+		{"clusters", p.clusters},
+		{"tenants", p.tenants},
+		{"namespaces", p.namespaces},
+		{"topics", p.topics},
+		{"partitioned topics", p.partitionedTopics},
+		{"subscriptions", p.subscriptions},
+		{"everything else is refused", p.everythingElse},
+	} {
+		step.run()
+		fmt.Println("ok " + step.name)
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func check(true_ bool, what string, arguments ...any) {
+	if !true_ {
+		panic(fmt.Sprintf(what, arguments...))
+	}
+}
+
+func refused(code int, words string, run func() error) {
+	begun := time.Now()
+	err := run()
+	check(err != nil, "not refused: %s", words)
+	check(time.Since(begun) < atOnce, "refused after %s: %s", time.Since(begun), err)
+	var refusal rest.Error
+	check(errors.As(err, &refusal), "of another kind: %v", err)
+	check(refusal.Code == code, "%d, not %d: %s", refusal.Code, code, refusal.Reason)
+	check(strings.Contains(refusal.Reason, words), "'%s' in: %s", words, refusal.Reason)
+}
+
+func topic(name string) utils.TopicName {
+	found, err := utils.GetTopicName(name)
+	must(err)
+	return *found
+}
+
+func (p *peer) clusters() {
+	found, err := p.admin.Clusters().List()
+	must(err)
+	check(slices.Equal(found, []string{"standalone"}), "clusters: %v", found)
+	about, err := p.admin.Clusters().Get("standalone")
+	must(err)
+	check(strings.HasPrefix(about.BrokerServiceURL, "pulsar://"), "its URL: %v", about)
+	refused(404, "knows no other", func() error {
+		_, err := p.admin.Clusters().Get("other")
+		return err
+	})
+	must(p.admin.Brokers().HealthCheck())
+}
+
+func (p *peer) tenants() {
+	tenant := utils.TenantData{Name: "go", AllowedClusters: []string{"standalone"}}
+	must(p.admin.Tenants().Create(tenant))
+	found, err := p.admin.Tenants().Get("go")
+	must(err)
+	check(slices.Equal(found.AllowedClusters, []string{"standalone"}), "its clusters: %v", found)
+	refused(409, "exists already", func() error { return p.admin.Tenants().Create(tenant) })
+	tenant = utils.TenantData{Name: "roles", AdminRoles: []string{"root"}}
+	refused(412, "adminRoles", func() error { return p.admin.Tenants().Create(tenant) })
+}
+
+func (p *peer) namespaces() {
+	must(p.admin.Namespaces().CreateNamespace(namespace))
+	must(p.admin.Namespaces().CreateNsWithNumBundles("go/bundles", 4))
+	found, err := p.admin.Namespaces().GetNamespaces("go")
+	must(err)
+	slices.Sort(found)
+	check(slices.Equal(found, []string{namespace, "go/bundles"}), "namespaces: %v", found)
+	refused(409, "exists already", func() error {
+		return p.admin.Namespaces().CreateNamespace(namespace)
+	})
+	refused(404, "does not exist", func() error {
+		return p.admin.Namespaces().CreateNamespace("absent/a")
+	})
+	refused(501, "not served: deleting namespaces", func() error {
+		return p.admin.Namespaces().DeleteNamespace(namespace)
+	})
+}
+
+func (p *peer) listed() ([]string, []string) {
+	name, err := utils.GetNamespaceName(namespace)
+	must(err)
+	partitioned, others, err := p.admin.Topics().List(*name)
+	must(err)
+	return partitioned, others
+}
+
+func (p *peer) topics() {
+	must(p.admin.Topics().Create(topic(plain), 0))
+	partitioned, others := p.listed()
+	check(len(partitioned) == 0 && slices.Equal(others, []string{plain}), "topics: %v", others)
+	stats, err := p.admin.Topics().GetStats(topic(plain))
+	must(err)
+	check(stats.StorageSize == 0, "bytes stored: %d", stats.StorageSize)
+	found, err := p.admin.Topics().Lookup(topic(plain))
+	must(err)
+	check(strings.HasPrefix(found.BrokerURL, "pulsar://"), "where it is served: %v", found)
+	_, err = p.admin.Topics().GetInternalStats(topic(plain))
+	must(err)
+	refused(409, "exists already", func() error {
+		return p.admin.Topics().Create(topic(plain), 0)
+	})
+	refused(404, "", func() error {
+		_, err := p.admin.Topics().GetStats(topic(plain + "-absent"))
+		return err
+	})
+	for _, name := range []string{"n ü", "a%20b", "a&b=c?d", "stats"} {
+		other := topic("persistent://go/a/" + name)
+		must(p.admin.Topics().Create(other, 0))
+		_, others := p.listed()
+		check(slices.Contains(others, other.String()), "'%s' in %v", other.String(), others)
+		must(p.admin.Topics().Delete(other, false, true))
+	}
+}
+
+func (p *peer) partitionedTopics() {
+	parts := topic("persistent://go/a/parts")
+	must(p.admin.Topics().Create(parts, 3))
+	must(p.admin.Topics().Update(parts, 5))
+	metadata, err := p.admin.Topics().GetMetadata(parts)
+	must(err)
+	check(metadata.Partitions == 5, "partitions: %d", metadata.Partitions)
+	partitioned, _ := p.listed()
+	check(slices.Equal(partitioned, []string{parts.String()}), "their list: %v", partitioned)
+	stats, err := p.admin.Topics().GetPartitionedStats(parts, true)
+	must(err)
+	check(len(stats.Partitions) == 5, "their stats: %v", stats.Partitions)
+	refused(409, "exists already", func() error { return p.admin.Topics().Create(parts, 3) })
+	must(p.admin.Topics().Delete(parts, false, false))
+	partitioned, _ = p.listed()
+	check(len(partitioned) == 0, "none is left: %v", partitioned)
+}
+
+func (p *peer) subscriptions() {
+	found, err := p.admin.Subscriptions().List(topic(plain))
+	must(err)
+	check(len(found) == 0, "subscriptions: %v", found)
+	refused(404, "has no subscription", func() error {
+		return p.admin.Subscriptions().Delete(topic(plain), "s")
+	})
+	moving := "not served: moving subscriptions over HTTP"
+	refused(501, moving, func() error {
+		return p.admin.Subscriptions().ResetCursorToTimestamp(topic(plain), "s", 1)
+	})
+	refused(501, moving, func() error {
+		return p.admin.Subscriptions().SkipMessages(topic(plain), "s", 1)
+	})
+	refused(501, moving, func() error {
+		return p.admin.Subscriptions().ExpireMessages(topic(plain), "s", 1)
+	})
+}
+
+func (p *peer) everythingElse() {
+	var wrong []string
+	count := 0
+	client := reflect.ValueOf(p.admin)
+	parts := reflect.TypeFor[pulsaradmin.Client]()
+	for index := range parts.NumMethod() {
+		getter := parts.Method(index)
+		part := client.MethodByName(getter.Name).Call(nil)[0]
+		kind := getter.Type.Out(0)
+		for at := range kind.NumMethod() {
+			method := kind.Method(at)
+			name := getter.Name + "." + method.Name
+			if slices.Contains(served, name) || slices.Contains(errorDropped, name) ||
+				strings.HasSuffix(method.Name, "WithContext") {
+				continue
+			}
+			if found := p.outcome(name, part.MethodByName(method.Name)); found != "" {
+				wrong = append(wrong, name+": "+found)
+			}
+			count++
+		}
+	}
+	check(len(wrong) == 0, "%s", strings.Join(wrong, "\n"))
+	check(count > 150, "the client has more methods than %d", count)
+	_, others := p.listed()
+	check(slices.Equal(others, []string{plain}), "nothing was made or deleted: %v", others)
+}
+
+// Empty if the call is refused as not served, else what came of it.
+func (p *peer) outcome(name string, method reflect.Value) string {
+	var arguments []reflect.Value
+	for index := range method.Type().NumIn() {
+		if method.Type().IsVariadic() && index == method.Type().NumIn()-1 {
+			break
+		}
+		arguments = append(arguments, p.argument(name, method.Type().In(index), index))
+	}
+	results := method.Call(arguments)
+	err, failed := results[len(results)-1].Interface().(error)
+	if !failed {
+		return fmt.Sprintf("done: %v", results)
+	}
+	var refusal rest.Error
+	if !errors.As(err, &refusal) {
+		return "of another kind: " + err.Error()
+	}
+	if refusal.Code != 501 && refusal.Code != 412 || !strings.Contains(refusal.Reason, "not served") {
+		return err.Error()
+	}
+	return ""
+}
+
+// Something that a program would say at this place.
+func (p *peer) argument(name string, kind reflect.Type, index int) reflect.Value {
+	switch kind {
+	case reflect.TypeFor[utils.TopicName]():
+		return reflect.ValueOf(topic(plain))
+	case reflect.TypeFor[utils.NameSpaceName]():
+		found, err := utils.GetNamespaceName(namespace)
+		must(err)
+		return reflect.ValueOf(*found)
+	}
+	switch kind.Kind() {
+	case reflect.String:
+		return reflect.ValueOf(p.text(name, index)).Convert(kind)
+	case reflect.Int, reflect.Int64, reflect.Int32:
+		return reflect.ValueOf(1).Convert(kind)
+	case reflect.Pointer:
+		return reflect.New(kind.Elem())
+	case reflect.Struct:
+		made := reflect.New(kind).Elem()
+		if field := made.FieldByName("Name"); field.IsValid() && field.Kind() == reflect.String {
+			field.SetString("x")
+		}
+		return made
+	}
+	return reflect.Zero(kind)
+}
+
+func (p *peer) text(name string, index int) string {
+	part, method, _ := strings.Cut(name, ".")
+	switch {
+	case part == "Packages":
+		if strings.Contains(method, "List") && index == 1 {
+			return namespace
+		} else if method == "List" {
+			return "function"
+		} else if index == 0 {
+			return "function://go/a/name@v1"
+		}
+		return p.file
+	case part == "Namespaces" || part == "ResourceQuotas":
+		if index == 0 {
+			return namespace
+		} else if strings.Contains(method, "undle") || part == "ResourceQuotas" {
+			return bundle
+		}
+	case part == "Schemas" && index == 0:
+		return plain
+	case part == "Functions" || part == "Sinks" || part == "Sources":
+		if index == 1 {
+			return p.file
+		}
+	}
+	return "x"
+}

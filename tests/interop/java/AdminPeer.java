@@ -1,0 +1,474 @@
+import java.io.File;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.client.admin.Functions;
+import org.apache.pulsar.client.admin.Lookup;
+import org.apache.pulsar.client.admin.Namespaces;
+import org.apache.pulsar.client.admin.NonPersistentTopics;
+import org.apache.pulsar.client.admin.Packages;
+import org.apache.pulsar.client.admin.PulsarAdmin;
+import org.apache.pulsar.client.admin.PulsarAdminException;
+import org.apache.pulsar.client.admin.PulsarAdminException.ConflictException;
+import org.apache.pulsar.client.admin.PulsarAdminException.NotFoundException;
+import org.apache.pulsar.client.admin.PulsarAdminException.PreconditionFailedException;
+import org.apache.pulsar.client.admin.PulsarAdminException.ServerSideErrorException;
+import org.apache.pulsar.client.admin.ResourceQuotas;
+import org.apache.pulsar.client.admin.Schemas;
+import org.apache.pulsar.client.admin.Sinks;
+import org.apache.pulsar.client.admin.Sources;
+import org.apache.pulsar.client.admin.TopicPolicies;
+import org.apache.pulsar.client.admin.Topics;
+import org.apache.pulsar.client.admin.Transactions;
+import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.transaction.TxnID;
+import org.apache.pulsar.common.naming.TopicVersion;
+import org.apache.pulsar.common.policies.data.Policies;
+import org.apache.pulsar.common.policies.data.RetentionPolicies;
+import org.apache.pulsar.common.policies.data.SubscriptionStats;
+import org.apache.pulsar.common.policies.data.TenantInfo;
+import org.apache.pulsar.common.policies.data.TopicStats;
+import org.apache.pulsar.common.schema.SchemaInfo;
+import org.apache.pulsar.common.schema.SchemaType;
+
+/**
+ * Uses REST the way operators' programs do, through Pulsar's own admin client.
+ *
+ * Arguments: the HTTP URL and the service URL. Each step prints "ok NAME"; the first that fails ends
+ * the program with its stack trace and status 1. The last step calls every other method that the
+ * client has: each must be refused with our reason, and none be taken for something else.
+ */
+public final class AdminPeer {
+    private static final int AT_ONCE_S = 5;
+    private static final String NAMESPACE = "peer/a";
+    private static final String TOPIC = "persistent://peer/a/plain";
+
+    /** What the steps before the last have asked, or what clients ask of any broker. */
+    private static final Set<String> SERVED = Set.of(
+        "brokers.healthcheck", "clusters.getCluster", "clusters.getClusters",
+        "clusters.createCluster", "lookups.lookupTopic", "lookups.lookupPartitionedTopic",
+        "namespaces.createNamespace", "namespaces.getNamespaces", "namespaces.getTopics",
+        "nonPersistentTopics.createPartitionedTopic", "nonPersistentTopics.getList",
+        "nonPersistentTopics.getPartitionedTopicMetadata", "nonPersistentTopics.getStats",
+        "nonPersistentTopics.getInternalStats", "properties.createProperty",
+        "properties.getProperties", "properties.getPropertyAdmin", "tenants.createTenant",
+        "tenants.getTenantInfo", "tenants.getTenants", "topics.createNonPartitionedTopic",
+        "topics.createPartitionedTopic", "topics.delete", "topics.deletePartitionedTopic",
+        "topics.deleteSubscription", "topics.getInternalStats", "topics.getList",
+        "topics.getPartitionedStats", "topics.getPartitionedTopicList",
+        "topics.getPartitionedTopicMetadata", "topics.getStats", "topics.getSubscriptions",
+        "topics.updatePartitionedTopic");
+    /** The client reads no body of the answer: its own words for 501 are all that it has. */
+    private static final Set<String> REASON_DROPPED =
+        Set.of("functions.downloadFunction", "packages.download");
+    private static final Set<Class<?>> UPLOADING =
+        Set.of(Functions.class, Sinks.class, Sources.class);
+    private static final String CLIENTS_OWN_WORDS = "Not Implemented";
+
+    interface Step {
+        void run() throws Exception;
+    }
+
+    private final PulsarAdmin admin;
+    private final PulsarClient client;
+    private final File file;
+
+    private AdminPeer(String httpUrl, String serviceUrl) throws Exception {
+        this.admin = PulsarAdmin.builder().serviceHttpUrl(httpUrl).build();
+        this.client = PulsarClient.builder().serviceUrl(serviceUrl).build();
+        this.file = File.createTempFile("function", ".jar");
+        this.file.deleteOnExit();
+    }
+
+    public static void main(String[] args) {
+        try {
+            new AdminPeer(args[0], args[1]).run();
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0);
+    }
+
+    private void run() throws Exception {
+        step("clusters", this::clusters);
+        step("tenants", this::tenants);
+        step("namespaces", this::namespaces);
+        step("topics", this::topics);
+        step("partitioned topics", this::partitionedTopics);
+        step("stats", this::stats);
+        step("stats of partitions", this::partitionStats);
+        step("subscriptions", this::subscriptions);
+        step("names", this::names);
+        step("moving a subscription is refused", this::moving);
+        step("everything else is refused", this::everythingElse);
+    }
+
+    private void step(String name, Step step) throws Exception {
+        step.run();
+        System.out.println("ok " + name);
+    }
+
+    private static void check(boolean holds, String what) {
+        if (!holds) {
+            throw new AssertionError(what);
+        }
+    }
+
+    private static void same(Object found, Object wanted, String what) {
+        check(found.equals(wanted), what + ": " + found + ", not " + wanted);
+    }
+
+    /** The step must be refused at once, by an exception of that class, with these words. */
+    private static void refused(Class<? extends PulsarAdminException> how, String words, Step step)
+        throws Exception {
+        long begun = System.nanoTime();
+        try {
+            step.run();
+        } catch (PulsarAdminException refusal) {
+            check(refusal.getClass() == how, refusal + " is no " + how);
+            String said = String.valueOf(refusal.getHttpError());
+            check(said.contains(words), "'" + words + "' in: " + said);
+            check(System.nanoTime() - begun < TimeUnit.SECONDS.toNanos(AT_ONCE_S), "at once");
+            return;
+        }
+        throw new AssertionError("not refused: " + words);
+    }
+
+    // -- what is served ---------------------------------------------------------------------------
+
+    private void clusters() throws Exception {
+        same(admin.clusters().getClusters(), List.of("standalone"), "clusters");
+        check(admin.clusters().getCluster("standalone").getBrokerServiceUrl() != null, "its URL");
+        refused(NotFoundException.class, "it knows no other",
+            () -> admin.clusters().getCluster("other"));
+        admin.brokers().healthcheck();
+        admin.brokers().healthcheck(TopicVersion.V2);
+    }
+
+    private static TenantInfo tenant(String... roles) {
+        return TenantInfo.builder().adminRoles(Set.of(roles))
+            .allowedClusters(Set.of("standalone")).build();
+    }
+
+    private void tenants() throws Exception {
+        admin.tenants().createTenant("peer", tenant());
+        check(admin.tenants().getTenants().contains("peer"), "it is listed");
+        same(admin.tenants().getTenantInfo("peer").getAllowedClusters(), Set.of("standalone"),
+            "its clusters");
+        refused(ConflictException.class, "exists already",
+            () -> admin.tenants().createTenant("peer", tenant()));
+        refused(PreconditionFailedException.class, "adminRoles",
+            () -> admin.tenants().createTenant("roles", tenant("root")));
+        refused(NotFoundException.class, "does not exist",
+            () -> admin.tenants().getTenantInfo("absent"));
+    }
+
+    private void namespaces() throws Exception {
+        admin.namespaces().createNamespace(NAMESPACE);
+        admin.namespaces().createNamespace("peer/bundles", 4);
+        admin.namespaces().createNamespace("peer/clusters", Set.of("standalone"));
+        admin.namespaces().createNamespace("peer/policies", new Policies());
+        same(new HashSet<>(admin.namespaces().getNamespaces("peer")),
+            Set.of(NAMESPACE, "peer/bundles", "peer/clusters", "peer/policies"), "namespaces");
+        refused(ConflictException.class, "exists already",
+            () -> admin.namespaces().createNamespace(NAMESPACE));
+        refused(NotFoundException.class, "tenant absent does not exist",
+            () -> admin.namespaces().createNamespace("absent/a"));
+        Policies kept = new Policies();
+        kept.retention_policies = new RetentionPolicies(5, 5);
+        refused(PreconditionFailedException.class, "retention_policies",
+            () -> admin.namespaces().createNamespace("peer/kept", kept));
+        refused(ServerSideErrorException.class, "not served: retention of namespaces",
+            () -> admin.namespaces().setRetention(NAMESPACE, new RetentionPolicies(1, 1)));
+        refused(ServerSideErrorException.class, "not served: deleting namespaces",
+            () -> admin.namespaces().deleteNamespace(NAMESPACE));
+    }
+
+    private void topics() throws Exception {
+        admin.topics().createNonPartitionedTopic(TOPIC);
+        same(admin.topics().getList(NAMESPACE), List.of(TOPIC), "topics");
+        same(admin.namespaces().getTopics(NAMESPACE), List.of(TOPIC), "topics");
+        same(admin.topics().getPartitionedTopicMetadata(TOPIC).partitions, 0, "partitions");
+        check(admin.lookups().lookupTopic(TOPIC).startsWith("pulsar://"), "where it is served");
+        refused(ConflictException.class, "exists already",
+            () -> admin.topics().createNonPartitionedTopic(TOPIC));
+        refused(PreconditionFailedException.class, "properties of topics: key",
+            () -> admin.topics().createNonPartitionedTopic(TOPIC + 2, Map.of("key", "value")));
+        refused(NotFoundException.class, "not", () -> admin.topics().getStats(TOPIC + 3));
+        admin.topics().createNonPartitionedTopic(TOPIC + 4);
+        admin.topics().delete(TOPIC + 4);
+        refused(NotFoundException.class, "not", () -> admin.topics().delete(TOPIC + 4));
+    }
+
+    private void partitionedTopics() throws Exception {
+        String topic = "persistent://peer/a/parts";
+        admin.topics().createPartitionedTopic(topic, 3);
+        same(admin.topics().getPartitionedTopicMetadata(topic).partitions, 3, "partitions");
+        same(admin.topics().getPartitionedTopicList(NAMESPACE), List.of(topic), "their list");
+        same(admin.lookups().lookupPartitionedTopic(topic).size(), 3, "where they are");
+        admin.topics().updatePartitionedTopic(topic, 5);
+        same(admin.topics().getPartitionedTopicMetadata(topic).partitions, 5, "more partitions");
+        refused(ConflictException.class, "exists already",
+            () -> admin.topics().createPartitionedTopic(topic, 3));
+        refused(PreconditionFailedException.class, "properties not served",
+            () -> admin.topics().createPartitionedTopic(topic + 2, 3, Map.of("key", "value")));
+        refused(PreconditionFailedException.class, "partitioned",
+            () -> admin.topics().delete(topic));
+        admin.topics().deletePartitionedTopic(topic);
+        same(admin.topics().getPartitionedTopicList(NAMESPACE), List.of(), "none is left");
+    }
+
+    private void publish(String topic, int batches, int each) throws Exception {
+        try (Producer<byte[]> producer = client.newProducer().topic(topic).enableBatching(each > 1)
+            .batchingMaxMessages(each).batchingMaxPublishDelay(10, TimeUnit.SECONDS).create()) {
+            for (int number = 0; number < batches * each; number++) {
+                producer.sendAsync("message".getBytes());
+            }
+            producer.flush();
+        }
+    }
+
+    private Consumer<byte[]> consumer(String topic) throws Exception {
+        return client.newConsumer().topic(topic).subscriptionName("s")
+            .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe();
+    }
+
+    private void stats() throws Exception {
+        String topic = "persistent://peer/a/stats";
+        try (Consumer<byte[]> consumer = consumer(topic)) {
+            publish(topic, 3, 10);
+            MessageId last = null;
+            for (int number = 0; number < 10; number++) {
+                last = consumer.receive(AT_ONCE_S, TimeUnit.SECONDS).getMessageId();
+            }
+            consumer.acknowledgeCumulative(last);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
+            while (admin.topics().getStats(topic).getSubscriptions().get("s").getMsgBacklog() > 20) {
+                check(System.nanoTime() < deadline, "ten are acknowledged");
+            }
+            TopicStats stats = admin.topics().getStats(topic, true, true, true);
+            SubscriptionStats subscription = stats.getSubscriptions().get("s");
+            same(stats.getMsgInCounter(), 30L, "messages in");
+            check(stats.getStorageSize() > 0, "bytes stored");
+            check(stats.getBacklogSize() > 0, "bytes of the backlog");
+            same(subscription.getMsgBacklog(), 20L, "messages of the backlog");
+            same(subscription.getType(), "Exclusive", "its type");
+            same(subscription.getConsumers().size(), 1, "its consumers");
+            check(admin.topics().getInternalStats(topic).ledgers.size() > 0, "its ledgers");
+        }
+    }
+
+    private void partitionStats() throws Exception {
+        String topic = "persistent://peer/a/stats-parts";
+        admin.topics().createPartitionedTopic(topic, 2);
+        try (Consumer<byte[]> consumer = consumer(topic)) {
+            publish(topic, 10, 1);
+            var stats = admin.topics().getPartitionedStats(topic, true);
+            same(stats.getMsgInCounter(), 10L, "messages in");
+            same(stats.getSubscriptions().get("s").getMsgBacklog(), 10L, "of the backlog");
+            same(stats.getPartitions().keySet(),
+                Set.of(topic + "-partition-0", topic + "-partition-1"), "its partitions");
+        }
+        admin.topics().deletePartitionedTopic(topic, true);
+    }
+
+    private void subscriptions() throws Exception {
+        String topic = "persistent://peer/a/subscriptions";
+        try (Consumer<byte[]> consumer = consumer(topic)) {
+            same(admin.topics().getSubscriptions(topic), List.of("s"), "subscriptions");
+            refused(ConflictException.class, "",
+                () -> admin.topics().deleteSubscription(topic, "s"));
+        }
+        admin.topics().deleteSubscription(topic, "s");
+        same(admin.topics().getSubscriptions(topic), List.of(), "none is left");
+        refused(NotFoundException.class, "",
+            () -> admin.topics().deleteSubscription(topic, "a/b"));
+    }
+
+    private void names() throws Exception {
+        for (String name : List.of("n ü", "a+b", "a%20b", "a&b=c?d", "partitions")) {
+            String topic = "persistent://peer/a/" + name;
+            admin.topics().createNonPartitionedTopic(topic);
+            check(admin.topics().getList(NAMESPACE).contains(topic), "it is listed: " + topic);
+            same(admin.topics().getStats(topic).getMsgInCounter(), 0L, "its messages");
+            admin.topics().delete(topic);
+            check(!admin.topics().getList(NAMESPACE).contains(topic), "it is gone: " + topic);
+        }
+        refused(PreconditionFailedException.class, "",
+            () -> admin.topics().createNonPartitionedTopic("persistent://peer/a/" + "x".repeat(1100)));
+    }
+
+    // -- what is not ------------------------------------------------------------------------------
+
+    private void moving() throws Exception {
+        String words = "not served: moving subscriptions over HTTP";
+        Class<ServerSideErrorException> how = ServerSideErrorException.class;
+        Topics topics = admin.topics();
+        refused(how, words, () -> topics.resetCursor(TOPIC, "s", MessageId.earliest));
+        refused(how, words, () -> topics.resetCursor(TOPIC, "s", 1L));
+        refused(how, words, () -> topics.skipMessages(TOPIC, "s", 1));
+        refused(how, words, () -> topics.skipAllMessages(TOPIC, "s"));
+        refused(how, words, () -> topics.expireMessages(TOPIC, "s", 1));
+        refused(how, words, () -> topics.peekMessages(TOPIC, "s", 1));
+        refused(how, "not served: making subscriptions over HTTP",
+            () -> topics.createSubscription(TOPIC, "s", MessageId.earliest));
+    }
+
+    private void everythingElse() throws Exception {
+        List<String> wrong = new ArrayList<>();
+        int refused = 0;
+        for (Method getter : PulsarAdmin.class.getMethods()) {
+            Class<?> part = getter.getReturnType();
+            if (getter.getParameterCount() > 0 || !part.isInterface()
+                || Modifier.isStatic(getter.getModifiers())
+                || !part.getPackageName().equals("org.apache.pulsar.client.admin")) {
+                continue;
+            }
+            Object made = getter.invoke(admin);
+            Method[] methods = part.getMethods();
+            Arrays.sort(methods, Comparator.comparing(Method::toString));
+            for (Method method : methods) {
+                String name = getter.getName() + "." + method.getName();
+                if (SERVED.contains(name) || Modifier.isStatic(method.getModifiers())
+                    || method.getReturnType() == CompletableFuture.class) {
+                    continue;
+                }
+                String found = outcome(name, part, made, method);
+                if (found == null) {
+                    refused++;
+                } else {
+                    wrong.add(name + "/" + method.getParameterCount() + ": " + found);
+                }
+            }
+        }
+        check(wrong.isEmpty(), String.join("\n", wrong));
+        check(refused > 400, "the client has more methods than " + refused);
+        same(new HashSet<>(admin.topics().getList(NAMESPACE)),
+            Set.of(TOPIC, "persistent://peer/a/stats", "persistent://peer/a/subscriptions"),
+            "nothing was made or deleted");
+    }
+
+    /** null if the call is refused as not served, else what came of it. */
+    private String outcome(String name, Class<?> part, Object made, Method method)
+        throws Exception {
+        Class<?>[] types = method.getParameterTypes();
+        Object[] arguments = new Object[types.length];
+        for (int index = 0; index < types.length; index++) {
+            arguments[index] = argument(types[index], part, method.getName(), index);
+        }
+        try {
+            return "done: " + method.invoke(made, arguments);
+        } catch (InvocationTargetException thrown) {
+            Throwable failure = thrown.getCause();
+            if (!(failure instanceof PulsarAdminException)) {
+                return failure.toString();
+            }
+            PulsarAdminException refusal = (PulsarAdminException) failure;
+            String words = REASON_DROPPED.contains(name) ? CLIENTS_OWN_WORDS : "not served";
+            boolean clear = String.valueOf(refusal.getHttpError()).contains(words);
+            boolean fits = refusal.getStatusCode() == 501 || refusal.getStatusCode() == 412;
+            return clear && fits ? null
+                : refusal.getStatusCode() + " " + refusal.getHttpError() + " " + refusal;
+        }
+    }
+
+    /** Something that a program would say at this place. */
+    private Object argument(Class<?> type, Class<?> part, String method, int index)
+        throws Exception {
+        if (type == String.class) {
+            return text(part, method, index);
+        } else if (type == int.class || type == Integer.class) {
+            return 1;
+        } else if (type == long.class || type == Long.class) {
+            return 1L;
+        } else if (type == boolean.class || type == Boolean.class) {
+            return false;
+        } else if (type == Set.class) {
+            return new HashSet<>(Set.of("standalone"));
+        } else if (type == List.class) {
+            return new ArrayList<>(List.of("standalone"));
+        } else if (type == Map.class) {
+            return new HashMap<>(Map.of("key", "value"));
+        } else if (type == Optional.class) {
+            return Optional.empty();
+        } else if (type == MessageId.class) {
+            return MessageId.earliest;
+        } else if (type == TxnID.class) {
+            return new TxnID(0, 1);
+        } else if (type == SchemaInfo.class) {
+            return SchemaInfo.builder().name("s").type(SchemaType.STRING).schema(new byte[0])
+                .properties(Map.of()).build();
+        } else if (type.isEnum()) {
+            return type.getEnumConstants()[0];
+        }
+        return whole(type);
+    }
+
+    private String text(Class<?> part, String method, int index) {
+        if (part == ResourceQuotas.class) {
+            return index == 0 ? NAMESPACE : "0x00000000_0xffffffff";
+        } else if (part == Packages.class) {
+            if (method.equals("listPackages")) {
+                return index == 0 ? "function" : NAMESPACE;
+            }
+            boolean named = index == (method.equals("upload") ? 1 : 0);
+            return named ? "function://peer/a/name@v1" : file.getPath();
+        } else if (method.endsWith("InBundle")) {
+            return index == 0 ? NAMESPACE : "0x00000000_0xffffffff";
+        } else if (index == 0 && Set.of(Topics.class, NonPersistentTopics.class, Lookup.class,
+            Schemas.class, TopicPolicies.class).contains(part)) {
+            return TOPIC;
+        } else if (part == Transactions.class && index < 2) {
+            return index == 0 ? TOPIC : "s";
+        } else if (part == Namespaces.class) {
+            return index == 0 ? NAMESPACE
+                : method.contains("undle") || method.endsWith("HashPositions")
+                ? "0x00000000_0xffffffff" : "x";
+        }
+        boolean uploads = UPLOADING.contains(part) && (index == 1 || index == 5);
+        return uploads ? file.getPath() : "x";
+    }
+
+    /** A value of a class of the client's, made the way that it offers. */
+    private static Object whole(Class<?> type) throws Exception {
+        try {
+            Constructor<?> constructor = type.getDeclaredConstructor();
+            constructor.setAccessible(true);
+            Object made = constructor.newInstance();
+            for (String needed : List.of("setTenant", "setNamespace", "setName", "setKey")) {
+                for (Method method : type.getMethods()) {
+                    if (method.getName().equals(needed)) {
+                        method.invoke(made, "x");
+                    }
+                }
+            }
+            return made;
+        } catch (NoSuchMethodException | InstantiationException none) {
+            try {
+                Object builder = type.getMethod("builder").invoke(null);
+                Method build = builder.getClass().getMethod("build");
+                build.setAccessible(true);
+                return build.invoke(builder);
+            } catch (NoSuchMethodException | InvocationTargetException neither) {
+                return null;
+            }
+        }
+    }
+}
