@@ -52,10 +52,18 @@ class Role:
         """SIGKILL: no goodbye. Of a process that is paused too."""
         self.end(signal.SIGKILL)
 
+    def ask_to_end(self) -> None:
+        """SIGTERM; ``wait_ended`` waits, so that several can end at the same time."""
+        self.process.send_signal(signal.SIGTERM)
+
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send the signal and wait; returns the exit code. Fine when it has ended already."""
         if self.process.poll() is None:
             self.process.send_signal(number)
+        return self.wait_ended()
+
+    def wait_ended(self) -> int:
+        """Returns the exit code."""
         try:
             return self.process.wait(END_S)
         except subprocess.TimeoutExpired:

@@ -138,13 +138,15 @@ def test_roles_end_without_zookeeper_too(cluster: Cluster) -> None:
     assert "ZooKeeper ended with code" in cluster.zookeeper.log
     assert broker.process.wait(END_S) == 1, "a broker that lost its claim stops"
     assert "cluster 'standalone' may have another broker by now" in broker.log
-    assert [bookie.end() for bookie in cluster.bookies] == [0, 0, 0]
+    for bookie in cluster.bookies:
+        bookie.ask_to_end()
+    assert [bookie.wait_ended() for bookie in cluster.bookies] == [0, 0, 0]
 
 
 def test_a_bookie_that_lost_its_journal_denies_nothing_until_an_operator_says_so(
     cluster: Cluster,
 ) -> None:
-    striped = LedgerConfig(ensemble_size=3, write_quorum=2, ack_quorum=2, add_timeout_ms=6000)
+    striped = LedgerConfig(ensemble_size=3, write_quorum=2, ack_quorum=2, add_timeout_ms=3000)
     url = cluster.metadata[1]
     with sync.connect(url, striped) as client:
         old = client.create()

@@ -13,6 +13,7 @@ import pytest
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.space.holes import ByteRange, DeadRanges, punch
+from magnetar.bookie.storage import compaction_plan
 from magnetar.bookie.storage.compaction_plan import wasteful
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.storage.entry_log_format import (
@@ -272,6 +273,12 @@ async def check_bookie(bookie: Bookie, lives: int) -> None:
             await bookie.read_entry(ledger_id, 0)
 
 
+@pytest.fixture
+def passes_follow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction_plan, "PRESSING_S", 0.1)
+
+
+@pytest.mark.usefixtures("passes_follow_soon")
 def test_without_room_to_compact_logs_give_back_in_place_and_are_compacted_later(
     tmp_path: Path,
 ) -> None:
@@ -313,6 +320,7 @@ def test_without_room_to_compact_logs_give_back_in_place_and_are_compacted_later
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("passes_follow_soon")
 def test_a_file_system_that_cannot_is_asked_once_and_nothing_is_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
