@@ -446,6 +446,7 @@ class BookieMachine:
         disk = self.disk
         suffered = disk.fails_writes or disk.fails_reads or self.suffered
         disk.fails_writes = disk.fails_reads = False
+        disk.unwritable.clear()
         disk.slowness = 1.0
         disk.capacity_bytes = 1 << 30
         for device in disk.devices:

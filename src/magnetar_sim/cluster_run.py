@@ -21,6 +21,13 @@ from magnetar.metrics import Metrics
 from magnetar_sim.broker_run import BrokerRun, has_brokers
 from magnetar_sim.cluster import Client, Cluster, plan_cluster, plan_shape
 from magnetar_sim.cluster_checkers import MetadataChecker, check_copies, check_end
+from magnetar_sim.crossed_holes import (
+    BOOKIES,
+    OTHERS_FROM_S,
+    CrossedHoles,
+    has_crossed_holes,
+    plan_quorums,
+)
 from magnetar_sim.directory_faults import DirectoryFaults
 from magnetar_sim.faults import Faults
 from magnetar_sim.ledger_workload import (
@@ -129,6 +136,9 @@ class _Run:
         if ledger.ack_quorum > 1 and rng.random() < 0.3:
             self._lose_disks = rng.randint(1, ledger.ack_quorum - 1)
         bookies = ledger.ensemble_size + self._lose_disks + rng.choice((0, 0, 1, 2))
+        self._crossed = not self._lose_disks and has_crossed_holes(seed)
+        if self._crossed:
+            ledger, bookies = plan_quorums(ledger), BOOKIES
         self._plan = plan_cluster(rng, bookies, ledger)
         self._tail_random = random.Random(f"{seed}/tail")
         self._tails: dict[LedgerJob, asyncio.Task[None]] = {}
@@ -181,6 +191,7 @@ class _Run:
         checker = MetadataChecker(cluster)
         if self._with_upkeep:
             self.upkeep = UpkeepJob(cluster, self._upkeep_random, checker, HEAL_S - 1)
+            self.upkeep.plan_mark_trouble(random.Random(f"{self._seed}/marks"))
         if self._shape is not None:
             checker_of_upkeep = self.upkeep.checker if self.upkeep is not None else None
             self._directories = DirectoryFaults(
@@ -250,9 +261,12 @@ class _Run:
                 self._plan_damaged(cluster, job, clients, faults, damage)
             elif rng.random() < 0.8:
                 self._plan_takeover(cluster, job, clients, faults)
-        faults.plan(rng.choice((2, 6, 12)), FAULTS_FROM_S, HEAL_S - 1)
+        begin_s = OTHERS_FROM_S if self._crossed else FAULTS_FROM_S
+        faults.plan(rng.choice((2, 6, 12)), begin_s, HEAL_S - 1)
         if rng.random() < 0.6:
             faults.spread_out()
+        if self._crossed:
+            self.jobs.append(CrossedHoles(cluster, self._seed))
         return faults
 
     def _client(self, cluster: Cluster, name: str, clients: list[Client]) -> Client:

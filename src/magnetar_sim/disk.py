@@ -14,7 +14,8 @@ Rules:
   leaves otherwise is there again.
 * Faults: full (``ENOSPC``), broken (``EIO``; after a failed sync the unsynced bytes are doomed:
   a later sync does not make them durable), slow, wiped, rotten (a byte differs), sectors that
-  cannot be read until they are written again. One device may suffer them and the others not.
+  cannot be read until they are written again, single files that take no writes. One device may
+  suffer them and the others not.
 * Threads that stall: with ``stall_chance`` a reading lane's job has asked the index when it was
   handed over, and opens the file only now, as much as ``STALL_S`` later: what it knows may have
   become wrong meanwhile.
@@ -144,6 +145,8 @@ class SimDisk:
         self.slowness = 1.0
         self.fails_writes = False
         self.fails_reads = False
+        self.unwritable: dict[str, None] = {}
+        """Names of files whose place on the disk takes no writes, while all others do."""
         self.capacity_bytes = CAPACITY_BYTES
         self.used_bytes = 0
         self.indexes: dict[Path, IndexData] = {}
@@ -234,7 +237,7 @@ class SimDisk:
 
     def check_writable(self, path: Path) -> None:
         device = self.device(path)
-        if self.fails_writes or device.fails_writes:
+        if self.fails_writes or device.fails_writes or path.name in self.unwritable:
             self._fail(path, device)
 
     def check_readable(self, path: Path) -> None:

@@ -61,13 +61,9 @@ class LedgerJob:
 
     async def _write(self) -> None:
         rng = self._random
-        writer = await self._create()
-        history = self.history = LedgerHistory(writer.ledger_id, self.name)
-        history.copies_problem = partial(copies_problem, self.cluster, writer.ledger_id)
-        history.deferred = self.deferred
-        history.note = partial(self.cluster.trace.note, self.name)
-        self.writer = writer
-        self.cluster.trace.note(self.name, f"writes ledger {writer.ledger_id}")
+        writer = self.begin_history(await self._create())
+        history = self.history
+        assert history is not None
         await asyncio.sleep(self.hesitates_s)
         pause_s = rng.choice((0.0, 1.0, 1.0, 1.0)) * self.spread_s / self.total
         size_max = rng.choice((100, 100, 2000, 20_000))
@@ -84,6 +80,16 @@ class LedgerJob:
                 await self._force(writer, history)
         if self.closing or writer.error is not None:
             await self._close(writer, history)
+
+    def begin_history(self, writer: LedgerWriter) -> LedgerWriter:
+        """From now on it is known what is written."""
+        history = self.history = LedgerHistory(writer.ledger_id, self.name)
+        history.copies_problem = partial(copies_problem, self.cluster, writer.ledger_id)
+        history.deferred = self.deferred
+        history.note = partial(self.cluster.trace.note, self.name)
+        self.writer = writer
+        self.cluster.trace.note(self.name, f"writes ledger {writer.ledger_id}")
+        return writer
 
     async def _create(self) -> LedgerWriter:
         while True:

@@ -16,8 +16,8 @@ from magnetar_sim.loop import SimLoop, SimProcess
 from magnetar_sim.metadata import MetadataServer, SimMetadataStore
 
 SINCE_1970_S = 1_700_000_000.0
-DESCRIPTORS_MAX = 1 << 20
 """The wall clock when a run begins."""
+DESCRIPTORS_MAX = 1 << 20
 
 
 class Skew:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.storage.entry_log_format import LOG_SUFFIX
+from magnetar.bookie.storage.marks import MARK_NAME
 from magnetar.ledger.catalog.metadata import DEFAULT_ROOT
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import MagnetarError
@@ -38,6 +39,10 @@ from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.upkeep_checkers import UpkeepChecker
 
 SHARE = 0.3
+MARK_TROUBLE_SHARE = 0.4
+"""Of the runs with upkeep: bookies cannot store how far they have flushed, for a while."""
+MARK_TROUBLE_FROM_S = 1.0
+NEW_MARK = Path(MARK_NAME).with_suffix(".new").name
 LEDGERS_MAX = 14
 MOVED_READ_MAX = 6
 RETRY_S = 0.3
@@ -174,6 +179,23 @@ class UpkeepJob:
             machine.suffered = disk.fails_writes = True
             self._note(f"the disk of {machine.name} fails writes")
             self._at(back_s, partial(setattr, disk, "fails_writes", False))
+
+    def plan_mark_trouble(self, rng: random.Random) -> None:
+        """In some runs. All of a flush works then but its last step, and what it has written may be
+        moved before it is repeated."""
+        if rng.random() >= MARK_TROUBLE_SHARE:
+            return
+        for _ in range(rng.choice((3, 8))):
+            machine, lasts_s = rng.choice(self._cluster.bookies), rng.uniform(0.2, 1.5)
+            at_s = rng.uniform(MARK_TROUBLE_FROM_S, self._end_s)
+            self._at(at_s, partial(self._mark_fails, machine, lasts_s))
+
+    def _mark_fails(self, machine: BookieMachine, lasts_s: float) -> None:
+        names = machine.disk.unwritable
+        names[NEW_MARK] = None
+        self._at(self._cluster.loop.time() + lasts_s, partial(names.pop, NEW_MARK, None))
+        self._note(f"{machine.name} cannot store a mark for {lasts_s:.2f} s")
+        self._cluster.count("times that a bookie could not store a mark")
 
     def _note(self, what: str) -> None:
         self._cluster.trace.note("fault", what)

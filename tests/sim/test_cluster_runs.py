@@ -23,11 +23,13 @@ from tests.sim.mutants.recoveries import RECOVERIES
 
 SEEDS = 20
 
-FOUND_SOON = [
-    mutant
-    for mutant in (*CLIENTS, *RECOVERIES)
-    if mutant.known.split(",")[0] in ("#1591", "#1886", "#3783")
-]
+FOUND_FROM = {
+    "the ensemble is switched before the compare-and-set": 22,
+    "a lost compare-and-set counts as won": 0,
+    "rewrites lose the recovery flag": 5,
+    "one negative stands for a run of entries": 0,
+}
+"""Bugs, and a seed at or shortly before one that finds it: when runs change, it takes longer."""
 
 
 def test_every_invariant_holds() -> None:
@@ -71,9 +73,13 @@ def test_the_trace_reads_as_a_transcript() -> None:
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("mutant", FOUND_SOON, ids=lambda mutant: mutant.known)
+@pytest.mark.parametrize(
+    "mutant",
+    [each for each in (*CLIENTS, *RECOVERIES) if each.name in FOUND_FROM],
+    ids=lambda mutant: mutant.name,
+)
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
-    assert search(mutant).seeds is not None
+    assert search(mutant, FOUND_FROM[mutant.name]).seeds is not None
 
 
 def test_a_damaged_last_commit_is_not_taken_for_a_torn_tail() -> None:

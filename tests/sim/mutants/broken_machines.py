@@ -114,5 +114,5 @@ class KeepsTheLatestOnly(MissingEntries):
 
     def add(self, bookie_id: BookieId, ledger_id: int, entry_ids: range) -> None:
         if entry_ids:
-            self.settled(bookie_id, ledger_id, range(1 << 30))
+            self.copied(bookie_id, ledger_id, range(1 << 30))
         super().add(bookie_id, ledger_id, entry_ids)

@@ -117,6 +117,21 @@ def _changes_stored_at_once() -> AbstractContextManager[None]:
     return replaced((RecoveringLedger, "replace_bookies", replace_bookies))
 
 
+def _no_entry_of_all() -> AbstractContextManager[None]:
+    """A bookie's "no such entry" counts for all of the run that it was asked for."""
+    original = _WindowReading._count_all
+
+    def count_all(self: Any, bookie_id: Any, run: range, told: Any) -> int:
+        about = original(self, bookie_id, run, told)
+        if isinstance(told, Refusal):
+            for first in range(run.start + about, run.stop):
+                original(self, bookie_id, range(first, first + 1), told)
+            return len(run)
+        return about
+
+    return replaced((_WindowReading, "_count_all", count_all))
+
+
 def _does_not_write_again() -> AbstractContextManager[None]:
     """What a recovery finds on one bookie stays on that one."""
 
@@ -173,6 +188,7 @@ RECOVERIES = (
     _mutant("only LAC reads fence", "#2614, rule 7", _lac_only_fencing),
     _mutant("recovery starts in an earlier fragment", "#2615, rule 7", _earlier_fragment),
     _mutant("recovery truncates on unknown", "rule 7", _truncates_on_unknown),
+    _mutant("one negative stands for a run of entries", "rule 7", _no_entry_of_all),
     _mutant("recovery waits for every bookie", "#1067", _waits_for_every_bookie),
     _mutant("recovery reads from its own replacements", "rule 7", _reads_the_changed_ensemble),
     _mutant("recovery stores its changes before its close", "rule 8", _changes_stored_at_once),

@@ -142,6 +142,12 @@ def _compacted_log_is_kept() -> AbstractContextManager[None]:
     return replaced((Reclaimer, "add", add))
 
 
+def _takes_what_is_not_settled() -> AbstractContextManager[None]:
+    """Compaction takes a log of a flush that will be repeated from behind its entries."""
+    original = LogUsage.uses
+    return replaced((LogUsage, "uses", lambda self, below: original(self, 1 << 62)))
+
+
 def _header_counts_as_dead() -> AbstractContextManager[None]:
     """A small log looks as if compaction made it smaller, and so does the one that replaces it."""
 
@@ -348,6 +354,7 @@ UPKEEP = tuple(
         ("a reader of a removed log: no such entry", "", _reader_does_not_look_again),
         ("a reader of a removed log: an I/O error", "", _reader_gives_up),
         ("a compacted log is kept while no add comes", "", _compacted_log_is_kept),
+        ("compaction takes logs that are not settled", "", _takes_what_is_not_settled),
         ("a log's header counts as dead bytes", "", _header_counts_as_dead),
         ("a failed listing: all is deleted", "", _failed_listing_is_empty),
         ("a partial listing: the rest is deleted", "", _partial_listing_is_whole),

@@ -289,6 +289,9 @@ class Compactor:
     async def _sound(self) -> list[LogUse]:
         """The logs that may be compacted."""
         storage = self._storage
+        # Settled ones only. A flush whose mark could not be stored is repeated from behind its
+        # entries: it points the index to where it wrote them, and a compaction in between would
+        # have moved them from there and removed the log.
         uses = await storage.flush_lane.run(
             lambda: storage.reclaimer.usage.uses(storage.settled_id)
         )
