@@ -43,6 +43,8 @@ async def read_json(request: Request) -> object:
         return json.loads(body)
     except ValueError as error:
         raise BadBodyError(f"body: not JSON: {error}") from error
+    except RecursionError:
+        raise BadBodyError("body: JSON that is nested too deeply") from None
 
 
 def partition_count(body: object) -> int:
@@ -68,7 +70,8 @@ def check_topic(body: object) -> None:
 def check_tenant(body: object, cluster: str) -> None:
     """Roles are not told apart, and there is one cluster: nothing else can be asked for."""
     about = dict(_object("tenant", body))
-    roles, clusters = about.pop("adminRoles", None) or [], about.pop("allowedClusters", None) or []
+    roles = _names("tenant: adminRoles", about.pop("adminRoles", None))
+    clusters = _names("tenant: allowedClusters", about.pop("allowedClusters", None))
     if any(role != ANYBODY for role in roles):
         raise NotServedError(
             f"tenant: adminRoles {json.dumps(roles)[:200]} are not served: everybody may do "
@@ -82,14 +85,11 @@ def check_namespace(body: object, cluster: str) -> None:
     """Policies, of which none is served. Bundles are accepted: a number of them has no effect
     where one broker serves all."""
     about = dict(_object("namespace", body))
-    _check_clusters(
-        "namespace: replication_clusters", about.pop("replication_clusters", None) or [], cluster
-    )
-    for field in ("clusterThatCanDeleteNamespace", "allowed_clusters"):
-        named = about.pop(field, None) or []
-        _check_clusters(
-            f"namespace: {field}", named if isinstance(named, list) else [named], cluster
-        )
+    for field in ("replication_clusters", "clusterThatCanDeleteNamespace", "allowed_clusters"):
+        what, named = f"namespace: {field}", about.pop(field, None)
+        if field == "clusterThatCanDeleteNamespace":
+            named = [named] if named else None
+        _check_clusters(what, _names(what, named), cluster)
     about.pop("bundles", None)
     refuse_what_is_not_served("namespace", about)
 
@@ -100,6 +100,15 @@ def _object(what: str, body: object) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise BadBodyError(f"body: a JSON object about the {what} is expected, or nothing")
     return body
+
+
+def _names(what: str, value: object) -> list[object]:
+    """A field that lists names; none if it says nothing. Raises ``BadBodyError``."""
+    if not value:
+        return []
+    if not isinstance(value, list):
+        raise BadBodyError(f"body: {what} is a list of names, not {json.dumps(value)[:100]}")
+    return value
 
 
 def _check_clusters(what: str, clusters: list[object], cluster: str) -> None:
