@@ -220,12 +220,13 @@ class Topic:
                     "it or use another name"
                 )
             self.disconnect_producer(old, tell=False)
-        if len(self.producers) >= self._producers_max:
+        waiting = len(self.waiting)
+        if len(self.producers) + waiting >= self._producers_max:
             raise TooManyConnectionsError(
-                f"topic {self.name} has {len(self.producers)} producers, the most allowed"
+                f"topic {self.name} has {len(self.producers)} producers and {waiting} that wait, "
+                f"together the most allowed ({self._producers_max})"
             )
         modes = {producer.name: producer.mode for producer in self.producers.values()}
-        waiting = len(self.waiting)
         return access.decide(str(self.name), mode, modes, waiting, self.epoch, claimed_epoch)
 
     @property
@@ -304,16 +305,24 @@ class Topic:
 
     def fence_producers(self) -> None:
         """Another takes the topic: connected producers are told to look up again and will find
-        themselves fenced; waiting ones are refused."""
+        themselves fenced; waiting ones are refused, also one whose turn has just come
+        (``check_in_line``)."""
         for _, turn in self.waiting:
             if not turn.done():
-                turn.set_exception(
-                    ProducerFencedError(f"topic {self.name} was taken by another producer")
-                )
+                turn.set_exception(self._taken())
         self.waiting.clear()
         for producer in list(self.producers.values()):
             self.condemn(producer, "another producer took the topic for itself")
             self.disconnect_producer(producer)
+
+    def check_in_line(self, producer: Producer) -> None:
+        """``producer``'s turn to have the topic for itself has come: raise if it was fenced before
+        it had the lock."""
+        if all(waiter is not producer for waiter, _ in self.waiting):
+            raise self._taken()
+
+    def _taken(self) -> ProducerFencedError:
+        return ProducerFencedError(f"topic {self.name} was taken by another producer")
 
     # -- subscriptions ------------------------------------------------------------------------
 
@@ -324,12 +333,16 @@ class Topic:
             raise SubscriptionNotFoundError(f"topic {self.name} has no subscription {name}")
         return found
 
-    def add_subscription(self, cursor: Cursor) -> Subscription:
-        """A subscription over a cursor that was just opened."""
+    def check_subscriptions(self) -> None:
+        """Raise ``TooManyConnectionsError`` if there can be no further subscription."""
         if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise TooManyConnectionsError(
                 f"topic {self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the most allowed"
             )
+
+    def add_subscription(self, cursor: Cursor) -> Subscription:
+        """A subscription over a cursor that was just opened."""
+        self.check_subscriptions()
         made = self._subscription(cursor)
         self.subscriptions[cursor.name] = made
         self._watch_while_subscribed()

@@ -342,6 +342,26 @@ def test_one_who_leaves_the_line_lets_nobody_in_beside_the_one_whose_turn_it_is(
     run(scenario)
 
 
+def test_one_whose_turn_comes_as_another_takes_the_topic_is_fenced() -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = (world.peer() for _ in range(3))
+        await first.produce(producer_access_mode=1)
+        await second.produce(producer_access_mode=2)
+        async with world.topic().lock:
+            third.tell(third.produce_command(producer_access_mode=3))  # it waits for the lock first
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            first.lose()
+            await asyncio.sleep(1)
+        ready = (await third.heard())[-1]
+        assert ready.producer_success.producer_ready
+        [refused] = await second.heard()
+        assert refused.error.error == ServerError.PRODUCER_FENCED
+        assert len(world.topic().producers) == 1
+
+    run(scenario)
+
+
 def test_one_who_is_closed_while_its_turn_is_stored_leaves_it_to_the_next() -> None:
     async def scenario(world: World) -> None:
         first, second, third = (world.peer() for _ in range(3))
@@ -449,3 +469,15 @@ def test_too_many_producers() -> None:
         assert "1 producers" in answer.error.message
 
     run(scenario, producers_per_topic_max=1)
+
+
+def test_producers_that_wait_count_too() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce(producer_id=1, producer_access_mode=1)
+        await peer.produce(producer_id=2, producer_access_mode=2)
+        answer = await peer.produce(producer_id=3, producer_access_mode=2)
+        assert answer.error.error == ServerError.TOO_MANY_REQUESTS
+        assert "1 producers and 1 that wait" in answer.error.message
+
+    run(scenario, producers_per_topic_max=2)

@@ -159,6 +159,8 @@ async def _wait_turn(admission: ProducerAdmission, turn: asyncio.Future[None]) -
         async with topic.lock:
             if producer.gone:
                 return
+            # Whoever had the lock before may have taken the topic: two would have it to themselves.
+            topic.check_in_line(producer)
             topic.epoch = await session.services.control.counters.raise_topic_epoch(topic.name)
             if producer.gone:
                 return  # closed meanwhile
