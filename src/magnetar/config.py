@@ -352,8 +352,8 @@ class BrokerConfig:
     producers_per_topic_max: int = field(
         default=10_000, metadata={"meaning": "producers of one topic", "least": 1}
     )
-    consumers_per_topic_max: int = field(
-        default=10_000, metadata={"meaning": "consumers of one topic", "least": 1}
+    consumers_per_subscription_max: int = field(
+        default=10_000, metadata={"meaning": "consumers of one subscription", "least": 1}
     )
     open_topics_max: int = field(
         default=100_000,

@@ -17,11 +17,14 @@ async def open_durable(
     topic: Topic, name: str, start: Position, properties: Mapping[str, str]
 ) -> Subscription:
     """The durable subscription of that name, made so that ``start`` is read first if there is
-    none; durable when it returns."""
+    none; durable when it returns. Raises ``NotAllowedError`` if there is one of a reader,
+    ``TooManyConnectionsError``."""
     async with topic.lock:
         found = topic.subscriptions.get(name)
         if found is not None:
+            _check_durable(topic, found, True)  # a reader of that name may have come meanwhile
             return found
+        topic.check_subscriptions()  # before there is a cursor, which nobody would have
         cursor = await topic.log.cursors.open(name, start, properties)
         if topic.closed:
             raise ServiceNotReadyError(f"topic {topic.name} is closing here; look it up again")
@@ -45,9 +48,11 @@ async def open_subscription(
         start = await topic.position_at(start)
     if durable:
         return await open_durable(topic, name, start, properties)
-    return topic.subscriptions.get(name) or topic.add_subscription(
-        topic.log.cursors.reader(name, start)
-    )
+    found = topic.subscriptions.get(name)  # others may have come while the position was found
+    if found is not None:
+        _check_durable(topic, found, durable)
+        return found
+    return topic.add_subscription(topic.log.cursors.reader(name, start))
 
 
 def _check_durable(topic: Topic, found: Subscription, durable: bool) -> None:

@@ -219,7 +219,9 @@ class Topics:
             await _close_log(name, source)  # one that stays open cannot be opened again
             raise
         config = self._config
-        limits = Limits(config.unacknowledged_per_consumer_max, config.consumers_per_topic_max)
+        limits = Limits(
+            config.unacknowledged_per_consumer_max, config.consumers_per_subscription_max
+        )
         topic = Topic(
             name,
             source,
@@ -272,6 +274,9 @@ class Topics:
                 if under_way is not None:
                     existed = True  # made meanwhile, perhaps
                     await asyncio.wait([under_way])
+            loaded = self._open.get(name)
+            if loaded is not None and not force:
+                loaded.check_unused()  # whoever it was loaded for is connected by now
             await self._unload(name)
             await self._store.delete(name.log_name)
             await self._control.counters.forget_topic(name)

@@ -19,6 +19,7 @@ from magnetar.model.errors import (
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.doubles.admin import namespace_service
+from tests.doubles.memory_log import MemoryLog
 from tests.unit.protocols.pulsar.harness import TOPIC, World, run
 
 
@@ -200,6 +201,29 @@ def test_deleting() -> None:
     run(scenario)
 
 
+def test_a_topic_that_is_loaded_for_somebody_is_not_deleted_without_force() -> None:
+    async def scenario(world: World) -> None:
+        await world.admin.create(TOPIC)
+        await world.services.topics._unload(parse_topic(TOPIC))
+        open_log = world.store.open
+
+        async def slow_open(name: str) -> MemoryLog:
+            await asyncio.sleep(1)
+            return await open_log(name)
+
+        world.store.open = slow_open  # type: ignore[method-assign, assignment]
+        peer = world.peer()
+        await peer.heard()
+        peer.tell(peer.produce_command())
+        await asyncio.sleep(0.5)
+        with pytest.raises(NotAllowedError, match="1 producers"):
+            await world.admin.delete(TOPIC)
+        assert await peer.kinds() == ["PRODUCER_SUCCESS"]
+        assert await world.services.topics.exists(parse_topic(TOPIC))
+
+    run(scenario)
+
+
 def test_one_deletion_at_a_time() -> None:
     async def scenario(world: World) -> None:
         await world.admin.create(TOPIC)
@@ -249,6 +273,37 @@ def test_a_deletion_that_failed_half_way_is_finished_by_the_next(partitions: int
             with pytest.raises(TopicNotFoundError):
                 await again(TOPIC)
         assert calls.count(calls[0]) == 2
+
+    run(scenario)
+
+
+def test_a_reader_and_a_subscription_of_one_name_are_not_taken_for_each_other() -> None:
+    async def scenario(world: World) -> None:
+        one, other = world.peer(), world.peer()
+        await one.produce()
+        await one.heard()
+        async with world.topic().lock:
+            one.tell(one.subscribe_command())  # durable; it waits for the lock
+            await asyncio.sleep(0)
+            assert (await other.subscribe(durable=False)).type == BaseCommand.SUCCESS
+        answer = await one.next()
+        assert answer.error.error == ServerError.NOT_ALLOWED
+        assert "is not durable" in answer.error.message
+        answer = await one.produce(producer_id=2, initial_subscription_name="s")
+        assert "is not durable" in answer.error.message
+
+    run(scenario)
+
+
+def test_a_subscription_too_many_leaves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.topics.topic.SUBSCRIPTIONS_MAX", 1)
+
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        assert (await peer.subscribe("s")).type == BaseCommand.SUCCESS
+        answer = await peer.subscribe("another", consumer_id=2)
+        assert answer.error.error == ServerError.TOO_MANY_REQUESTS
+        assert list(world.log().cursors.durable()) == ["s"]
 
     run(scenario)
 

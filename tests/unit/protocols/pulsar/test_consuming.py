@@ -543,7 +543,7 @@ def test_consumers_are_bounded() -> None:
         answer = await world.peer().subscribe()
         assert answer.error.error == ServerError.CONSUMER_BUSY
 
-    run(scenario, consumers_per_topic_max=2)
+    run(scenario, consumers_per_subscription_max=2)
 
 
 def test_the_last_one_may_unsubscribe() -> None:
