@@ -71,7 +71,49 @@ class Metrics:
             "Entry logs removed by compaction",
             registry=self.registry,
         )
+        self.bookie_reclaimable_bytes = Gauge(
+            "magnetar_bookie_reclaimable_bytes",
+            "Bytes in complete entry logs that are not live and wait to be given back",
+            registry=self.registry,
+        )
+        self.bookie_deleted_ledgers_held = Gauge(
+            "magnetar_bookie_deleted_ledgers_held",
+            "Deleted ledgers that bookies of this process have not forgotten yet",
+            registry=self.registry,
+        )
         self._declare_broker()
+        self._declare_budgets()
+
+    def _declare_budgets(self) -> None:
+        """What all connections of a process share, whoever they are from."""
+
+        def gauge(name: str, meaning: str) -> Gauge:
+            return Gauge(f"magnetar_{name}", meaning, registry=self.registry)
+
+        self.connections = gauge("connections", "Connections that others made to this process")
+        self.connections_max = gauge("connections_max", "Connections after which more are refused")
+        self.connections_refused = gauge(
+            "connections_refused", "Connections closed as they came, since the start"
+        )
+        self.receive_bytes = gauge(
+            "receive_bytes", "Bytes held of large frames that have not arrived whole"
+        )
+        self.receive_bytes_max = gauge(
+            "receive_bytes_max", "Their bound: connections.partial_frame_bytes_max"
+        )
+        self.receive_waiting_connections = gauge(
+            "receive_waiting_connections", "Connections not read because that bound is reached"
+        )
+        self.unsent_bytes = gauge("unsent_bytes", "Bytes held for peers that are slow to read")
+        self.unsent_bytes_max = gauge(
+            "unsent_bytes_max", "Their bound: connections.unsent_bytes_max"
+        )
+        self.slow_connections = gauge("slow_connections", "Connections whose peers are so slow")
+        self.descriptors = gauge("descriptors", "File descriptors that are open")
+        self.descriptors_max = gauge("descriptors_max", "File descriptors that may be open")
+        self.descriptors_reserved = gauge(
+            "descriptors_reserved", "Those of them that connections may not take"
+        )
 
     def _declare_broker(self) -> None:
         self.broker_connections = Gauge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import socket
 import subprocess
@@ -59,6 +60,12 @@ class Limited(Role):
         answer = httpx.get(f"{self.http_url}/health", trust_env=False, timeout=PATIENCE_S)
         return {part["part"]: part for part in answer.json()["parts"]}
 
+    def metrics(self) -> dict[str, float]:
+        """Ours, without labels."""
+        answer = httpx.get(f"{self.http_url}/metrics", trust_env=False, timeout=PATIENCE_S)
+        found = re.findall(r"^magnetar_(\w+) (\S+)$", answer.text, re.M)
+        return {name: float(value) for name, value in found}
+
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[Limited]:
@@ -90,6 +97,11 @@ def test_connections_are_refused_and_storage_goes_on(limited: Limited) -> None:
         part = limited.health()["descriptors"]
         assert part["ok"] is False
         assert "refused" in str(part["problem"])
+        counted = limited.metrics()
+        assert counted["connections"] == counted["connections_max"] > 0
+        assert counted["connections_refused"] >= LIMIT
+        assert counted["descriptors_max"] == LIMIT
+        assert 0 < counted["descriptors_reserved"] < LIMIT
     client.close()
     assert "ledger directory failed" not in limited.log
     assert "cannot write" not in limited.log

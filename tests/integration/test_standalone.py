@@ -101,9 +101,10 @@ def test_rest_answers_for_real(platform: Standalone) -> None:
         ledger_id = internal["ledgers"][0]["ledgerId"]
         entries = rest.get(f"/magnetar/v1/ledgers/{ledger_id}/entries").json()
         assert entries[0]["message"]["messages"] == 1
-        assert rest.get("/magnetar/v1/bookies").json() == [
-            {"bookieId": "bookie-0", "available": True, "local": True}
-        ]
+        (bookie,) = rest.get("/magnetar/v1/bookies").json()
+        waiting = bookie.pop("waitingSpace")
+        assert bookie == {"bookieId": "bookie-0", "available": True, "local": True}
+        assert (waiting["byteCount"], waiting["deletedLedgers"]) == (0, 0)
         assert rest.put(f"{base}/new/partitions", json=3).status_code == 204
         assert rest.put(f"{base}/new/partitions", json=3).status_code == 409
         assert rest.get(f"{base}/new/partitions").json() == {"partitions": 3}
@@ -118,6 +119,10 @@ def test_rest_answers_for_real(platform: Standalone) -> None:
         assert published is not None
         assert float(published[1]) >= 2
         assert "process_resident_memory_bytes" in metrics
+        budgets = dict(re.findall(r"^magnetar_(\w+) (\S+)$", metrics, re.M))
+        assert float(budgets["receive_bytes_max"]) == 128 << 20
+        assert float(budgets["unsent_bytes_max"]) == 256 << 20
+        assert 0 < float(budgets["descriptors"]) < float(budgets["descriptors_max"])
 
 
 def test_the_command_line_publishes_and_consumes(platform: Standalone) -> None:
@@ -318,6 +323,8 @@ def test_the_space_of_a_deleted_topic_comes_back(tmp_path: Path) -> None:
         wait_until(lambda: stored_bytes(ledgers) > 16 << 20)
         assert magnetar("topics", "delete", "t", platform=platform).returncode == 0
         wait_until(lambda: stored_bytes(ledgers) < 4 << 20)
+        said = magnetar("ledger", "list", platform=platform).stdout
+        assert re.search(r"bookie-0: \S+ \w+ on disk are not used any more", said), said
         assert read_all(platform, "kept", 1) == [b"keep me"]
 
 

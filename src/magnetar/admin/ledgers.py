@@ -9,7 +9,8 @@ idle topic is among them, because an entry tells only that those before it are c
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 from magnetar.admin.views import (
     BookieView,
@@ -17,6 +18,7 @@ from magnetar.admin.views import (
     FragmentView,
     LedgerView,
     MessageMetadataView,
+    WaitingSpaceView,
 )
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import BookiePool
@@ -32,25 +34,27 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import NO_ENTRY, BookieId
 from magnetar.model.ledger import LedgerMetadata
+from magnetar.model.space import WaitingSpace
 from magnetar.wire.pulsar.metadata import entry_metadata
 
 READ_BYTES_MAX = 8 << 20
 
 
 class LedgerService:
-    """The ledgers and bookies of a cluster. ``local`` are the bookies of this process."""
+    """The ledgers and bookies of a cluster. ``local`` are the bookies of this process, and what
+    waits on their disks."""
 
     def __init__(
         self,
         manager: LedgerManager,
         pool: BookiePool,
         config: LedgerConfig,
-        local: Collection[BookieId],
+        local: Mapping[BookieId, Callable[[], WaitingSpace]],
     ) -> None:
         self._manager = manager
         self._pool = pool
         self._config = config
-        self._local = frozenset(local)
+        self._local = local
 
     async def ledgers(self, after: int, limit: int) -> list[LedgerView]:
         found: list[LedgerView] = []
@@ -103,9 +107,24 @@ class LedgerService:
         available = await self._pool.available()
         every = sorted({*available, *self._local})
         return [
-            BookieView(bookie_id=each, available=each in available, local=each in self._local)
+            BookieView(
+                bookie_id=each,
+                available=each in available,
+                local=each in self._local,
+                waiting_space=_waiting(self._local[each]()) if each in self._local else None,
+            )
             for each in every
         ]
+
+
+def _waiting(space: WaitingSpace) -> WaitingSpaceView:
+    return WaitingSpaceView(
+        byte_count=space.byte_count,
+        deleted_ledgers=space.ledgers,
+        next_look=datetime.fromtimestamp(space.next_look_ms / 1000, UTC).isoformat(
+            timespec="seconds"
+        ),
+    )
 
 
 def _ledger(metadata: LedgerMetadata) -> LedgerView:

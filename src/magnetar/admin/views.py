@@ -105,7 +105,16 @@ class EntryView(View):
     message: MessageMetadataView | None
 
 
+class WaitingSpaceView(View):
+    """What deletions have left on a bookie's disks, and when it looks for more of it."""
+
+    byte_count: int  # in complete entry logs: goes with those files
+    deleted_ledgers: int  # held still, until their time of grace is over
+    next_look: str
+
+
 class BookieView(View):
     bookie_id: str
     available: bool  # takes new entries
     local: bool  # runs in this process
+    waiting_space: WaitingSpaceView | None = None  # of bookies that run in this process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,9 +13,11 @@ from magnetar.app.fate import Fate
 from magnetar.app.outside import Outside
 from magnetar.config import Config
 from magnetar.env.connections import Connections
-from magnetar.env.descriptors import DescriptorPlan, plan_descriptors
+from magnetar.env.descriptors import DescriptorPlan, open_descriptors, plan_descriptors
 from magnetar.env.health import Health
 from magnetar.metrics import Metrics
+from magnetar.model.ids import BookieId
+from magnetar.model.space import WaitingSpace
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +34,8 @@ class Process:
     metrics: Metrics = field(default_factory=Metrics)
     health: Health = field(default_factory=Health)
     """Whoever starts a part that can fail adds its check."""
+    waiting_spaces: dict[BookieId, Callable[[], WaitingSpace]] = field(default_factory=dict)
+    """Of the bookies of this process; each adds and takes away its own."""
 
     @cached_property
     def connections(self) -> Connections:
@@ -56,3 +61,22 @@ class Process:
                 configured_connections_max=self.config.broker.connections_max,
             )
         return plan
+
+    def fold_metrics(self) -> None:
+        """Bring the metrics of what all parts share up to date; before they are read."""
+        metrics, connections = self.metrics, self.connections
+        metrics.connections.set(connections.count)
+        metrics.connections_max.set(connections.connections_max)
+        metrics.connections_refused.set(connections.refused)
+        metrics.receive_bytes.set(connections.partial_frame_bytes)
+        metrics.receive_bytes_max.set(connections.partial_frame_bytes_max)
+        metrics.receive_waiting_connections.set(connections.waiting)
+        metrics.unsent_bytes.set(connections.unread_bytes)
+        metrics.unsent_bytes_max.set(connections.unsent_bytes_max)
+        metrics.slow_connections.set(connections.slow)
+        metrics.descriptors.set(open_descriptors())
+        metrics.descriptors_max.set(self.descriptors.limit)
+        metrics.descriptors_reserved.set(self.descriptors.reserved)
+        waiting = [space() for space in self.waiting_spaces.values()]
+        metrics.bookie_reclaimable_bytes.set(sum(each.byte_count for each in waiting))
+        metrics.bookie_deleted_ledgers_held.set(sum(each.ledgers for each in waiting))

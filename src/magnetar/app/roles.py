@@ -97,7 +97,7 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         process = Process(config, real(), stack, fate)
         rest = RestServer(scope, bound, process.descriptors.http_connections_max)
         parts = await open_broker(process)
-        url = await rest.start(process, parts, [])
+        url = await rest.start(process, parts)
         warning = await storage_warning(process)
         ready(
             f"magnetar broker is ready: {parts.broker.service_url}  {url}  "

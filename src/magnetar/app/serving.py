@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -27,7 +26,6 @@ from magnetar.env.tasks import TaskScope
 from magnetar.ledger.connecting import LedgerAccess
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import SessionExpiredError
-from magnetar.model.ids import BookieId
 
 if TYPE_CHECKING:
     from magnetar.admin.topics import TopicService
@@ -113,8 +111,8 @@ class RestServer:
         self._connections_max = connections_max
         self._imported = scope.spawn(asyncio.to_thread(_import_admin), "import REST")
 
-    async def start(self, process: Process, parts: BrokerParts, local: Sequence[BookieId]) -> str:
-        """Serve until the process ends; returns the URL. ``local`` bookies are this process's."""
+    async def start(self, process: Process, parts: BrokerParts) -> str:
+        """Serve until the process ends; returns the URL."""
         await self._imported
         from magnetar.admin import api
         from magnetar.admin.ledgers import LedgerService
@@ -130,8 +128,8 @@ class RestServer:
             metrics.registry,
             NamespaceService(broker.control, broker.service_url, http_url),
             topic_service(process, broker, http_url),
-            LedgerService(cluster.manager, ledgers.pool, config.ledger, local),
-            [broker.fold_metrics],
+            LedgerService(cluster.manager, ledgers.pool, config.ledger, process.waiting_spaces),
+            [broker.fold_metrics, process.fold_metrics],
             process.health,
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)

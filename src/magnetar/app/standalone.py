@@ -85,7 +85,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     local = {client.bookie_id: client for client in clients}
     ledgers = open_ledgers(process, cluster, local)
     broker = await start_broker(process, metadata, ledgers)
-    url = await rest.start(process, BrokerParts(cluster, ledgers, broker), list(local))
+    url = await rest.start(process, BrokerParts(cluster, ledgers, broker))
     warning = await storage_warning(process)
     plural = "bookie" if bookies == 1 else "bookies"
     return (

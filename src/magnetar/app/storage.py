@@ -29,6 +29,7 @@ from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import LedgerAccess, connection_options, open_access
 from magnetar.ledger.placing.topology import RACK_PROPERTY, ZONE_PROPERTY
 from magnetar.model.ids import BookieId
+from magnetar.model.space import WaitingSpace
 from magnetar.wire.bookie.metadata_service import (
     LACKS_SPACE_PROPERTY,
     REFUSAL_PROPERTY,
@@ -168,6 +169,15 @@ def _keep_up(
     clock_s = asyncio.get_running_loop().time
     collector = Collector(bookie, cluster.living_ledgers, config.collect_grace_ms / 1000, clock_s)
     cluster.manager.watch_deletions(collector.hurry)
+
+    def waiting_space() -> WaitingSpace:
+        next_look_ms = process.outside.clock_ms() + round(
+            1000 * (collector.next_look_s - clock_s())
+        )
+        return WaitingSpace(bookie.reclaimable_bytes, collector.waiting, next_look_ms)
+
+    process.waiting_spaces[BookieId(config.bookie_id)] = waiting_space
+    process.stack.callback(process.waiting_spaces.pop, BookieId(config.bookie_id))
     scope.spawn(collector.run(config.collect_interval_ms / 1000), "collector")
 
 

@@ -430,6 +430,11 @@ class Bookie:
             tuple(self._upkeep.failed_directories),
         )
 
+    @property
+    def reclaimable_bytes(self) -> int:
+        """In complete entry logs, of what is not live any more."""
+        return sum(storage.reclaimer.usage.dead_bytes for storage in self._storages)
+
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget the ledger's entries, durably; it refuses writers and readers from now on. The
         index follows with the next flush. Idempotent."""

@@ -33,13 +33,26 @@ def ledger() -> None:
 @url_option
 @json_option
 def list_ledgers(after: int, limit: int, url: str, as_json: bool) -> None:
-    """List ledgers: state, quorums, size and whose they are."""
-    found = RestClient(url).get("/magnetar/v1/ledgers", after=after, limit=limit)
+    """List ledgers: state, quorums, size and whose they are; and what deleted ones have left on
+    the disks of that process."""
+    rest = RestClient(url)
+    found = rest.get("/magnetar/v1/ledgers", after=after, limit=limit)
     if as_json:
         print_json(found)
         return
     columns = ("ledger#", "state", "E/Qw/Qa", "last entry#", "bytes#", "fragments#", "of")
     print_table(columns, [_ledger_row(each) for each in found])
+    for each in rest.get("/magnetar/v1/bookies"):
+        if each["waitingSpace"] is not None:
+            click.echo(_waiting_line(each["bookieId"], each["waitingSpace"]))
+
+
+def _waiting_line(bookie_id: str, space: Mapping[str, Any]) -> str:
+    return (
+        f"{bookie_id}: {binary(space['byteCount'])} on disk are not used any more and wait to be "
+        f"given back; {space['deletedLedgers']} deleted ledgers wait to be forgotten, at the next "
+        f"look at {space['nextLook'].replace('T', ' ')} or the one after it"
+    )
 
 
 def _ledger_row(each: Mapping[str, Any]) -> tuple[object, ...]:
@@ -141,5 +154,13 @@ def bookies(url: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    rows = [(each["bookieId"], each["available"], each["local"]) for each in found]
-    print_table(("bookie", "takes entries", "in that process"), rows)
+    rows = [
+        (
+            each["bookieId"],
+            each["available"],
+            each["local"],
+            binary(each["waitingSpace"]["byteCount"]) if each["waitingSpace"] else "",
+        )
+        for each in found
+    ]
+    print_table(("bookie", "takes entries", "in that process", "to be given back"), rows)

@@ -158,6 +158,15 @@ class Connections:
         """Held for slow readers."""
         return self._sending.held_bytes
 
+    @property
+    def unsent_bytes_max(self) -> int:
+        return self._sending.bytes_max
+
+    @property
+    def slow(self) -> int:
+        """Connections whose peers do not keep up with reading."""
+        return self._sending.slow
+
     def fell_behind(self, connection: Receiver, unsent_bytes: int) -> None:
         """``SendBudget.fell_behind``."""
         self._sending.fell_behind(connection, unsent_bytes)
@@ -186,6 +195,10 @@ class Connections:
     def partial_frame_bytes(self) -> int:
         """Held now, for large frames."""
         return self._budget.held_bytes
+
+    @property
+    def partial_frame_bytes_max(self) -> int:
+        return self._budget.bytes_max
 
     @property
     def waiting(self) -> int:

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from magnetar.admin import api
-from magnetar.admin.views import BookieView, EntryView, FragmentView, LedgerView
+from magnetar.admin.views import BookieView, EntryView, FragmentView, LedgerView, WaitingSpaceView
 from magnetar.app.broker import Broker
 from magnetar.env.health import Health
 from magnetar.model.errors import BookieUnavailableError, NoSuchLedgerError
@@ -73,4 +73,10 @@ class FakeLedgers:
         ]
 
     async def bookies(self) -> list[BookieView]:
-        return [BookieView(bookie_id="b:1", available=True, local=True)]
+        waiting = WaitingSpaceView(
+            byte_count=5 << 20, deleted_ledgers=3, next_look="2026-01-02T03:04:05+00:00"
+        )
+        return [
+            BookieView(bookie_id="b:1", available=True, local=True, waiting_space=waiting),
+            BookieView(bookie_id="b:2", available=True, local=False),
+        ]

@@ -91,6 +91,32 @@ def test_a_deletion_that_is_known_of_does_not_wait_for_the_next_interval(
     asyncio.run(scenario())
 
 
+def test_when_it_looks_again_and_what_waits_for_that_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.bookie.space.collector.HURRY_S", 0.01)
+
+    async def scenario() -> None:
+        bookie, store, clock = Holder(1, 2), Store(1), Clock()
+        clock.now_s = 1000.0
+        found = Collector(bookie, store.list, grace_s=3600, clock=clock)
+        task = asyncio.create_task(found.run(interval_s=7200))
+        await asyncio.sleep(0)
+        assert (found.next_look_s, found.waiting) == (8200.0, 0)
+        found.hurry()
+        async with asyncio.timeout(60):
+            while not found.waiting:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert (found.next_look_s, found.waiting) == (4600.01, 1), "when the grace is over"
+        clock.now_s = 4600.01
+        assert await found.sweep() == [2]
+        assert found.waiting == 0
+        task.cancel()
+
+    asyncio.run(scenario())
+
+
 # -- doing ----------------------------------------------------------------------------------------
 
 

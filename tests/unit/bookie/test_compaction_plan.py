@@ -29,6 +29,23 @@ def test_live_bytes_go_down_with_deleted_ledgers() -> None:
     assert 2 in usage
 
 
+def test_what_is_not_live_is_counted_as_it_changes() -> None:
+    usage = LogUsage(record_bytes=8)
+    usage.add(1, 1000, {5: (2, 84), 7: (1, 892)}, nothing)
+    assert usage.dead_bytes == 0
+    usage.forget_ledgers([5])
+    usage.forget_ledgers([5])
+    assert usage.dead_bytes == 100
+    usage.add(2, 500, {5: (1, 92), 9: (1, 392)}, deleted=lambda ledger_id: ledger_id == 5)
+    assert usage.dead_bytes == 200
+    usage.add(2, 500, {5: (1, 92), 9: (1, 392)}, deleted=lambda ledger_id: ledger_id == 5)
+    assert usage.dead_bytes == 200, "it was known already"
+    usage.drop([1, 3])
+    assert usage.dead_bytes == 100
+    usage.drop([2])
+    assert usage.dead_bytes == 0
+
+
 def test_the_emptiest_logs_come_first_and_dead_ones_not_at_all() -> None:
     uses = [LogUse(1, 100, 19), LogUse(2, 100, 0), LogUse(3, 100, 20), LogUse(4, 200, 10)]
     found = plan(uses, 0.2, NO_LIMIT, NO_LIMIT, 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -140,7 +141,11 @@ def test_topics_create_and_delete(platform: Served, out: pytest.CaptureFixture[s
 
 def test_ledger_list_show_read(platform: Served, out: pytest.CaptureFixture[str]) -> None:
     assert run(["ledger", "list", "--url", platform.url]) == 0
-    assert "CLOSED" in out.readouterr().out
+    text = out.readouterr().out
+    assert "CLOSED" in text
+    assert "b:1: 5.0 MiB on disk are not used any more and wait to be given back; 3 del" in text
+    assert "next look at 2026-01-02 03:04:05+00:00" in text
+    assert "b:2" not in text, "what another process holds is not known here"
     assert run(["ledger", "show", "2", "--url", platform.url]) == 0
     assert "b:1" in out.readouterr().out
     assert run(["ledger", "read", "2", "--first", "8", "--url", platform.url]) == 0
@@ -150,7 +155,7 @@ def test_ledger_list_show_read(platform: Served, out: pytest.CaptureFixture[str]
     assert run(["ledger", "read", "2", "--json", "--url", platform.url]) == 0
     assert len(json.loads(out.readouterr().out)) == 10
     assert run(["bookies", "--url", platform.url]) == 0
-    assert "b:1" in out.readouterr().out
+    assert re.search(r"b:1 .* 5.0 MiB *\n", out.readouterr().out)
 
 
 @pytest.mark.parametrize(

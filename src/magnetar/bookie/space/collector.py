@@ -70,6 +70,14 @@ class Collector:
         self._missing = MissingLedgers(grace_s)
         self._hurried = asyncio.Event()
         self._clock = clock
+        self._held_missing = 0
+        self.next_look_s = clock()
+        """When it looks again, of ``clock``."""
+
+    @property
+    def waiting(self) -> int:
+        """Ledgers that the store missed at the last look and that are held still."""
+        return self._held_missing
 
     async def run(self, interval_s: float) -> None:
         """Sweep for ever, every ``interval_s``."""
@@ -77,7 +85,7 @@ class Collector:
             hurried = await self._wait(interval_s)
             await self._look()
             if hurried:  # what this look has missed is certain when the time of grace is over
-                await asyncio.sleep(min(self._grace_s + HURRY_S, interval_s))
+                await self._sleep(min(self._grace_s + HURRY_S, interval_s))
                 await self._look()
 
     def hurry(self) -> None:
@@ -86,14 +94,19 @@ class Collector:
 
     async def _wait(self, interval_s: float) -> bool:
         """Until the next look is due; True: since somebody is in a hurry."""
+        self.next_look_s = self._clock() + interval_s
         try:
             async with asyncio.timeout(interval_s):
                 await self._hurried.wait()
         except TimeoutError:
             return False
-        await asyncio.sleep(HURRY_S)
+        await self._sleep(HURRY_S)
         self._hurried.clear()  # what comes from here on may come too late for the look
         return True
+
+    async def _sleep(self, seconds: float) -> None:
+        self.next_look_s = self._clock() + seconds
+        await asyncio.sleep(seconds)
 
     async def _look(self) -> None:
         try:
@@ -113,8 +126,10 @@ class Collector:
             self._missing.start_again()
             raise
         gone = self._missing.look(held, living, self._clock())
+        self._held_missing = self._missing.waiting
         for count, ledger_id in enumerate(gone, 1):
             await self._bookie.delete_ledger(ledger_id)
+            self._held_missing -= 1
             if count % DELETE_BATCH == 0:
                 await asyncio.sleep(PAUSE_S)
         return gone

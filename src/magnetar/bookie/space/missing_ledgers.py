@@ -21,6 +21,11 @@ class MissingLedgers:
         self._grace_s = grace_s
         self._since_s: dict[int, float] = {}
 
+    @property
+    def waiting(self) -> int:
+        """How many the last look missed."""
+        return len(self._since_s)
+
     def look(self, held: Sequence[int], living: Collection[int], now_s: float) -> list[int]:
         """The ledgers to forget, in the order of ``held``. ``living`` needs to know those of
         ``held`` only; ``now_s`` never goes back."""

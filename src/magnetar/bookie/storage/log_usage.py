@@ -35,11 +35,15 @@ class _Log:
         self.bytes_of = array("Q", [size for _, size in rows])
         self.live_bytes = sum(self.bytes_of)
 
-    def forget(self, ledger_id: int) -> None:
+    def forget(self, ledger_id: int) -> int:
+        """How many bytes are dead by it that were not."""
         at = bisect_left(self.ledger_ids, ledger_id)
-        if at < len(self.ledger_ids) and self.ledger_ids[at] == ledger_id:
-            self.live_bytes -= self.bytes_of[at]
-            self.bytes_of[at] = 0
+        if at == len(self.ledger_ids) or self.ledger_ids[at] != ledger_id:
+            return 0
+        size = self.bytes_of[at]
+        self.live_bytes -= size
+        self.bytes_of[at] = 0
+        return size
 
     def deleted(self) -> frozenset[int]:
         rows = zip(self.ledger_ids, self.bytes_of, strict=True)
@@ -52,6 +56,8 @@ class LogUsage:
     def __init__(self, record_bytes: int) -> None:
         self._record_bytes = record_bytes
         self._logs: dict[int, _Log] = {}
+        self.dead_bytes = 0
+        """Of all logs, what is not live. May be read on any thread."""
 
     def __contains__(self, log_id: int) -> bool:
         return log_id in self._logs
@@ -70,7 +76,9 @@ class LogUsage:
             (ledger_id, 0 if deleted(ledger_id) else counts[1] + counts[0] * self._record_bytes)
             for ledger_id, counts in sorted(ledgers.items())
         ]
-        self._logs[log_id] = _Log(byte_count, rows, settled)
+        self.drop([log_id])
+        added = self._logs[log_id] = _Log(byte_count, rows, settled)
+        self.dead_bytes += byte_count - added.live_bytes
 
     def byte_count(self, log_id: int) -> int:
         """Of a log's records; the log is there."""
@@ -85,13 +93,15 @@ class LogUsage:
     def drop(self, log_ids: Iterable[int]) -> None:
         """Logs that are removed."""
         for log_id in log_ids:
-            self._logs.pop(log_id, None)
+            dropped = self._logs.pop(log_id, None)
+            if dropped is not None:
+                self.dead_bytes -= dropped.byte_count - dropped.live_bytes
 
     def forget_ledgers(self, ledger_ids: Sequence[int]) -> None:
         """Ledgers that were deleted, durably."""
         for each in self._logs.values():
             for ledger_id in ledger_ids:
-                each.forget(ledger_id)
+                self.dead_bytes += each.forget(ledger_id)
 
     def uses(self, below: int) -> list[LogUse]:
         """Of the logs with ids under ``below``, and of those that were ``settled`` when they were
