@@ -59,11 +59,12 @@ _TELLING: Final = re.compile(
     rb"\x40[^\x00]"  # compression, if it is any
     rb"|[\x18\x58]"  # publish_time, num_messages_in_batch
     rb"|\x98\x01"  # deliver_at_time
-    rb"|[\xd8\xe0\xe8]\x01",  # num_chunks_from_msg, total_chunk_msg_size, chunk_id
+    rb"|[\xd8\xe0\xe8]\x01"  # num_chunks_from_msg, total_chunk_msg_size, chunk_id
+    rb"|[\x98\xc0\xd8][\x00\x80]|[\x98\xd8\xe0\xe8]\x81",  # those, longer than need be
     re.DOTALL,
 ).search
-"""Finds the tags, as every known client writes them, of the fields that are looked at (or bytes
-that look like one)."""
+"""Finds the tags of the fields that are looked at (or bytes that look like one). The last line is
+of tags with bytes that say nothing, which no known client writes and every parser takes."""
 
 _BODY_AT: Final = 8
 """Where the body of a usual command starts in its frame."""

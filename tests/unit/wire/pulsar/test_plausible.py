@@ -166,6 +166,33 @@ def test_the_time_to_deliver_is_found() -> None:
     assert check(payload)[2] == 1_700_000_000_000
 
 
+def encoded(meta: bytes) -> bytes:
+    """A payload with that metadata and two bytes of data."""
+    return b"\x0e\x01...." + len(meta).to_bytes(4, "big") + meta + b"ab"
+
+
+LONG_TAGS = {
+    "a batch, tag of 2 bytes": b"\xd8\x00\xa0\x8d\x06",
+    "a batch, tag of 3 bytes": b"\xd8\x80\x00\xa0\x8d\x06",
+    "compression, then a batch": b"\xc0\x00\x01\x58\xa0\x8d\x06",
+    "a chunk of many, tags of 3 bytes": b"\xd8\x81\x00\xa0\x8d\x06\xe0\x81\x00\x05",
+}
+
+
+@pytest.mark.parametrize("name", LONG_TAGS)
+def test_tags_longer_than_need_be_hide_nothing(name: str) -> None:
+    payload = encoded(plain().SerializeToString() + LONG_TAGS[name])
+    with pytest.raises(ImplausibleMessageError):
+        dispatch_size(payload)
+    with pytest.raises(ImplausibleMessageError):
+        check(payload)
+
+
+def test_a_time_to_deliver_is_found_behind_a_long_tag() -> None:
+    payload = encoded(plain().SerializeToString() + b"\x98\x81\x00\x07")
+    assert check(payload)[2] == 7
+
+
 def test_what_is_no_message_is_no_implausible_one() -> None:
     for payload in (stored(plain())[:-1], b"\x0e\x02" + stored(plain(), b"data")):
         with pytest.raises(ProtocolError) as told:
