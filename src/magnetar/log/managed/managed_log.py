@@ -104,6 +104,8 @@ class ManagedLog:
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
+        self.tick = self._scope.guarded(self._tick, "tick")
+        """Some time has passed. A failure is this log's, not of those that come after it."""
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -165,8 +167,8 @@ class ManagedLog:
     def _on_rolled(self) -> None:
         self._maybe_trim(leftovers=True)
 
-    def tick(self) -> None:
-        """Some time has passed: roll an old ledger, trim what retention no longer keeps, finish
+    def _tick(self) -> None:
+        """Roll an old ledger, trim what retention no longer keeps, finish
         deletions that failed."""
         if not self._closed and self.lost is None:
             self._appender.tick()
