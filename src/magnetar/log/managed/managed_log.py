@@ -39,6 +39,7 @@ from magnetar.model.errors import (
     LogError,
     LogFencedError,
     MagnetarError,
+    MetadataError,
 )
 from magnetar.model.ids import Position
 
@@ -112,6 +113,15 @@ class ManagedLog:
     @property
     def pending_bytes(self) -> int:
         return self._appender.pending_bytes
+
+    async def check_space(self) -> None:
+        """As ``log.seam.LogStore.check_space``."""
+        writer, policy = self._appender.writer, self._appender.policy
+        ledger_id = None if writer is None else writer.ledger_id
+        try:
+            await self._context.ledgers.check_space(policy.quorums, ledger_id)
+        except MetadataError as error:
+            log.info("not known whether there is space", log=self.name, error=str(error))
 
     def set_policy(self, policy: LogPolicy) -> None:
         self._appender.policy = policy

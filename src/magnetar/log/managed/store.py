@@ -241,6 +241,12 @@ class ManagedLogStore:
             return False
         return not node.record.deleted
 
+    async def check_space(self, name: str) -> None:
+        """See the seam."""
+        opened = self._open.get(name)
+        if opened is not None:
+            await opened.check_space()
+
     async def delete(self, name: str) -> None:
         opened = self._open.get(name)
         if opened is not None and not opened.closed:
