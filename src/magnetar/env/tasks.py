@@ -124,7 +124,11 @@ class TaskScope:
         outer = self._outer
         assert not self._tasks.closed, f"scope {self.name} is closed"
         assert outer is None or not outer.closed, f"the scope around {self.name} is closed"
-        task = asyncio.get_running_loop().create_task(coro, name=f"{self.name}/{name}")
+        try:
+            task = asyncio.get_running_loop().create_task(coro, name=f"{self.name}/{name}")
+        except RuntimeError:  # the loop has ended, and its owner's last clauses run
+            coro.close()  # or it is told of as never awaited, wherever it is collected
+            raise
         self._tasks.running[task] = None
         if outer is not None:
             outer.running[task] = None

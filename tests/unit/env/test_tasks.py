@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -141,3 +142,15 @@ def test_a_callback_that_fails_is_told_as_a_task_and_none_is_called_after_the_en
         assert called == [1]
 
     asyncio.run(main())
+
+
+def test_what_cannot_be_started_any_more_is_closed(recwarn: pytest.WarningsRecorder) -> None:
+    """Where the loop has ended: it would be told of as never awaited, wherever it is collected."""
+
+    async def never() -> None: ...
+
+    scope = TaskScope("late", ignored("nobody is left", lambda: None))
+    with pytest.raises(RuntimeError):
+        scope.spawn(never(), "late")
+    gc.collect()
+    assert [str(each.message) for each in recwarn] == []
