@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from magnetar.admin.topics import TopicService
+from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import LedgerConfig
 from magnetar.metrics import Metrics
+from magnetar.model.errors import TopicNotFoundError
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
 from magnetar_sim.broker_faults import BrokerFaults
 from magnetar_sim.broker_watch import BrokerWatch
@@ -26,6 +30,7 @@ from magnetar_sim.outside import SINCE_1970_S
 from magnetar_sim.pulsar_client import PulsarClient
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.topic_consumers import ConsumerPlan, TopicConsumer
+from magnetar_sim.topic_followers import TopicFollower
 from magnetar_sim.topic_history import AUDIT, Subscription, Topic
 from magnetar_sim.topic_producers import ProducerPlan, TopicProducer
 from magnetar_sim.trace import Trace
@@ -36,6 +41,11 @@ FAULTS_FROM_S = 0.8
 HEAL_S = 9.0
 PROGRESS_S = 90.0
 IDLE_SHARE = 0.4
+CHUNKS_SHARE = 0.3
+DELETIONS_SHARE = 0.25
+FOLLOWERS_SHARE = 0.35
+"""Of the runs without deletions."""
+ASK_AGAIN_S = 0.1
 QUORUMS = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 2, 2))
 TOPIC = "persistent://public/default/{}"
 EXCLUSIVE, FAILOVER = CommandSubscribe.Exclusive, CommandSubscribe.Failover
@@ -103,12 +113,24 @@ class BrokerRun:
         if rng.random() < 0.2:
             self.topics[0] = TOPIC.format("parts-partition-1")
         self._skewed = rng.random() < 0.3
+        # Each by a generator of its own; the numbers leave those seeds as they were that tests
+        # hold on to.
+        self._chunks = random.Random(f"{seed}/chunks 1")
+        self._chunked = self._chunks.choice((0.1, 0.6)) if self._has_chunks() else 0.0
+        self._deletion_random = random.Random(f"{seed}/deletions 1")
+        self._deletes = self._deletion_random.random() < DELETIONS_SHARE
+        self._deletions: list[asyncio.Task[None]] = []
+        self._follower_random = random.Random(f"{seed}/followers 1")
+        self.followers: list[TopicFollower] = []
         self._bug: str | None = None
 
     @property
     def confirmed(self) -> int:
         """Entries that producers were told are stored."""
-        return sum(len(topic.receipted) for topic in self.watch.topics.values())
+        return self.cluster.happened["receipts"]
+
+    def _has_chunks(self) -> bool:
+        return self._chunks.random() < CHUNKS_SHARE
 
     def _tap(self, server: SimServer) -> WatchedConnection | None:
         if server.port != BROKER_PORT:
@@ -148,6 +170,10 @@ class BrokerRun:
         self._populate()
         self._plan_quiet_times(begin_s)
         faults = self._plan_faults(begin_s)
+        if self._deletes:
+            self._plan_deletions(begin_s)
+        elif self._follower_random.random() < FOLLOWERS_SHARE:
+            faults.append(self._add_followers(begin_s))
         while self.loop.time() < begin_s + HEAL_S:
             await asyncio.sleep(0.5)
             self.check()
@@ -190,6 +216,61 @@ class BrokerRun:
         theirs = Faults(self.cluster, rng, self.brokers, lose_disks=0)
         theirs.plan(rng.choice((0, 2, 5)), begin_s + FAULTS_FROM_S, end_s)
         return [ours, theirs]
+
+    # -- topics that are deleted --------------------------------------------------------------
+
+    def _plan_deletions(self, begin_s: float) -> None:
+        rng = self._deletion_random
+        topics = [name for name in self.topics if "partition" not in name]
+        for _ in range(rng.choice((1, 2, 3)) if topics else 0):
+            at_s = begin_s + rng.uniform(FAULTS_FROM_S, HEAL_S - 1)
+            self.loop.call_at(at_s, self._begin_deletion, rng.choice(topics))
+
+    def _begin_deletion(self, name: str) -> None:
+        self._deletions.append(self.loop.create_task(self._delete(name), name=f"delete {name}"))
+
+    async def _delete(self, name: str) -> None:
+        """Whoever uses the topic is sent away, and makes it anew when it comes back."""
+        if name not in self.watch.topics:
+            return
+        self.trace.note("operator", f"deletes {name}")
+
+        async def delete(service: TopicService) -> bool:
+            with suppress(TopicNotFoundError):
+                await service.delete(name, force=True)
+            self.watch.forget(name)
+            return True
+
+        while True:
+            if (topic := self.watch.topics.get(name)) is not None:
+                topic.vague = True  # until it is answered, nobody knows
+            for broker in self.brokers:
+                if await broker.ask(delete):
+                    self.trace.note("operator", f"{name} is deleted")
+                    return
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    # -- who follows --------------------------------------------------------------------------
+
+    def _add_followers(self, begin_s: float) -> Faults:
+        rng = self._follower_random
+        clients = []
+        for index, topic in enumerate(self.topics):
+            client = self.cluster.client(f"f{index + 1}")
+            clients.append(client)
+            restless = rng.choice((0.0, 0.02))
+            self.followers.append(
+                TopicFollower(
+                    client,
+                    topic,
+                    parse_topic(topic).log_name,
+                    self.watch,
+                    lambda restless=restless: rng.random() < restless,  # type: ignore[misc]
+                )
+            )
+        faults = Faults(self.cluster, rng, clients, lose_disks=0)
+        faults.plan(rng.choice((0, 2)), begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1)
+        return faults
 
     # -- topics that nobody uses --------------------------------------------------------------
 
@@ -253,13 +334,14 @@ class BrokerRun:
                 ProducerAccessMode.WaitForExclusive,
                 ProducerAccessMode.ExclusiveWithFencing,
             )) if exclusive else ProducerAccessMode.Shared,
+            chunked=self._chunked,
         )  # fmt: skip
         name = f"p{len(self.producers) + 1}"
 
         def now_ms() -> int:
             return int((SINCE_1970_S + self.loop.time()) * 1000) + skew_ms
 
-        self.producers.append(TopicProducer(client, name, plan, rng, now_ms))
+        self.producers.append(TopicProducer(client, name, plan, rng, now_ms, self._chunks))
 
     def _subscribe(self, clients: Sequence[PulsarClient], topic: str, name: str) -> None:
         rng = self.random
@@ -309,6 +391,9 @@ class BrokerRun:
 
     async def _last_look(self, rng: random.Random) -> None:
         """Every message has its receipt; then new consumers get what was not acknowledged."""
+        await until(lambda: all(task.done() for task in self._deletions), 0.1)
+        for task in self._deletions:
+            task.result()
         for producer in self.producers:
             producer.over = True
         await until(lambda: all(each.settled for each in self.producers), 0.2)
@@ -367,6 +452,9 @@ class BrokerRun:
             unread = topic.unread()
             if unread is not None:
                 return f"{topic.name}: a reader is not sent {unread}"
+        for follower in self.followers:
+            if (position := follower.behind) is not None:
+                return f"{follower.name} does not get {position}"
         return None
 
 

@@ -8,6 +8,7 @@ decided a little earlier.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -78,8 +79,9 @@ class BrokerWatch:
         return found
 
     def forget(self, name: str) -> None:
-        """The topic was deleted."""
+        """The topic was deleted: nothing of it may be seen any more (invariant 12)."""
         self.topics.pop(name, None)
+        self.count("topics that were deleted")
 
     def number_of(self, process: SimProcess) -> int:
         """Later processes have higher numbers."""
@@ -148,11 +150,13 @@ class BrokerWatch:
         topic.stands_at(position, content, consumer.who)
         bits = bits_of(command.ack_set, len(content.texts))
         self.count("entries that consumers were sent")
-        if consumer.permits <= 0:
+        if consumer.permits <= 0 and not content.chunk:
             topic.broken(f"{consumer.who} is sent {position} without a permit")
         consumer.permits -= max(1, len(content.texts))
         if consumer.kind == SHARED:
             self._shared(consumer, position, command.redelivery_count)
+            if content.chunk:
+                self._chunk(consumer, position, content)
             left = self.left.setdefault((consumer.process, subscription), {})
             left[position] = left.get(position, bits) & bits
         else:
@@ -180,6 +184,27 @@ class BrokerWatch:
                 f"{consumer.who} is sent {position} as redelivered {count} times; it was refused "
                 f"{refused} times"
             )
+
+    def _chunk(self, consumer: Consuming, position: Position, content: Content) -> None:
+        """Invariant 13. What was refused goes elsewhere, and so does what comes behind too much
+        that is not acknowledged."""
+        self.count("chunks that shared consumers were sent")
+        key = consumer.process, consumer.subscription
+        out, refused = self.out[key], self.refused.get(key, {})
+        held = Counter(out.values())
+        for other, holder in out.items():
+            before = consumer.topic.content[other]
+            if (
+                (before.message, before.chunk + 1) == (content.message, content.chunk)
+                and holder is not consumer
+                and held[holder] < self.unacked_max
+                and not refused.get(other)
+                and not refused.get(position)
+            ):
+                consumer.topic.broken(
+                    f"{consumer.who} is sent {position}, chunk {content.chunk} of "
+                    f"{content.message}, and {holder.who} has the one before"
+                )
 
     def _single(self, consumer: Consuming, position: Position) -> None:
         """Of a failover, an exclusive consumer or a reader."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from magnetar.model.errors import MagnetarError
 from magnetar.wire.checksum import crc32c
@@ -243,14 +243,32 @@ class PulsarClient:
             self.cluster.network.process_ended(self.process, silently)
 
 
+class Chunk(NamedTuple):
+    """Which part of a message that is too large for one entry."""
+
+    message: str
+    chunk_id: int
+    chunks: int
+    total_bytes: int
+
+
 def encode_send(
-    producer_id: int, producer: str, sequence_id: int, time_ms: int, texts: Sequence[bytes]
+    producer_id: int,
+    producer: str,
+    sequence_id: int,
+    time_ms: int,
+    texts: Sequence[bytes],
+    chunk: Chunk | None = None,
 ) -> bytes:
-    """A SEND frame: of one message, or of a batch."""
+    """A SEND frame: of one message, of a batch, or of a chunk of a message."""
     metadata = MessageMetadata(
         producer_name=producer, sequence_id=sequence_id, publish_time=time_ms
     )
     data = texts[0]
+    if chunk is not None:
+        metadata.uuid, metadata.chunk_id = chunk.message, chunk.chunk_id
+        metadata.num_chunks_from_msg = chunk.chunks
+        metadata.total_chunk_msg_size = chunk.total_bytes
     if len(texts) > 1:
         metadata.num_messages_in_batch = len(texts)
         data = b"".join(_single(text) for text in texts)

@@ -21,6 +21,9 @@ A broker has *told* what it has written to a connection, whether it arrives or n
 10. *Exclusive producers.* Each has a higher topic epoch than any before it; one with an older epoch
     than another's does not come back.
 11. *Progress.* After healing every producer gets its receipts and every consumer its messages.
+12. *Deleted is gone.* Nothing that was sent before a deletion that was answered is served after it.
+13. *Chunks stay together.* Of a message in chunks, a shared consumer that has one gets the next.
+14. *Who follows reads the log*, in order, none left out, and gets all that was stored.
 
 An old broker that does not know yet that it has lost its topics may send again what its successor
 has acknowledgements of (4).
@@ -36,7 +39,7 @@ from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
 from magnetar.wire.pulsar.batches import split_entry
 from magnetar.wire.pulsar.hot import signed64
-from magnetar.wire.pulsar.metadata import entry_metadata
+from magnetar.wire.pulsar.metadata import Buffer, entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import MessageIdData
 
 LOWEST = Position(-1, -1)
@@ -54,6 +57,9 @@ class Content:
     sequence_id: int
     publish_time_ms: int
     texts: tuple[str, ...]
+    message: str = ""
+    """Of a chunk: the message that it is of; of all else empty."""
+    chunk: int = 0
 
     @property
     def all_bits(self) -> int:
@@ -63,9 +69,15 @@ class Content:
 def content_of(payload: memoryview) -> Content:
     """What ``payload`` (of a SEND or a MESSAGE) says. Raises ``ProtocolError``."""
     meta = entry_metadata(payload)
-    values = split_entry(payload, meta).values
-    texts = tuple(bytes(value).split(b" ", 1)[0].decode() for value in values)
-    return Content(meta.producer_name, meta.sequence_id, meta.publish_time_ms, texts)
+    head = meta.producer_name, meta.sequence_id, meta.publish_time_ms
+    if meta.num_chunks > 1:
+        text = _text(payload[meta.data_start :])
+        return Content(*head, (text,), meta.chunk_uuid, meta.chunk_id)
+    return Content(*head, tuple(_text(value) for value in split_entry(payload, meta).values))
+
+
+def _text(value: Buffer) -> str:
+    return bytes(value).split(b" ", 1)[0].decode()
 
 
 def position_of(data: MessageIdData) -> Position:

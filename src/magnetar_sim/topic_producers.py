@@ -15,6 +15,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer, Produc
 from magnetar_sim.loop import until
 from magnetar_sim.pulsar_client import (
     RETRY_S,
+    Chunk,
     Link,
     LinkError,
     PulsarClient,
@@ -31,6 +32,7 @@ class _Pending(NamedTuple):
     sequence_id: int
     texts: tuple[bytes, ...]
     time_ms: int
+    chunk: Chunk | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class ProducerPlan:
     named: bool
     mode: ProducerAccessMode.ValueType
     """Of ``CommandProducer``."""
+    chunked: float = 0.0
+    """The chance that a message is sent in chunks."""
 
 
 class TopicProducer:
@@ -58,6 +62,7 @@ class TopicProducer:
         plan: ProducerPlan,
         rng: random.Random,
         now_ms: Callable[[], int],
+        chunk_rng: random.Random,
     ) -> None:
         self.client = client
         self.name = name
@@ -68,6 +73,7 @@ class TopicProducer:
         self.sent_all = False
         self._random = rng
         self._now_ms = now_ms
+        self._chunk_random = chunk_rng
         self._producer_id = client.new_id()
         self._given_name = name if plan.named else ""
         self._epoch = 0
@@ -101,13 +107,25 @@ class TopicProducer:
                     b"%s/%d" % (self.name.encode(), index + i) + padding for i in range(count)
                 )
                 index += count
-                burst.append(_Pending(self._sequence_id, texts, self._now_ms()))
+                if self._chunk_random.random() < plan.chunked:
+                    burst += self._in_chunks(texts)
+                else:
+                    burst.append(_Pending(self._sequence_id, texts, self._now_ms()))
                 self._sequence_id += count
             self._pending += burst
             self._send(burst)
             while len(self._pending) >= PENDING_MAX and not self.fenced:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         self.sent_all = True
+
+    def _in_chunks(self, texts: Sequence[bytes]) -> list[_Pending]:
+        """Texts are what one entry has, so each chunk has one; all go under one sequence id."""
+        message = f"{self.name}-{self._sequence_id}"
+        total, now_ms = sum(map(len, texts)), self._now_ms()
+        return [
+            _Pending(self._sequence_id, (text,), now_ms, Chunk(message, index, len(texts), total))
+            for index, text in enumerate(texts)
+        ]
 
     def _send(self, entries: Sequence[_Pending]) -> None:
         """In one write, so that the broker has them at once."""
@@ -116,7 +134,9 @@ class TopicProducer:
             return
         link.write(
             b"".join(
-                encode_send(producer_id, name, entry.sequence_id, entry.time_ms, entry.texts)
+                encode_send(
+                    producer_id, name, entry.sequence_id, entry.time_ms, entry.texts, entry.chunk
+                )
                 for entry in entries
             )
         )

@@ -17,12 +17,13 @@ from magnetar_sim.cluster_run import run_cluster
 from tests.sim.mutants.cursors import CURSORS
 from tests.sim.mutants.dispatch import DISPATCH
 from tests.sim.mutants.mutant import Mutant, search
+from tests.sim.mutants.topic_lives import TOPIC_LIVES
 
 SEEDS = 12
 
 FOUND_SOON = [
     mutant
-    for mutant in (*DISPATCH, *CURSORS)
+    for mutant in (*DISPATCH, *CURSORS, *TOPIC_LIVES)
     if mutant.name
     in (
         "receipts leave in the wrong order",
@@ -30,6 +31,8 @@ FOUND_SOON = [
         "refusals are not counted",
         "acknowledgements from before a seek outlive it",
         "a part of a batch acknowledges all of it",
+        "a topic that is deleted is only closed",
+        "chunks of a message go to consumers in turn",
     )
 ]
 
@@ -60,6 +63,9 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
         "acknowledgements that were stored",
         "seeks",
         "quiet times that unloaded topics",
+        "topics that were deleted",
+        "chunks that shared consumers were sent",
+        "entries that followers read",
     ):
         assert happened[what], what
     assert happened["brokers that served"] > SEEDS  # some took over from others

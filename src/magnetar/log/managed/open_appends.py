@@ -155,16 +155,15 @@ class OpenAppends:
         assert item.first == first, f"confirmed {first}, expected {item.first}"
         run = _new(Run, (ledger_id, first, count))
         if count == item.count and not item.runs:  # nearly always
-            runs: tuple[Run, ...] = (run,)
+            item.runs = (run,)
         else:
             assert count <= item.count
             item.confirmed(run)
             if item.count > 0:
                 return
-            runs = item.runs
         sent.popleft()
         self.pending_bytes -= item.size
-        item.done(None, runs)
+        item.done(None, item.runs)
         if sent and sent[0].refusal is not None:
             self._fail_refused()
 

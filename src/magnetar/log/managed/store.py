@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
 
 import structlog
 
@@ -50,7 +49,6 @@ log = structlog.get_logger(__name__)
 
 OPEN_ATTEMPTS = 5
 HOUSEKEEPING_S = 10.0
-TICKS_PER_TURN = 500
 
 
 def wall_clock_ms() -> int:
@@ -219,18 +217,9 @@ class ManagedLogStore:
     def _tick(self) -> None:
         self._housekeeping = None
         self._open = {name: opened for name, opened in self._open.items() if not opened.closed}
-        self._tick_some(iter(list(self._open.values())))
-
-    def _tick_some(self, logs: Iterator[ManagedLog]) -> None:
-        """A slice of them in one turn of the loop, which others need too."""
-        some = list(islice(logs, TICKS_PER_TURN))
-        for opened in some:
+        for opened in self._open.values():
             opened.tick()
-        if some and not self._closed:
-            self._housekeeping = asyncio.get_running_loop().call_later(0, self._tick_some, logs)
-        else:
-            self._housekeeping = None
-            self._keep_house()
+        self._keep_house()
 
     # -- asking, deleting ---------------------------------------------------------------------
 
@@ -240,12 +229,6 @@ class ManagedLogStore:
         except NoNodeError:
             return False
         return not node.record.deleted
-
-    async def check_space(self, name: str) -> None:
-        """See the seam."""
-        opened = self._open.get(name)
-        if opened is not None:
-            await opened.check_space()
 
     async def delete(self, name: str) -> None:
         opened = self._open.get(name)
