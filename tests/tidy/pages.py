@@ -29,6 +29,7 @@ MACHINE_TABLES: tuple[tuple[str, str, str], ...] = (
         "TRANSITIONS",
         "Who is active in an exclusive or failover subscription",
     ),
+    ("magnetar.log.managed.appender_states", "TRANSITIONS", "The appender of a log"),
     ("magnetar.ledger.recovering.recovery_plan", "VOTE_RULES", "An entry's vote in a recovery"),
 )
 """Module, name of its table, title of its section in docs/machines.md."""

@@ -68,6 +68,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.ledger.reading.hedging",
     "magnetar.ledger.reading.read_order",
     "magnetar.log.acknowledgements",
+    "magnetar.log.managed.appender_states",
     "magnetar.log.managed.chain",
     "magnetar.log.managed.cursor_format",
     "magnetar.log.managed.following",

@@ -1,14 +1,7 @@
 """Appending to the last ledger of a chain, and going on to the next one.
 
-States::
-
-    IDLE     no ledger        append: waits, start -> OPENING
-    OPENING  a task closes (or recovers) the former ledger and creates the next
-                              append: waits;  done -> OPEN (or IDLE, nothing waits);
-                              failed for good -> everything open fails, IDLE
-    OPEN     a ledger         append: to the ledger;  full, old -> ROLLING;  failed -> OPENING
-    ROLLING  a full ledger    append: waits;  all confirmed -> OPENING;  failed -> OPENING
-    LOST     another broker owns the log: everything open and every append fails
+The transitions are data: ``appender_states.TRANSITIONS``, shown in docs/machines.md. While OPEN an
+append goes to the ledger at once; in all other states but LOST it waits for the next one.
 
 ``close`` refuses appends in any state, waits until nothing is open and closes the ledger.
 
@@ -32,12 +25,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 
 import structlog
 
 from magnetar.env.tasks import TaskScope
+from magnetar.log.managed.appender_states import NEXT, AppenderEvent, AppenderState
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.ledgers import (
@@ -65,14 +58,6 @@ log = structlog.get_logger(__name__)
 FRUITLESS_LEDGERS_MAX = 2
 OPEN_ATTEMPTS = 4
 OPEN_RETRY_FIRST_S = 0.1  # tripled after each attempt
-
-
-class AppenderState(Enum):
-    IDLE = "idle"
-    OPENING = "opening"
-    OPEN = "open"
-    ROLLING = "rolling"
-    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +160,7 @@ class Appender:
         else:
             self._open.wait(payloads, done, content)
             if self.state is AppenderState.IDLE:
-                self._begin_opening()
+                self._begin_opening(AppenderEvent.APPENDED)
 
     def _send(self, ledger: _OpenLedger, item: OpenAppend) -> None:
         writer = ledger.writer
@@ -199,7 +184,7 @@ class Appender:
         stored_bytes = item.size + item.count * offset
         self._tail.add(ledger.ledger_id, first, entries, stored_bytes, offset)
         if self.policy.roll.full(first + item.count, writer.length):
-            self.state = AppenderState.ROLLING
+            self._move(AppenderEvent.FULL)
 
     def _answered(
         self,
@@ -224,7 +209,7 @@ class Appender:
         self._open.confirm(ledger_id, first, count)
         if not self._open.sent:
             if self.state is AppenderState.ROLLING:
-                self._begin_opening()
+                self._begin_opening(AppenderEvent.SETTLED)
             if self._settled:
                 self._check_settled()
 
@@ -243,7 +228,7 @@ class Appender:
             ledger=ledger.ledger_id,
             error=str(error),
         )
-        self._begin_opening()
+        self._begin_opening(AppenderEvent.LEDGER_FAILED)
 
     def _lost_to(self, error: MagnetarError) -> LogFencedError:
         return LogFencedError(f"log {self._name} belongs to another broker now: {error}")
@@ -252,7 +237,7 @@ class Appender:
         """Another broker owns the log: fail everything, now and later. Idempotent."""
         if self.state is AppenderState.LOST:
             return
-        self.state = AppenderState.LOST
+        self._move(AppenderEvent.FENCED)
         self._refusal = error
         self._ledger = self._former = None
         self._open.fail_all(error)
@@ -263,13 +248,16 @@ class Appender:
         """Fail everything open; the next append tries again."""
         self._fruitless, self._hopeless = 0, None
         if self.state is not AppenderState.LOST:
-            self.state = AppenderState.IDLE
+            self._move(AppenderEvent.GIVEN_UP)
             self._open.fail_all(error)
 
     # -- changing ledgers ---------------------------------------------------------------------
 
-    def _begin_opening(self) -> None:
-        self.state = AppenderState.OPENING
+    def _move(self, event: AppenderEvent) -> None:
+        self.state = NEXT[self.state, event]
+
+    def _begin_opening(self, event: AppenderEvent) -> None:
+        self._move(event)
         self._scope.spawn(self._open_next(), f"open-ledger/{self._name}")
 
     async def _open_next(self) -> None:
@@ -310,7 +298,7 @@ class Appender:
         if self._open.any_waiting:
             await self._create()
         else:
-            self.state = AppenderState.IDLE
+            self._move(AppenderEvent.NOTHING_WAITS)
         self._events.rolled()
 
     async def _finish_former(self) -> None:
@@ -375,7 +363,7 @@ class Appender:
         if self.state is AppenderState.LOST:
             return
         self._ledger = _OpenLedger(writer, now_ms, first_offset, self._answered)
-        self.state = AppenderState.OPEN
+        self._move(AppenderEvent.CREATED)
         while self.state is AppenderState.OPEN and (item := self._open.next_waiting()) is not None:
             self._send(self._ledger, item)
 
@@ -386,9 +374,9 @@ class Appender:
             return
         age_ms = self._now_ms() - ledger.created_ms
         if self.policy.roll.old(ledger.writer.last_add_pushed + 1, age_ms):
-            self.state = AppenderState.ROLLING
+            self._move(AppenderEvent.FULL)
             if not self._open.sent:
-                self._begin_opening()
+                self._begin_opening(AppenderEvent.SETTLED)
 
     # -- ending -------------------------------------------------------------------------------
 
