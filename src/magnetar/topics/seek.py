@@ -25,7 +25,7 @@ async def seek(topic: Topic, subscription: Subscription, place: Place) -> None:
 
 async def _seek(topic: Topic, subscription: Subscription, place: Place) -> None:
     async with subscription.lock:
-        subscription.hold()
+        subscription.dispatcher.hold()
         consumers = subscription.detach_all()
         try:
             if isinstance(place, PublishTime):

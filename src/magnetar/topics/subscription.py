@@ -136,7 +136,7 @@ class Subscription:
     def announce(self, consumer: Consumer) -> None:
         """``consumer`` has been told that it is subscribed: it may be active and get entries."""
         if self.kind is Kind.SHARED:
-            self.wake()
+            self.dispatcher.wake()
             return
         self._change(self._single.elect())
         if self.kind is Kind.FAILOVER and self.active is not consumer and not consumer.closed:
@@ -182,7 +182,7 @@ class Subscription:
             self.dispatcher.feed.rewind()
             if self.kind is Kind.FAILOVER:
                 activated.owner.client.tell_active(True)
-            self.wake()
+            self.dispatcher.wake()
 
     def _delay_over(self) -> None:
         self._switch = None
@@ -249,16 +249,9 @@ class Subscription:
 
     # -- the whole subscription ---------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Entries were confirmed, or a connection has room again."""
-        self.dispatcher.wake()
-
-    def hold(self) -> None:
-        """No dispatch until ``release``."""
-        self.dispatcher.hold()
-
     def release(self) -> None:
-        """Dispatch again, from after the mark-delete position if nobody is connected."""
+        """Dispatch again after ``dispatcher.hold``; from after the mark-delete position if nobody
+        is connected."""
         if not self.consumers:
             self.dispatcher.feed.rewind()
         self.dispatcher.release()

@@ -177,7 +177,7 @@ class Topic:
     def _wake(self) -> None:
         """The log has grown."""
         for subscription in self.subscriptions.values():
-            subscription.wake()
+            subscription.dispatcher.wake()
 
     def append_failed(self, error: MagnetarError) -> None:
         """An append failed; see the module's text. Called once per append that fails."""
@@ -386,7 +386,7 @@ class Topic:
                     f"subscription {name} of {self.name} has {len(subscription.consumers)} "
                     "consumers connected; close them first, or force it"
                 )
-            subscription.hold()
+            subscription.dispatcher.hold()
             for consumer in subscription.detach_all():
                 consumer.client.tell_closed()
             try:

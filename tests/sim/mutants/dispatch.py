@@ -78,7 +78,7 @@ def _wakes_one() -> AbstractContextManager[None]:
 
     def wake(self: Any) -> None:
         for subscription in list(self.subscriptions.values())[:1]:
-            subscription.wake()
+            subscription.dispatcher.wake()
 
     return replaced((Topic, "_wake", wake))
 

@@ -169,7 +169,7 @@ def test_the_kind_of_a_subscription_is_that_of_its_first_consumer_each_time() ->
 
 def test_while_it_is_held_nothing_is_sent() -> None:
     async def scenario(site: Site) -> None:
-        site.subscription.hold()
+        site.subscription.dispatcher.hold()
         consumer, client = site.join(Kind.EXCLUSIVE, permits=10)
         assert await client.entries() == []
         assert site.subscription.detach_all() == [consumer]
