@@ -23,6 +23,7 @@ from magnetar.model.errors import (
     LogError,
     LogFencedError,
     MagnetarError,
+    NoSpaceError,
     NoSuchLogError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
@@ -415,7 +416,12 @@ class MemoryLogStore:
         self.logs: dict[str, MemoryLog] = {}
         self.opens = 0
         self.followed: dict[str, FollowedMemoryLog] = {}
+        self.full: NoSpaceError | None = None
         self._size = ledger_entries
+
+    async def check_space(self, name: str) -> None:
+        if self.full is not None:
+            raise self.full
 
     async def open(self, name: str, policy: LogPolicy | None = None) -> MemoryLog:
         self.opens += 1

@@ -72,15 +72,17 @@ def test_a_small_disk_is_used_and_a_full_one_is_named_to_everybody(disk: Path) -
             for said in (health(platform), stats(platform, "small")):
                 assert "nearly full" in said
                 assert str(data) in said
-            another = client.create_producer("another")
-            with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
-                another.send(PAYLOAD)
+            for topic in ("small", "another"):
+                with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
+                    client.create_producer(topic)
+            assert client.get_topic_partitions("another") == ["persistent://public/default/another"]
             earliest = pulsar.InitialPosition.Earliest
             subscriber = client.subscribe("small", "all of it", initial_position=earliest)
             assert subscriber.receive(60_000).data() == PAYLOAD
             subscriber.close()
             subprocess.run(["mount", "-o", f"remount,size={4 * SMALL_BYTES}", disk], check=True)
             send_again(producer)
+            client.create_producer("another").send(PAYLOAD)
             assert '"ok":true' in health(platform)
         finally:
             client.close()

@@ -19,6 +19,7 @@ import structlog
 
 from magnetar.env.frame_budget import FrameBudget
 from magnetar.env.send_budget import SendBudget
+from magnetar.env.turn_end import TurnEnd
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +71,8 @@ class Connections:
     ) -> None:
         self.view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         """Where to read. What is in it is of use until the call that hands it out returns."""
+        self.turn_end = TurnEnd()
+        """Where what was written is sent: sixty receipts to as many clients are one wake-up."""
         self.tight = False
         """A large frame has to wait; kept as an attribute for the path of every read."""
         self._budget: FrameBudget[Receiver] = FrameBudget(partial_frame_bytes_max, patience_s)

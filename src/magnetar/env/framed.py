@@ -91,6 +91,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._high_bytes, self._low_bytes = WRITE_BYTES_HIGH, WRITE_BYTES_LOW
         self._loop = asyncio.get_running_loop()
+        self._at_turn_end = connections.turn_end.call
+        # Of most protocols ``run_received`` does nothing; a call less for every read.
+        self._takes_runs = type(self).run_received is not FramedConnection.run_received
         self.transport: asyncio.Transport | None = None
         self.peer = "not connected"
         self.writable = True
@@ -131,7 +134,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._at_turn_end(self._flush)
         self._out.append(part)
         self._out_bytes += len(part)
 
@@ -140,7 +143,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._at_turn_end(self._flush)
         self._out.extend(parts)
         self._out_bytes += byte_count
 
@@ -250,18 +253,30 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self._own is not None:
             return self._own[kept:]
         view = self._shared_view
+        if self._connections.tight:  # what is read must be kept: take little of a large frame
+            view[:kept] = self._partial
+            return view[kept : kept + SMALL_FRAME_BYTES]
         if kept:
             view[:kept] = self._partial
-        if self._connections.tight:  # what is read must be kept: take little of a large frame
-            return view[kept : kept + SMALL_FRAME_BYTES]
-        return view[kept:]
+            return view[kept:]
+        return view
 
     def buffer_updated(self, nbytes: int) -> None:
         view = self._shared_view if self._own is None else self._own
         end = self._kept + nbytes
+        start = 0
         try:
-            start = self.run_received(view, 0, end)
-            bounds, start = self._whole_frames(view, start, end)
+            if self._takes_runs:
+                start = self.run_received(view, 0, end)
+            bounds = []
+            while end - start >= LENGTH_BYTES:
+                (size,) = _unpack_size(view, start)
+                stop = start + LENGTH_BYTES + size
+                if stop > end or size > self._frame_bytes_max:
+                    self._check_size(size)
+                    break
+                bounds.append((start + LENGTH_BYTES, stop))
+                start = stop
             if bounds:
                 self.frames_received(view, bounds)
         except ProtocolError as error:
@@ -277,24 +292,13 @@ class FramedConnection(asyncio.BufferedProtocol):
         else:
             self._keep(view, start, end, nbytes)
 
-    def _whole_frames(
-        self, view: memoryview, start: int, end: int
-    ) -> tuple[list[tuple[int, int]], int]:
-        """The bounds of every whole frame in ``view[start:end]``, and where they end."""
-        bounds = []
-        while end - start >= 4:
-            (size,) = _unpack_size(view, start)
-            if size > self._frame_bytes_max:
-                raise ProtocolError(
-                    f"frame of {size} bytes from {self.peer}; the largest allowed is "
-                    f"{self._frame_bytes_max} (is the peer speaking another protocol?)"
-                )
-            stop = start + 4 + size
-            if stop > end:
-                break
-            bounds.append((start + 4, stop))
-            start = stop
-        return bounds, start
+    def _check_size(self, size: int) -> None:
+        """Of a frame that is not whole."""
+        if size > self._frame_bytes_max:
+            raise ProtocolError(
+                f"frame of {size} bytes from {self.peer}; the largest allowed is "
+                f"{self._frame_bytes_max} (is the peer speaking another protocol?)"
+            )
 
     # -- partial frames -----------------------------------------------------------------------
 

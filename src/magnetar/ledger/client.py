@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from weakref import WeakValueDictionary
 
 from magnetar.config import LedgerConfig
-from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag
+from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag, ReadOnlyReason
 from magnetar.ledger.catalog.ledger_list import LedgerList
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.catalog.stored_ledger import StoredLedger
@@ -100,8 +100,7 @@ class LedgerClient:
         a power cut loses the rest, and no bookie can be replaced. Raises
         ``NotEnoughBookiesError`` (naming the bookies and why not), ``MetadataError``.
         """
-        config = self._config
-        quorums = quorums or Quorums(config.ensemble_size, config.write_quorum, config.ack_quorum)
+        quorums = quorums or self._quorums
         bookies = await self._choose_ensemble(quorums)
         for _ in range(CREATE_ATTEMPTS):
             ledger_id = LedgerId(await self._manager.new_ledger_id())
@@ -144,10 +143,32 @@ class LedgerClient:
             except NotEnoughBookiesError:
                 del avoided[next(iter(avoided))]
         refused = await self._context.topology.refusals() if len(available) < size else {}
-        full = {bookie: told.reason for bookie, told in refused.items() if told.lacks_space}
-        check_space(available, size, full)
+        check_space(available, size, _full(refused))
         words = {bookie: f"read-only: {told.reason}" for bookie, told in refused.items()}
         return choose_ensemble(available, size, words, self._random, placement, quorum)
+
+    async def check_space(
+        self, quorums: Quorums | None = None, ledger_id: int | None = None
+    ) -> None:
+        """Would the next entry be refused for want of space? As far as bookies say in their
+        registrations: nobody is asked. ``ledger_id``: of a ledger that this client writes; None:
+        it would need a new one, with ``quorums`` or the configured ones. Raises ``NoSpaceError``,
+        ``MetadataError``."""
+        quorums = quorums or self._quorums
+        available = await self._pool.available()
+        writer = None if ledger_id is None else self._writers.get(LedgerId(ledger_id))
+        if writer is not None:
+            ensemble = writer.metadata.fragments[-1].bookies
+            if sum(bookie in available for bookie in ensemble) >= quorums.ack_quorum:
+                return  # it goes on without the others
+        if len(available) < quorums.ensemble_size:
+            refused = await self._context.topology.refusals()
+            check_space(available, quorums.ensemble_size, _full(refused))
+
+    @property
+    def _quorums(self) -> Quorums:
+        config = self._config
+        return Quorums(config.ensemble_size, config.write_quorum, config.ack_quorum)
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """A reader of the whole ledger. If it is not closed, its writer is fenced off and the
@@ -210,6 +231,11 @@ class LedgerClient:
         _check_id(ledger_id)
         metadata, _ = await self._manager.read(ledger_id)
         return metadata
+
+
+def _full(refused: Mapping[BookieId, ReadOnlyReason]) -> dict[BookieId, str]:
+    """Why those lack space that do."""
+    return {bookie: told.reason for bookie, told in refused.items() if told.lacks_space}
 
 
 def _check_id(ledger_id: int) -> None:

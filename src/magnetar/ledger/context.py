@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from magnetar.config import LedgerConfig
+from magnetar.env.turn_end import TurnEnd
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.catalog.metadata import LedgerManager
-from magnetar.ledger.connections.turn_end import TurnEnd
 from magnetar.ledger.failure_notes import FailureNotes
 from magnetar.ledger.mending.mending import Mender
 from magnetar.ledger.placing.placement import RandomSource

@@ -312,6 +312,11 @@ class LogStore(Protocol):
         """Delete the log, its cursors and its ledgers. It must not be open."""
         ...
 
+    async def check_space(self, name: str) -> None:
+        """Raises ``NoSpaceError`` if the next append to the log would be refused for want of
+        space, as far as is known without trying, and nothing else."""
+        ...
+
     async def names(self, prefix: str) -> list[str]:
         """The names of all logs below ``prefix``, sorted."""
         ...

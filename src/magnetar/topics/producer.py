@@ -1,10 +1,10 @@
 """One connected producer: its sends on the way to the log, and its receipts on the way back.
 
 Its protocol queues the sends of a received chunk (views of its receive buffer) and then calls
-``flush``: one ``append`` for all of them, remembered as one ``Publish``. Outcomes come back in
-order, so receipts leave in the order of the sends. A send that is refused (``refuse``) takes its
-place in that order too: it is told so after the receipts of all sends before it, because clients
-match errors with the oldest send they still wait for.
+``flush``: one ``append`` for all of them, with one answer. Outcomes come back in order, so receipts
+leave in the order of the sends. A send that is refused (``refuse``) takes its place in that order
+too: it is told so after the receipts of all sends before it, because clients match errors with the
+oldest send they still wait for.
 
 After a refusal that is final and after a failed append the producer takes nothing more: what came
 after must not be stored before what failed is sent again.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from magnetar.cluster.topic_name import TopicName
@@ -94,35 +95,6 @@ class Destination(Protocol):
         ...
 
 
-class Publish:
-    """Payloads that went down with one ``append``."""
-
-    __slots__ = ("byte_count", "message_count", "producer", "sequences")
-
-    def __init__(
-        self,
-        producer: Producer,
-        sequences: list[Sequences],
-        byte_count: int,
-        message_count: int,
-    ) -> None:
-        self.producer = producer
-        self.message_count = message_count
-        self.sequences = sequences
-        self.byte_count = byte_count
-
-    def done(self, error: MagnetarError | None, runs: Sequence[Run]) -> None:
-        """The log's answer (``log.seam.AppendDone``)."""
-        producer = self.producer
-        sends, at = self.sequences, 0
-        for ledger_id, first_entry_id, count in runs:
-            if not producer.gone:
-                part = sends if count == len(sends) else sends[at : at + count]
-                producer.client.stored(part, ledger_id, first_entry_id)
-            at += count
-        producer.answered(self, at, error)
-
-
 class _Refused(NamedTuple):
     """A send that is answered with an error, once ``after`` outcomes are there."""
 
@@ -163,11 +135,13 @@ class Producer:
         self.bytes_in = 0
         self.resends: ResendWindow | None = None
         """What an earlier incarnation stored and this one may send again."""
+        # The first send of a chunk, mostly its only one, and lists of the others: what is in small
+        # tuples on its whole way costs less than lists do.
+        self._first: tuple[memoryview, Sequences, int, int] | None = None
         self._payloads: list[memoryview] = []
         self._sequences: list[Sequences] = []
         self._messages: list[int] = []
         self._times_ms: list[int] = []
-        self._byte_count = 0
         self._appends = 0
         self._outcomes = 0
         """Of those; they come in order, so two counts are all that must be known of them."""
@@ -190,13 +164,15 @@ class Producer:
             sequence_id, highest_sequence_id, payload
         ):
             return False
-        payloads = self._payloads
-        payloads.append(payload)
+        if self._first is None:
+            sends = (sequence_id, highest_sequence_id)
+            self._first = (payload, sends, message_count, publish_time_ms)
+            return True
+        self._payloads.append(payload)
         self._sequences.append((sequence_id, highest_sequence_id))
         self._messages.append(message_count)
         self._times_ms.append(publish_time_ms)
-        self._byte_count += len(payload)
-        return len(payloads) == 1
+        return False
 
     def _answer_resend(
         self, sequence_id: int, highest_sequence_id: int, payload: memoryview
@@ -213,16 +189,27 @@ class Producer:
 
     def flush(self) -> int:
         """Append what is queued; the views need be valid no longer. Returns its bytes."""
-        payloads = self._payloads
-        if not payloads:
+        if self._first is None:
             return 0
-        content = _new(Content, (self._messages, self._times_ms))
-        publish = Publish(self, self._sequences, self._byte_count, sum(self._messages))
-        self._payloads, self._sequences, self._byte_count = [], [], 0
-        self._messages, self._times_ms = [], []
+        payload, send, message_count, time_ms = self._first
+        self._first = None
+        payloads: Sequence[memoryview] = (payload,)
+        sends: Sequence[Sequences] = (send,)
+        messages: Sequence[int] = (message_count,)
+        times_ms: Sequence[int] = (time_ms,)
+        byte_count = len(payload)
+        if self._payloads:
+            payloads, sends = [payload, *self._payloads], [send, *self._sequences]
+            messages, times_ms = [message_count, *self._messages], [time_ms, *self._times_ms]
+            byte_count = sum(map(len, payloads))
+            self._payloads.clear()
+            self._sequences.clear()
+            self._messages.clear()
+            self._times_ms.clear()
         self._appends += 1
-        self.topic.publish(payloads, publish.done, content)
-        return publish.byte_count
+        done = partial(self._answered, sends, messages, byte_count)
+        self.topic.publish(payloads, done, _new(Content, (messages, times_ms)))
+        return byte_count
 
     def refuse(self, send: Sequences, error: MagnetarError, final: bool) -> None:
         """Answer a send with an error, in its turn. ``flush`` was called before.
@@ -238,23 +225,34 @@ class Producer:
         self._refused.append(_Refused(self._appends, send, error, final))
         self._release()
 
-    def answered(self, publish: Publish, count: int, error: MagnetarError | None) -> None:
-        """``publish``, the oldest append, has its outcome, with ``count`` entries stored. Bytes
-        and messages are known of the whole alone: what one that failed stored counts as entries
-        only."""
+    def _answered(
+        self,
+        sends: Sequence[Sequences],
+        messages: Sequence[int],
+        byte_count: int,
+        error: MagnetarError | None,
+        runs: Sequence[Run],
+    ) -> None:
+        """The log's answer (``log.seam.AppendDone``) to the oldest append, of ``sends``."""
+        count = 0
+        for ledger_id, first_entry_id, entries in runs:
+            if not self.gone:
+                part = sends if entries == len(sends) else sends[count : count + entries]
+                self.client.stored(part, ledger_id, first_entry_id)
+            count += entries
         if count:
-            whole = error is None
-            stored_bytes = publish.byte_count if whole else 0
-            messages = publish.message_count if whole else 0
+            # Bytes and messages are known of the whole alone: what an append that failed stored
+            # counts as entries only.
+            stored_bytes, message_count = (byte_count, sum(messages)) if error is None else (0, 0)
             self.entries_in += count
             self.bytes_in += stored_bytes
-            self.messages_in += messages
-            self.topic.entries_confirmed(count, stored_bytes, messages)
+            self.messages_in += message_count
+            self.topic.entries_confirmed(count, stored_bytes, message_count)
         if error is not None:
             self.closed = True
         self._outcomes += 1
         assert self._outcomes <= self._appends, "an append was answered twice"
-        self.client.publish_ended(publish.byte_count)
+        self.client.publish_ended(byte_count)
         if self._refused or self.gone or self._drained is not None:
             self._release()
         if error is not None:

@@ -26,6 +26,7 @@ from magnetar.env.tasks import TaskScope, awaited
 from magnetar.log.seam import LogStore, WritableLog
 from magnetar.model.errors import (
     MagnetarError,
+    NoSpaceError,
     NotAllowedError,
     ServiceNotReadyError,
     TooManyConnectionsError,
@@ -111,6 +112,14 @@ class Topics:
         self._check_load(name)
         await self._check_exists(name, create)
         return await self._load(name)
+
+    async def check_space(self, topic: Topic) -> None:
+        """Raises ``StorageFullError`` if the topic could not store a message for want of space: so
+        that who would publish hears it before the first message, which would be lost time."""
+        try:
+            await self._store.check_space(topic.log.name)
+        except NoSpaceError as error:
+            raise topic.full(error) from error
 
     async def exists(self, name: TopicName) -> bool:
         return name in self._open or await self._store.exists(name.log_name)

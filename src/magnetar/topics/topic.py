@@ -239,12 +239,14 @@ class Topic:
             raise ServiceNotReadyError(f"topic {self.name} is closing here; look it up again")
         if self.cooling_down:
             if self._full is not None:
-                raise StorageFullError(
-                    f"topic {self.name} takes no messages for want of space: {self._full}"
-                )
+                raise self.full(self._full)
             raise ServiceNotReadyError(
                 f"topic {self.name} could not store messages a moment ago; try again shortly"
             )
+
+    def full(self, why: object) -> StorageFullError:
+        """What whoever would publish is told when there is no space."""
+        return StorageFullError(f"topic {self.name} takes no messages for want of space: {why}")
 
     def _check_condemned(self, name: str, epoch: int) -> None:
         reason = self._condemned.get(name)

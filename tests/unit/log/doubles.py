@@ -229,6 +229,7 @@ class MemoryLedgers:
         self.break_after: int | None = None  # appended entries until a writer fails
         self.close_errors: list[MagnetarError] = []
         self.quorums: list[Quorums | None] = []  # asked for, by ledger
+        self.asked_space: list[tuple[Quorums | None, int | None]] = []
         self.silent = False  # writers store, but do not confirm
         self.hold = False  # writers do not confirm until ``MemoryWriter.confirm``
         self.writers: list[MemoryWriter] = []
@@ -277,6 +278,13 @@ class MemoryLedgers:
         ledger = self._ledger(ledger_id)
         last = ledger.last if ledger.closed else len(ledger.entries) - 1
         return MemoryReader(self, ledger_id, ledger, last)
+
+    async def check_space(
+        self, quorums: Quorums | None = None, ledger_id: int | None = None
+    ) -> None:
+        self.asked_space.append((quorums, ledger_id))
+        if self.create_errors:
+            raise self.create_errors[0]
 
     async def delete(self, ledger_id: int) -> None:
         await asyncio.sleep(0)

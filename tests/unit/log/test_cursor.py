@@ -574,3 +574,52 @@ def test_a_deletion_that_stops_half_way_is_finished_before_the_name_is_used_agai
         assert (await log.cursors.open("s", EARLIEST)).backlog_entries() == ENTRIES
 
     run_virtual(scenario())
+
+
+@pytest.mark.parametrize("place", ["_snapshot_records", "_store", "_roll_ledger"])
+def test_a_defect_in_storing_ends_this_log_and_no_other(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted, reported = ["log-0"], []
+    good = getattr(CursorStore, place)
+
+    def bad(store: CursorStore, *arguments: object) -> object:
+        if planted[0] in store.name:
+            raise RuntimeError("planted")
+        return good(store, *arguments)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: reported.append(told))
+        store = Process(World()).store(CONFIG)
+        names = [f"public/default/persistent/log-{n}" for n in range(2)]
+        logs = [await store.open(name) for name in names]
+        ids = [await publish(each, 0, 20) for each in logs]
+        cursors = [await each.cursors.open("s", EARLIEST) for each in logs]
+        for cursor, positions in zip(cursors, ids, strict=True):
+            cursor.acknowledge([positions[3]])
+            await cursor.wait_stored()
+        monkeypatch.setattr(CursorStore, place, bad)
+        if place == "_roll_ledger":
+            for cursor in cursors:
+                assert isinstance(cursor, ManagedCursor)
+                assert isinstance(cursor.store, CursorStore)
+                cursor.store._writer = None
+        for cursor, positions in zip(cursors, ids, strict=True):
+            cursor.acknowledge_cumulative(positions[9])
+        if place == "_snapshot_records":
+            for cursor in cursors:
+                cursor.store._deltas = 1 << 20  # type: ignore[attr-defined]
+        await asyncio.sleep(1)
+        assert cursors[1].store.stored_mark_delete == ids[1][9]  # type: ignore[attr-defined]
+        with pytest.raises(LogFencedError, match="planted"):
+            await cursors[0].wait_stored()
+        assert logs[0].lost is not None
+        assert logs[1].lost is None
+        await asyncio.wait_for(logs[0].close(), 100)
+        monkeypatch.setattr(CursorStore, place, good)
+        again = await store.open(names[0])
+        assert again.cursors.durable()["s"].is_acknowledged(*ids[0][3])
+        await store.close()
+
+    run_virtual(scenario())
+    assert reported

@@ -212,6 +212,33 @@ def test_a_ledger_that_failed_empty_is_deleted(away: bool) -> None:
     run_virtual(scenario())
 
 
+def test_housekeeping_goes_on_past_a_log_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.log.managed.store.TICKS_PER_TURN", 2, raising=False)
+    reported: list[object] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: reported.append(told))
+        world = World()
+        store = Process(world).store(LedgerConfig(ledger_age_ms_max=1000))
+        logs = [await store.open(f"public/default/persistent/log-{n}") for n in range(5)]
+
+        def planted() -> None:
+            raise RuntimeError("planted")
+
+        logs[2]._appender.tick = planted  # type: ignore[method-assign]
+        for log in logs:
+            await publish(log, 0, 1)
+        world.now_ms += 1000
+        await asyncio.sleep(2 * HOUSEKEEPING_S + 1)
+        assert [log.lost is None for log in logs] == [True, True, False, True, True]
+        rolled = [all(ledger[3] == "closed" for ledger in log.stats().ledgers) for log in logs]
+        assert rolled == [True, True, False, True, True]
+        await store.close()
+
+    run_virtual(scenario())
+    assert len(reported) == 1
+
+
 def test_an_append_to_a_ledger_that_failed_in_silence_goes_to_the_next() -> None:
     async def scenario() -> None:
         process = Process(World())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from magnetar.config import LedgerConfig
 from magnetar.log.policy import LogPolicy, Retention, RollRule
+from magnetar.model.errors import MetadataUnavailableError, NoSpaceError
 from magnetar.model.ids import EARLIEST
 from magnetar.model.ledger import Quorums
 from tests.unit.log.doubles import NAME, Process, World
@@ -51,5 +54,25 @@ def test_a_retention_that_is_set_lets_go_at_once_what_it_no_longer_keeps() -> No
         await asyncio.sleep(0.05)
         assert len(log.stats().ledgers) == 1
         assert len(kept.stats().ledgers) == 3
+
+    asyncio.run(scenario())
+
+
+def test_space_is_asked_for_by_the_logs_own_quorums_and_its_open_ledger() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        store = process.store(LedgerConfig(ledger_entries_max=10))
+        quorums = Quorums(3, 3, 2)
+        log = await store.open(NAME, LogPolicy(BIG, quorums=quorums))
+        await store.check_space(NAME)
+        await publish(log, 0, 1)
+        await store.check_space(NAME)
+        assert process.ledgers.asked_space == [(quorums, None), (quorums, 1)]
+        process.ledgers.create_errors = [NoSpaceError("full")]
+        with pytest.raises(NoSpaceError):
+            await store.check_space(NAME)
+        process.ledgers.create_errors = [MetadataUnavailableError("away")]
+        await store.check_space(NAME)  # what is not known refuses nobody
+        await store.check_space(OTHER)
 
     asyncio.run(scenario())

@@ -26,6 +26,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -60,6 +61,9 @@ OPEN_ATTEMPTS = 4
 OPEN_RETRY_FIRST_S = 0.1  # tripled after each attempt
 
 
+_OPEN: Final = AppenderState.OPEN  # a member looked up in its enum is a call
+
+
 @dataclass(frozen=True, slots=True)
 class AppenderEvents:
     """What the log wants to know; called on the loop. ``grew``: the chain's end has moved."""
@@ -74,8 +78,11 @@ class _OpenLedger:
 
     __slots__ = (
         "answered",
+        "append",
         "created_ms",
         "ledger_id",
+        "next_entry_id",
+        "payload_bytes",
         "payload_offset",
         "recovering",
         "stamps",
@@ -90,6 +97,10 @@ class _OpenLedger:
         answered: Callable[[_OpenLedger, MagnetarError | None, int, int, int], None],
     ) -> None:
         self.writer = writer
+        self.append = writer.append
+        self.next_entry_id = self.payload_bytes = (
+            0  # as the writer has them; it is asked per append
+        )
         self.created_ms = created_ms
         self.ledger_id = writer.ledger_id
         self.stamps = LedgerStamps(first_offset)
@@ -149,12 +160,10 @@ class Appender:
         count = len(payloads)
         if content is None:
             content = Content([1] * count, [self._now_ms()] * count)
-        messages, times_ms = content
-        assert count == len(messages) == len(times_ms)
         if self._refusal is not None:
             self._open.refuse(done, self._refusal)
-        elif self.state is AppenderState.OPEN and self._ledger is not None:
-            size = sum(map(len, payloads))
+        elif self.state is _OPEN and self._ledger is not None:
+            size = len(payloads[0]) if count == 1 else sum(map(len, payloads))
             self._open.pending_bytes += size
             self._send(self._ledger, OpenAppend(done, payloads, count, size, content))
         else:
@@ -163,27 +172,30 @@ class Appender:
                 self._begin_opening(AppenderEvent.APPENDED)
 
     def _send(self, ledger: _OpenLedger, item: OpenAppend) -> None:
-        writer = ledger.writer
-        item.first = first = writer.last_add_pushed + 1
+        item.first = first = ledger.next_entry_id
+        count = item.count
         self._open.sent.append(item)
         stamps = ledger.stamps
         next_offset, greatest_ms = stamps.next_offset, stamps.greatest_ms
         messages, times_ms = item.content
-        if item.count == 1:
-            headers = [stamps.header(self._now_ms(), messages[0], times_ms[0])]
+        if count == 1:  # most appends
+            (message_count,), (time_ms,) = messages, times_ms
+            headers: Sequence[bytes] = (stamps.header(self._now_ms(), message_count, time_ms),)
         else:
             headers = stamps.headers(self._now_ms(), messages, times_ms)
         item.end_offset = stamps.next_offset
-        item.entries = entries = writer.append(item.payloads, ledger.answered, headers)
+        item.entries = entries = ledger.append(item.payloads, ledger.answered, headers)
         if not entries:  # the writer has failed; ``answered`` will hear of it
             stamps.next_offset, stamps.greatest_ms = next_offset, greatest_ms
             item.payloads = [bytes(payload) for payload in item.payloads]
             return
         item.payloads = ()
         offset = ledger.payload_offset
-        stored_bytes = item.size + item.count * offset
-        self._tail.add(ledger.ledger_id, first, entries, stored_bytes, offset)
-        if self.policy.roll.full(first + item.count, writer.length):
+        self._tail.add(ledger.ledger_id, first, entries, item.size + count * offset, offset)
+        ledger.next_entry_id = first + count
+        ledger.payload_bytes += item.size + count * HEADER_BYTES
+        roll = self.policy.roll
+        if first + count >= roll.entries_max or ledger.payload_bytes >= roll.bytes_max:
             self._move(AppenderEvent.FULL)
 
     def _answered(
@@ -373,7 +385,7 @@ class Appender:
         if ledger is None or self.state is not AppenderState.OPEN:
             return
         age_ms = self._now_ms() - ledger.created_ms
-        if self.policy.roll.old(ledger.writer.last_add_pushed + 1, age_ms):
+        if self.policy.roll.old(ledger.next_entry_id, age_ms):
             self._move(AppenderEvent.FULL)
             if not self._open.sent:
                 self._begin_opening(AppenderEvent.SETTLED)

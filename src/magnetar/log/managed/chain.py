@@ -17,8 +17,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from magnetar.model.ids import EARLIEST, NO_ENTRY, Position
+
+_new: Final = tuple.__new__  # a NamedTuple without its slower, checking constructor
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ class Chain:
             assert end_offset - self.end_offset >= entry_id - self.last_confirmed_entry
             self.end_offset = end_offset
             self.last_confirmed_entry = entry_id
-            self.confirmed = Position(self._ids[-1], entry_id)
+            self.confirmed = _new(Position, (self._ids[-1], entry_id))
 
     def follow(
         self, ledgers: Sequence[LedgerInfo], trimmed: Position, first_offset: int

@@ -19,7 +19,7 @@ Rules:
     IDLE --flush, ledger usable--> STORING --confirmed--> IDLE
     IDLE --flush, no ledger or full--> ROLLING --node written--> IDLE
     STORING, ROLLING --error--> IDLE without a ledger, retried after a growing number of ticks
-    any --fenced--> LOST
+    any --fenced, or a defect--> LOST
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.cursor_format import encode_delta, encode_snapshot
 from magnetar.log.managed.flush_timer import FlushTimer
@@ -85,7 +85,8 @@ class CursorStore:
         self._state = state
         self._node = node
         self._ledgers = ledgers
-        self._scope = scope
+        self._scope = scope.part(f"cursor/{name}", fails(self._task_failed))
+        self._flush = self._scope.guarded(self.flush_nowait, "flush")
         self._timer = timer
         self._limits = limits
         self._on_stored = on_stored
@@ -131,7 +132,7 @@ class CursorStore:
         if self._ticks_to_skip > 0:
             self._ticks_to_skip -= 1
         else:
-            self.flush_nowait()
+            self._flush()  # guarded: the timer has cursors of other logs after this one
 
     def flush_nowait(self) -> None:
         """Start to store what changed, if nothing is being stored now."""
@@ -140,7 +141,7 @@ class CursorStore:
         self._busy = True
         writer = self._writer
         if writer is None or self._doubtful or self._ledger_full(writer):
-            self._scope.spawn(self._roll(), f"cursor-roll/{self.name}")
+            self._scope.spawn(self._roll(), "roll")
         else:
             self._store(writer)
 
@@ -157,7 +158,7 @@ class CursorStore:
         waiter = loop.create_future()
         self._waiters.append((self._state.version, waiter))
         if len(self._waiters) == 1 and self._ticks_to_skip == 0:
-            loop.call_soon(self.flush_nowait)
+            loop.call_soon(self._flush)
         await waiter
 
     # -- storing in the ledger at hand --------------------------------------------------------
@@ -321,7 +322,7 @@ class CursorStore:
                 self._waiters.append((wanted, waiter))
         self._on_stored()
         if self._waiters:
-            self.flush_nowait()
+            self._flush()
 
     def _failed(self, error: MagnetarError) -> None:
         self._writer = None
@@ -334,6 +335,16 @@ class CursorStore:
             self._on_lost(error)
         self._fail_waiters(error)
         self._now_idle()
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        """Storing has failed by a defect, in the middle of something: this cursor stores nothing
+        more, and whoever waits for it is told, the log's end above all. Whoever opens the log again
+        recovers what was stored."""
+        self._lost = LogFencedError(f"cursor {self.name} ends: {defect(task, error)}")
+        self._flight = None
+        self._fail_waiters(self._lost)
+        self._now_idle()
+        self._on_lost(self._lost)
 
     def _now_idle(self) -> None:
         self._busy = False

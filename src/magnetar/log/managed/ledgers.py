@@ -130,3 +130,10 @@ class Ledgers(Protocol):
         ...
 
     async def delete(self, ledger_id: int) -> None: ...
+
+    async def check_space(
+        self, quorums: Quorums | None = None, ledger_id: int | None = None
+    ) -> None:
+        """Raises ``NoSpaceError`` if the next entry, of the ledger that is written here or of a
+        new one, would be refused for want of space, as far as is known without trying."""
+        ...

@@ -39,6 +39,7 @@ from magnetar.model.errors import (
     LogError,
     LogFencedError,
     MagnetarError,
+    MetadataError,
 )
 from magnetar.model.ids import Position
 
@@ -104,12 +105,23 @@ class ManagedLog:
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
+        self.tick = self._scope.guarded(self._tick, "tick")
+        """Some time has passed. A failure is this log's, not of those that come after it."""
 
     # -- appending ----------------------------------------------------------------------------
 
     @property
     def pending_bytes(self) -> int:
         return self._appender.pending_bytes
+
+    async def check_space(self) -> None:
+        """As ``log.seam.LogStore.check_space``."""
+        writer, policy = self._appender.writer, self._appender.policy
+        ledger_id = None if writer is None else writer.ledger_id
+        try:
+            await self._context.ledgers.check_space(policy.quorums, ledger_id)
+        except MetadataError as error:
+            log.info("not known whether there is space", log=self.name, error=str(error))
 
     def set_policy(self, policy: LogPolicy) -> None:
         self._appender.policy = policy
@@ -165,8 +177,8 @@ class ManagedLog:
     def _on_rolled(self) -> None:
         self._maybe_trim(leftovers=True)
 
-    def tick(self) -> None:
-        """Some time has passed: roll an old ledger, trim what retention no longer keeps, finish
+    def _tick(self) -> None:
+        """Roll an old ledger, trim what retention no longer keeps, finish
         deletions that failed."""
         if not self._closed and self.lost is None:
             self._appender.tick()

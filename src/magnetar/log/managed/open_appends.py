@@ -155,15 +155,16 @@ class OpenAppends:
         assert item.first == first, f"confirmed {first}, expected {item.first}"
         run = _new(Run, (ledger_id, first, count))
         if count == item.count and not item.runs:  # nearly always
-            item.runs = (run,)
+            runs: tuple[Run, ...] = (run,)
         else:
             assert count <= item.count
             item.confirmed(run)
             if item.count > 0:
                 return
+            runs = item.runs
         sent.popleft()
         self.pending_bytes -= item.size
-        item.done(None, item.runs)
+        item.done(None, runs)
         if sent and sent[0].refusal is not None:
             self._fail_refused()
 

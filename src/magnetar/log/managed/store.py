@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 
 import structlog
 
@@ -49,6 +50,7 @@ log = structlog.get_logger(__name__)
 
 OPEN_ATTEMPTS = 5
 HOUSEKEEPING_S = 10.0
+TICKS_PER_TURN = 500
 
 
 def wall_clock_ms() -> int:
@@ -217,9 +219,18 @@ class ManagedLogStore:
     def _tick(self) -> None:
         self._housekeeping = None
         self._open = {name: opened for name, opened in self._open.items() if not opened.closed}
-        for opened in self._open.values():
+        self._tick_some(iter(list(self._open.values())))
+
+    def _tick_some(self, logs: Iterator[ManagedLog]) -> None:
+        """A slice of them in one turn of the loop, which others need too."""
+        some = list(islice(logs, TICKS_PER_TURN))
+        for opened in some:
             opened.tick()
-        self._keep_house()
+        if some and not self._closed:
+            self._housekeeping = asyncio.get_running_loop().call_later(0, self._tick_some, logs)
+        else:
+            self._housekeeping = None
+            self._keep_house()
 
     # -- asking, deleting ---------------------------------------------------------------------
 
@@ -229,6 +240,12 @@ class ManagedLogStore:
         except NoNodeError:
             return False
         return not node.record.deleted
+
+    async def check_space(self, name: str) -> None:
+        """See the seam."""
+        opened = self._open.get(name)
+        if opened is not None:
+            await opened.check_space()
 
     async def delete(self, name: str) -> None:
         opened = self._open.get(name)

@@ -40,6 +40,7 @@ class _Run:
         "batches",
         "dead",
         "dropped",
+        "end",
         "entries",
         "first",
         "held_bytes",
@@ -51,7 +52,7 @@ class _Run:
 
     def __init__(self, ledger_id: int, first: int, payload_offset: int) -> None:
         self.ledger_id = ledger_id
-        self.first = first
+        self.first = self.end = first
         self.payload_offset = payload_offset
         self.entries: list[bytes | None] = []
         self.dropped = 0
@@ -132,14 +133,19 @@ class LogTail:
     ) -> None:
         """``entries``, of ``stored_bytes`` together, were appended under ids from ``first`` on."""
         run = self._runs[-1] if self._runs else None
-        if run is None or run.ledger_id != ledger_id or run.first + len(run) != first:
+        if run is None or run.ledger_id != ledger_id or run.end != first:
             if run is not None and run.ledger_id == ledger_id:
                 # A gap: what lies before it is not worth a second run.
                 self._cache.give_back(self._runs.pop())
             run = _Run(ledger_id, first, payload_offset)
             self._runs.append(run)
+        count = len(entries)
         run.entries += entries
-        self._cache.added(self, run, len(entries), stored_bytes)
+        run.end = first + count
+        size = stored_bytes + ENTRY_OVERHEAD_BYTES * count
+        run.batches += 1
+        run.held_bytes += size
+        self._cache.added((self, run, count, size))
 
     def read(
         self, ledger_id: int, first: int, last: int, max_entries: int, max_bytes: int
@@ -182,12 +188,9 @@ class TailCache:
     def tail(self) -> LogTail:
         return LogTail(self)
 
-    def added(self, tail: LogTail, run: _Run, count: int, stored_bytes: int) -> None:
-        size = stored_bytes + ENTRY_OVERHEAD_BYTES * count
-        self._batches.append((tail, run, count, size))
-        run.batches += 1
-        run.held_bytes += size
-        self.held_bytes += size
+    def added(self, batch: tuple[LogTail, _Run, int, int]) -> None:
+        self._batches.append(batch)
+        self.held_bytes += batch[3]
         while self.held_bytes > self.bytes_max:
             self._evict()
 

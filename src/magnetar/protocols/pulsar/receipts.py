@@ -19,30 +19,26 @@ from magnetar.wire.pulsar.replies import send_error
 class SessionProducer:
     """A session's client as one of its producers knows it (``topics.producer.ProducerClient``)."""
 
-    __slots__ = ("_encode", "_session", "_write", "producer_id", "publish_ended")
+    __slots__ = ("_encode", "_encode_run", "_session", "_write", "producer_id", "publish_ended")
 
     def __init__(self, session: Session, producer_id: int) -> None:
         self.producer_id = producer_id
         self.publish_ended = session.publish_ended
         self._session = session
         self._write = session.write
-        self._encode = ReceiptEncoder(producer_id).encode
+        encoder = ReceiptEncoder(producer_id)
+        self._encode, self._encode_run = encoder.encode, encoder.encode_run
 
     @property
     def peer(self) -> str:
         return self._session.peer
 
     def stored(self, sends: Sequence[Sequences], ledger_id: int, first_entry_id: int) -> None:
-        encode = self._encode
         if len(sends) == 1:
             sequence_id, highest = sends[0]
-            self._write(encode(sequence_id, ledger_id, first_entry_id, highest))
-            return
-        receipts = [
-            encode(sequence_id, ledger_id, entry_id, highest)
-            for entry_id, (sequence_id, highest) in enumerate(sends, first_entry_id)
-        ]
-        self._write(b"".join(receipts))
+            self._write(self._encode(sequence_id, ledger_id, first_entry_id, highest))
+        else:
+            self._write(self._encode_run(sends, ledger_id, first_entry_id))
 
     def refused(self, send: Sequences, error: MagnetarError, final: bool) -> None:
         """``final``: the client is not told of the message, but that its producer is closed. It

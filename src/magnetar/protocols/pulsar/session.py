@@ -39,7 +39,7 @@ from magnetar.model.errors import (
 from magnetar.protocols.pulsar.liveness import is_alive
 from magnetar.protocols.pulsar.requests import Requests, Subject
 from magnetar.protocols.pulsar.services import Services
-from magnetar.topics.producer import METADATA_BYTES_MAX, Producer
+from magnetar.topics.producer import METADATA_BYTES_MAX, Producer, Sequences
 from magnetar.topics.topic import Subscribed
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import (
@@ -53,7 +53,7 @@ from magnetar.wire.pulsar.hot import decode_send
 from magnetar.wire.pulsar.plain_acks import PlainAcks
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import error_reply
-from magnetar.wire.pulsar.sent import check_sent
+from magnetar.wire.pulsar.sent import ReadSend, check_sent, read_send
 
 log = structlog.get_logger(__name__)
 
@@ -171,7 +171,19 @@ class Session(FramedConnection):
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         self.frames += len(bounds)
         ready = self.ready
+        producers, most = self.producers, self._payload_bytes_max
         for start, end in bounds:
+            # First of all, and for every frame: whoever publishes sends little else.
+            if producers and (send := read_send(view, start, end)) is not None:
+                number, sequence_id, highest, at, messages, published_ms, due_ms = send
+                producer = producers.get(number)
+                if producer is None:
+                    continue  # sent before the client heard that the producer is closed
+                if (due_ms or end - at > most) and self._refused(producer, send, end - at):
+                    continue
+                if producer.queue(sequence_id, highest, view[at:end], messages, published_ms):
+                    self._touched.append(producer)
+                continue
             kind = command_type(view, start)
             if kind == SEND and ready:
                 self._send(view, start, end)
@@ -191,27 +203,39 @@ class Session(FramedConnection):
         if self._acks.collected:
             self._flush_acks()
 
+    def _refused(self, producer: Producer, send: ReadSend, payload_bytes: int) -> bool:
+        """Refuse a sound SEND if it is too large, or not to be delivered yet."""
+        try:
+            self._check_send(payload_bytes, in_transaction=False)
+            self._check_due(send[-1])
+        except SEND_REFUSALS as error:
+            self._refuse_send(producer, send[1:3], error)
+            return True
+        return False
+
     def _send(self, view: memoryview, start: int, end: int) -> None:
+        """A SEND that is unusual, or not sound."""
         producer_id, sequence_id, highest, _, payload_start, payload_end, _, txn = decode_send(
             view, start, end
         )
         producer = self.producers.get(producer_id)
         if producer is None:
-            return  # sent before the client heard that the producer is closed
-        try:
-            if payload_end - payload_start > self._payload_bytes_max or txn is not None:
-                self._check_send(payload_end - payload_start, txn is not None)
-            messages, published_ms, deliver_at_ms = check_sent(view, payload_start, payload_end)
-            if deliver_at_ms:
-                self._check_due(deliver_at_ms)
-        except SEND_REFUSALS as error:
-            self._flush_sends()
-            final = not (self.fails_one_send or isinstance(error, ChecksumError))
-            producer.refuse((sequence_id, highest), error, final)
             return
         payload = view[payload_start:payload_end]
+        try:
+            self._check_send(len(payload), txn is not None)
+            messages, published_ms, due_ms = check_sent(view, payload_start, payload_end)
+            self._check_due(due_ms)
+        except SEND_REFUSALS as error:
+            self._refuse_send(producer, (sequence_id, highest), error)
+            return
         if producer.queue(sequence_id, highest, payload, messages, published_ms):
             self._touched.append(producer)
+
+    def _refuse_send(self, producer: Producer, send: Sequences, error: MagnetarError) -> None:
+        self._flush_sends()
+        final = not (self.fails_one_send or isinstance(error, ChecksumError))
+        producer.refuse(send, error, final)
 
     def _check_send(self, payload_bytes: int, in_transaction: bool) -> None:
         if payload_bytes > self._payload_bytes_max:
@@ -224,7 +248,7 @@ class Session(FramedConnection):
 
     def _check_due(self, deliver_at_ms: int) -> None:
         """Delivered at once, a message for later would be worse than refused."""
-        if deliver_at_ms > self.services.now_ms():
+        if deliver_at_ms and deliver_at_ms > self.services.now_ms():
             raise NotAllowedError(
                 "delayed delivery is not served; send without deliver_after and deliver_at"
             )

@@ -148,9 +148,19 @@ class EntryDigest:
         """The entries of consecutive ids from ``entry_id`` on; ``length`` is that before them.
         Returns them and the length after them. As ``build``, a quarter cheaper per entry.
         ``prefixes``, one each if there are any, are what the payloads begin with."""
+        ledger_id, digest = self._ledger_id, self._digest
+        if len(prefixes) == 1:  # most appends; a loop costs a fifth more to begin
+            (prefix,), (payload,) = prefixes, payloads
+            length += len(prefix) + len(payload)
+            header = _pack_header(ledger_id, entry_id, lac, length)
+            before = header + prefix  # only the payload is long: it is copied once, here as below
+            if digest is _crc32c_digest:  # as nearly all; a call less
+                found = _pack_int(crc32c(payload, crc32c(before)))
+            else:
+                found = digest(before, payload)
+            return [b"".join((header, found, prefix, payload))], length
         if prefixes:
             return self._build_prefixed(entry_id, lac, length, payloads, prefixes)
-        ledger_id, digest = self._ledger_id, self._digest
         entries = []
         for payload in payloads:
             length += len(payload)
@@ -167,22 +177,16 @@ class EntryDigest:
         payloads: Sequence[Buffer],
         prefixes: Sequence[bytes],
     ) -> tuple[list[bytes], int]:
-        """The digest runs over header, prefix and payload; only the payload is long, and it is
-        copied once, here as without a prefix."""
+        """The digest runs over header, prefix and payload."""
         ledger_id, digest = self._ledger_id, self._digest
-        count = len(payloads)
-        assert len(prefixes) == count
-        if count == 1:  # most appends; a loop costs a fifth more to begin
-            prefix, payload = prefixes[0], payloads[0]
-            length += len(prefix) + len(payload)
-            header = _pack_header(ledger_id, entry_id, lac, length)
-            found = digest(header + prefix, payload)
-            return [b"".join((header, found, prefix, payload))], length
+        plain = digest is _crc32c_digest
+        assert len(prefixes) == len(payloads)
         entries = []
         for prefix, payload in zip(prefixes, payloads):  # noqa: B905 - ``strict`` costs a tenth
             length += len(prefix) + len(payload)
             header = _pack_header(ledger_id, entry_id, lac, length)
-            found = digest(header + prefix, payload)
+            before = header + prefix
+            found = _pack_int(crc32c(payload, crc32c(before))) if plain else digest(before, payload)
             entries.append(b"".join((header, found, prefix, payload)))
             entry_id += 1
         return entries, length

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from magnetar.model.errors import ProtocolError
@@ -64,13 +65,24 @@ def _padded(value: int, groups: int) -> bytes:
     return bytes(parts)
 
 
+def _padded_time(time_ms: int) -> bytes:
+    return _LOW[time_ms & 0x7F] + _time_high(time_ms >> 7)
+
+
+@lru_cache(maxsize=64)
+def _time_high(block: int) -> bytes:
+    """All but the lowest group: the same for 128 ms, of our clock or of a producer's."""
+    return _padded(block, _TIME_GROUPS - 1)
+
+
 class Stamper:
     """Writes the headers of consecutive entries.
 
     ``next_offset`` is that of the next message; ``greatest_ms`` is the greatest publish time so
-    far. Of the varints only the lowest seven bits change often; what is above them is kept, for
-    128 messages and for 128 milliseconds. So a header costs a lookup and a concatenation nearly
-    always, and two when a millisecond has passed.
+    far. Of an index only the two lowest groups are written each time. What stands before them is
+    kept for a millisecond, what follows for 16 384 messages and while no publish time is greater:
+    so a header costs two lookups and three concatenations, also where each entry holds a hundred
+    messages.
     """
 
     __slots__ = (
@@ -80,8 +92,6 @@ class Stamper:
         "_greatest",
         "_index_high",
         "_now_ms",
-        "_time_block",
-        "_time_high",
         "greatest_ms",
         "next_offset",
     )
@@ -91,10 +101,10 @@ class Stamper:
         self.greatest_ms = greatest_ms
         self._now_ms = -1  # what ``_before_index`` says
         self._before_index = b""
-        self._block = self._greatest = -1  # what ``_after_index`` says
-        self._index_high = self._after_index = b""
-        self._time_block = -1  # what ``_time_high`` says
-        self._time_high = b""
+        self._block = -1  # what ``_index_high`` says
+        self._index_high = b""
+        self._greatest = -1  # what ``_after_index`` says beside it
+        self._after_index = b""
 
     def headers(self, now_ms: int, messages: Sequence[int], times_ms: Sequence[int]) -> list[bytes]:
         """For entries with that many messages each, published at those times."""
@@ -109,10 +119,10 @@ class Stamper:
             index = offset - 1
             if time_ms > greatest:
                 greatest, block = min(time_ms, TIME_MS_MAX), -1
-            if index >> 7 != block:
-                block = index >> 7
+            if index >> 14 != block:
+                block = index >> 14
                 after = self._after(block, greatest)
-            headers.append(before + low[index & 0x7F] + after)
+            headers.append(before + low[index & 0x7F] + low[index >> 7 & 0x7F] + after)
         self.next_offset, self.greatest_ms = offset, greatest
         return headers
 
@@ -125,29 +135,22 @@ class Stamper:
         greatest = self.greatest_ms
         if time_ms > greatest:
             self.greatest_ms = greatest = min(time_ms, TIME_MS_MAX)
-        if index >> 7 != self._block or greatest != self._greatest:
-            self._after(index >> 7, greatest)
-        return self._before_index + _LOW[index & 0x7F] + self._after_index
+        if index >> 14 != self._block or greatest != self._greatest:
+            self._after(index >> 14, greatest)
+        return self._before_index + _LOW[index & 0x7F] + _LOW[index >> 7 & 0x7F] + self._after_index
 
     def _set_now(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self._before_index = _PREFIX + self._time(min(now_ms, TIME_MS_MAX)) + b"\x10"
+        self._before_index = _PREFIX + _padded_time(min(now_ms, TIME_MS_MAX)) + b"\x10"
 
     def _after(self, block: int, greatest_ms: int) -> bytes:
-        """What follows the lowest bits of an index in ``block``; kept."""
+        """What follows the two lowest groups of an index in ``block``; kept."""
         if block != self._block:
             self._block = block
-            self._index_high = _padded(block, _INDEX_GROUPS - 1) + b"\x78"
+            self._index_high = _padded(block, _INDEX_GROUPS - 2) + b"\x78"
         self._greatest = greatest_ms
-        self._after_index = after = self._index_high + self._time(greatest_ms)
+        self._after_index = after = self._index_high + _padded_time(greatest_ms)
         return after
-
-    def _time(self, time_ms: int) -> bytes:
-        block = time_ms >> 7
-        if block != self._time_block:
-            self._time_block = block
-            self._time_high = _padded(block, _TIME_GROUPS - 1)
-        return _LOW[time_ms & 0x7F] + self._time_high
 
 
 def header_bytes(data: Buffer, start: int = 0) -> int:

@@ -77,6 +77,34 @@ class ReceiptEncoder:
             self._after,
         ))  # fmt: skip
 
+    def encode_run(
+        self, sends: Sequence[tuple[int, int]], ledger_id: int, first_entry_id: int
+    ) -> bytes:
+        """The receipts of SENDs with these sequence ids and highest ones, which lie one behind
+        the other. As ``encode`` for each, by a third cheaper."""
+        low, entry_id = _BYTES, first_entry_id
+        parts: list[bytes] = []
+        sequence_block = entry_block = -1
+        for sequence_id, highest in sends:
+            if highest or entry_id < 0:
+                parts.append(self._encode_any(sequence_id, ledger_id, entry_id, highest))
+            else:
+                if sequence_id >> 7 != sequence_block or entry_id >> 7 != entry_block:
+                    sequence_block, entry_block = sequence_id >> 7, entry_id >> 7
+                    if self._key != (sequence_block, ledger_id, entry_block):
+                        self._prepare(sequence_id, ledger_id, entry_id)
+                    before, between, after = self._before, self._between, self._after
+                    sequence_flag, entry_flag = self._sequence_flag, self._entry_flag
+                parts += (
+                    before,
+                    low[sequence_id & 127 | sequence_flag],
+                    between,
+                    low[entry_id & 127 | entry_flag],
+                    after,
+                )
+            entry_id += 1
+        return _JOIN(parts)
+
     def _prepare(self, sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """Build what surrounds the low bytes of the two ids."""
         self._sequence_flag, sequence_high = _high_part(sequence_id)

@@ -18,7 +18,7 @@ from magnetar.wire.pulsar.commands import COMMAND_NAMES, decode_command
 from magnetar.wire.pulsar.hot import decode_send
 from magnetar.wire.pulsar.metadata import dispatch_size
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageIdData
-from magnetar.wire.pulsar.sent import check_sent
+from magnetar.wire.pulsar.sent import check_sent, read_send
 from tests.golden.pulsar import FOLDER
 from tests.unit.protocols.pulsar.harness import Peer, World, run
 from tests.unit.protocols.pulsar.needed_fields import lacking
@@ -128,7 +128,9 @@ def test_the_conversation_is_served_and_the_answers_have_what_the_client_reads()
 def test_its_messages_are_sound(data: bytes) -> None:
     view = memoryview(data)
     found = decode_send(view, 4, len(data))
-    check_sent(view, found.payload_start, found.payload_end)
+    sent = check_sent(view, found.payload_start, found.payload_end)
+    ids = (found.producer_id, found.sequence_id, found.highest_sequence_id)
+    assert read_send(view, 4, len(data)) == (*ids, found.payload_start, *sent)
     payload = view[found.payload_start : found.payload_end]
     assert dispatch_size(payload) >= 1
 

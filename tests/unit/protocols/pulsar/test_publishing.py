@@ -176,6 +176,27 @@ def test_producers_are_told_of_a_full_disk_and_let_in_again_by_themselves() -> N
     run(scenario)
 
 
+def test_a_producer_is_refused_while_there_is_no_space() -> None:
+    """Before its first message; and only producers are."""
+
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        world.store.full = NoSpaceError("the disk of /d is nearly full")
+        refused = (await peer.produce(name="a")).error
+        assert refused.error == ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION
+        assert "the disk of /d is nearly full" in refused.message
+        lookup = BaseCommand(type=BaseCommand.LOOKUP)
+        lookup.lookupTopic.topic, lookup.lookupTopic.request_id = TOPIC, 9
+        assert (await peer.ask(lookup)).lookupTopicResponse.request_id == 9
+        assert (await peer.subscribe()).type == BaseCommand.SUCCESS
+        world.store.full = None
+        assert (await peer.produce(name="a")).type == BaseCommand.PRODUCER_SUCCESS
+        peer.publish(1)
+        assert receipts(await peer.heard()) == [(0, 1, 0)]
+
+    run(scenario)
+
+
 def test_a_fenced_log_is_opened_anew() -> None:
     async def scenario(world: World) -> None:
         peer, consumer = world.peer(), world.peer()

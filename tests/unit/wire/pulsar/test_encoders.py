@@ -44,6 +44,30 @@ def test_receipts_in_a_row_over_every_boundary() -> None:
     assert encoder.encode(16_500, 6, 299) == receipt(3, -1, 16_500, 6, 299)
 
 
+@given(
+    st.lists(st.tuples(IDS, st.sampled_from([0, 0, 0, 7])), max_size=300),
+    IDS,
+    st.integers(-1, 2**62),
+)
+def test_receipts_of_a_run(sends: list[tuple[int, int]], ledger: int, first: int) -> None:
+    encoder, other = ReceiptEncoder(3), ReceiptEncoder(3)
+    expected = [
+        other.encode(sequence, ledger, entry, highest)
+        for entry, (sequence, highest) in enumerate(sends, first)
+    ]
+    assert encoder.encode_run(sends, ledger, first) == b"".join(expected)
+
+
+def test_receipts_of_a_run_over_every_boundary() -> None:
+    encoder = ReceiptEncoder(3)
+    sends = [(16_200 + offset, 0) for offset in range(300)]
+    expected = [receipt(3, -1, sequence, 5, entry) for entry, (sequence, _) in enumerate(sends)]
+    assert encoder.encode_run(sends, 5, 0) == b"".join(expected)
+    assert encoder.encode_run(sends, 6, 0) == b"".join(
+        receipt(3, -1, sequence, 6, entry) for entry, (sequence, _) in enumerate(sends)
+    )
+
+
 def test_receipt_of_a_batch_and_of_a_duplicate() -> None:
     encoder = ReceiptEncoder(3)
     assert encoder.encode(10, 5, 6, 19) == receipt(3, -1, 10, 5, 6, 19)

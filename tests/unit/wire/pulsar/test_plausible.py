@@ -9,25 +9,39 @@ from hypothesis import strategies as st
 from magnetar.model.errors import ChecksumError, ImplausibleMessageError, ProtocolError
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.codes import Compression
+from magnetar.wire.pulsar.commands import encode_payload_command
 from magnetar.wire.pulsar.hot import decode_send
 from magnetar.wire.pulsar.metadata import check_plausible, dispatch_size
 from magnetar.wire.pulsar.plausible import CHUNKS_MAX, RATIO_SLACK_BYTES, implausible
-from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from magnetar.wire.pulsar.sent import Sent, check_sent
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
+from magnetar.wire.pulsar.sent import Sent, check_sent, read_send
 from tests.golden.pulsar import frame, names
-from tests.unit.wire.pulsar.strategies import filled
+from tests.unit.wire.pulsar.strategies import commands, filled
 from tests.unit.wire.pulsar.test_metadata import plain, stored
 
 LARGE = 2**31 - 1
 SENDS = [name for name in names() if "/send_" in name]
 
 
+SEND = bytes.fromhex("00000009 0806 32 05 0801 10b96d")
+"""A usual SEND of producer 1 with sequence id 14009, up to its payload."""
+
+
 def check(payload: bytes) -> Sent:
-    """What is said of ``payload`` in the middle of a buffer, with a checksum that fits."""
+    """What is said of ``payload`` in the middle of a buffer, with a checksum that fits; by both
+    who say it."""
     if payload.startswith(b"\x0e\x01"):
         payload = payload[:2] + crc32c(payload[6:]).to_bytes(4, "big") + payload[6:]
-    buffer = memoryview(b"before" + payload + b"\x58behind")
-    return check_sent(buffer, 6, 6 + len(payload))
+    buffer = memoryview(b"before" + SEND + payload + b"\x58behind")
+    start, end = 6 + len(SEND), 6 + len(SEND) + len(payload)
+    quick = read_send(buffer, 6, end)
+    try:
+        found = check_sent(buffer, start, end)
+    except ProtocolError:
+        assert quick is None
+        raise
+    assert quick == (1, 14009, 0, start, *found) or (quick is None and payload[:2] != b"\x0e\x01")
+    return found
 
 
 def test_no_message_of_a_batch_is_smaller_than_the_least() -> None:
@@ -140,13 +154,43 @@ def test_what_clients_send_passes(name: str) -> None:
     data = frame(name)
     found = decode_send(memoryview(data), 4, len(data))
     payload = memoryview(data)[found.payload_start : found.payload_end]
-    assert check(bytes(payload))[2] == 0
+    sent = check(bytes(payload))
+    assert sent[2] == 0
     assert dispatch_size(payload) >= 0
+    ids = (found.producer_id, found.sequence_id, found.highest_sequence_id)
+    assert read_send(memoryview(data), 4, len(data)) == (*ids, found.payload_start, *sent)
 
 
 def test_the_time_to_deliver_is_found() -> None:
     payload = stored(plain(deliver_at_time=1_700_000_000_000), b"later")
     assert check(payload)[2] == 1_700_000_000_000
+
+
+def encoded(meta: bytes) -> bytes:
+    """A payload with that metadata and two bytes of data."""
+    return b"\x0e\x01...." + len(meta).to_bytes(4, "big") + meta + b"ab"
+
+
+LONG_TAGS = {
+    "a batch, tag of 2 bytes": b"\xd8\x00\xa0\x8d\x06",
+    "a batch, tag of 3 bytes": b"\xd8\x80\x00\xa0\x8d\x06",
+    "compression, then a batch": b"\xc0\x00\x01\x58\xa0\x8d\x06",
+    "a chunk of many, tags of 3 bytes": b"\xd8\x81\x00\xa0\x8d\x06\xe0\x81\x00\x05",
+}
+
+
+@pytest.mark.parametrize("name", LONG_TAGS)
+def test_tags_longer_than_need_be_hide_nothing(name: str) -> None:
+    payload = encoded(plain().SerializeToString() + LONG_TAGS[name])
+    with pytest.raises(ImplausibleMessageError):
+        dispatch_size(payload)
+    with pytest.raises(ImplausibleMessageError):
+        check(payload)
+
+
+def test_a_time_to_deliver_is_found_behind_a_long_tag() -> None:
+    payload = encoded(plain().SerializeToString() + b"\x98\x81\x00\x07")
+    assert check(payload)[2] == 7
 
 
 def test_what_is_no_message_is_no_implausible_one() -> None:
@@ -214,3 +258,24 @@ def test_a_damaged_message_is_refused() -> None:
     payload = stored(plain(), b"data")
     with pytest.raises(ChecksumError):
         check_sent(memoryview(payload), 0, len(payload))
+    assert read_send(memoryview(SEND + payload), 0, len(SEND) + len(payload)) is None
+
+
+@pytest.mark.parametrize("data", [b"Hello", b"X1", b"\xc0\x01\x01", b"H1X1\xc0\x01\x01", b"H\x80"])
+def test_data_is_not_taken_for_metadata(data: bytes) -> None:
+    """Behind metadata that ends with its publish time, also where data looks like more of it."""
+    assert check(stored(plain(), data))[0] == 1
+
+
+@given(commands(BaseCommand.SEND), st.binary(max_size=40))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_a_command_is_read_as_it_is_decoded(command: BaseCommand, data: bytes) -> None:
+    payload = stored(plain(), data)
+    payload = payload[:2] + crc32c(payload[6:]).to_bytes(4, "big") + payload[6:]
+    frame_ = memoryview(encode_payload_command(command, payload) + b"next frame")
+    end = len(frame_) - len(b"next frame")
+    found, quick = decode_send(frame_, 4, end), read_send(frame_, 4, end)
+    if quick is not None:
+        ids = (found.producer_id, found.sequence_id, found.highest_sequence_id)
+        assert quick[:4] == (*ids, found.payload_start)
+        assert found.txn is None

@@ -79,6 +79,7 @@ async def _open_on(session: Session, topic: Topic, request: CommandProducer) -> 
 async def _admit(admission: ProducerAdmission) -> None:
     """Connect the producer, if need be after asking whether the one in its place is alive."""
     session, topic, producer, request = admission
+    await session.services.topics.check_space(topic)
     if _comes_back(request):
         # Before the lock, for all who come back at a time: under it little is left to read.
         await topic.frames.catch_up()
