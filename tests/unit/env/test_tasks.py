@@ -152,5 +152,5 @@ def test_what_cannot_be_started_any_more_is_closed(recwarn: pytest.WarningsRecor
     scope = TaskScope("late", ignored("nobody is left", lambda: None))
     with pytest.raises(RuntimeError):
         scope.spawn(never(), "late")
-    gc.collect()
-    assert [str(each.message) for each in recwarn] == []
+    gc.collect()  # finds what other tests left open, too: only coroutines count here
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []
