@@ -88,6 +88,8 @@ DECIDING: tuple[str, ...] = (
     "magnetar.protocols.pulsar.message_ids",
     "magnetar.cluster.topic_name",
     "magnetar.pipeline.losses",
+    "magnetar.pipeline.places",
+    "magnetar.pipeline.splits",
 )
 """Modules that decide: no clock, no randomness, no I/O, no event loop, no logging."""
 

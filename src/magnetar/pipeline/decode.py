@@ -16,8 +16,8 @@ from magnetar.pipeline.broker_client import BrokerClient, StoredEntry, TopicRead
 from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.losses import LogExtent, gap_before, loss_at
 from magnetar.pipeline.places import Place, after, after_entry
-from magnetar.pipeline.planner import PlannedRange
 from magnetar.pipeline.schema import arrow_schema
+from magnetar.pipeline.splits import PlannedRange
 from magnetar.wire.pulsar.batches import split_entry
 from magnetar.wire.pulsar.metadata import EntryMetadata, entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import SingleMessageMetadata

@@ -1,16 +1,17 @@
 """Where a read starts, where it ends, and how much of it one micro-batch takes.
 
-Runs on the driver. A plan is a range of places per topic partition; it depends on nothing but the
-places, so a micro-batch that Spark runs again reads the same messages again. Every place that
-comes from elsewhere (options, a checkpoint) is held against the partition's log before it is used
-(``losses.py``); a task does so again when it reads, as retention may delete meanwhile.
+Runs on the driver. A plan is a range of places per topic partition, cut into splits; it depends on
+nothing but the places, so a micro-batch that Spark runs again reads the same messages again. Every
+place that comes from elsewhere (options, a checkpoint) is held against the partition's log before
+it is used (``losses.py``); a task does so again when it reads, as retention may delete meanwhile.
+
+How ranges become tasks: ``splits.py`` has the types (``PlannedRange``, ``Split``) and the contract.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.broker_client import BrokerClient, StoredEntry, TopicReader
@@ -19,21 +20,6 @@ from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent, Loss, loss_at
 from magnetar.pipeline.options import EARLIEST, LATEST, Bound, ReadOptions
 from magnetar.pipeline.places import START, Offset, Place, after, after_entry
 from magnetar.wire.pulsar.metadata import entry_metadata
-
-
-@dataclass(frozen=True)
-class PlannedRange:
-    """Messages of one topic partition: from ``start`` up to, not including, ``end``; of the log
-    that was made at ``created_ms`` (``UNKNOWN_MS``: whichever is there)."""
-
-    topic: str
-    start: Place
-    end: Place
-    created_ms: int = UNKNOWN_MS
-
-    @property
-    def empty(self) -> bool:
-        return self.start >= self.end
 
 
 class Planner:

@@ -44,15 +44,16 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from magnetar.pipeline.broker_client import BrokerClient
-from magnetar.pipeline.decode import cast_batches, read_range
+from magnetar.pipeline.decode import cast_batches
 from magnetar.pipeline.loss_reports import LossReports, said_in_one_line
 from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent
 from magnetar.pipeline.options import ReadOptions, parse_read_options, parse_write_options
 from magnetar.pipeline.places import START, Offset, Place, from_offset, to_offset
-from magnetar.pipeline.planner import PlannedRange, Planner
+from magnetar.pipeline.planner import Planner
 from magnetar.pipeline.schema import arrow_schema, check_read_schema, spark_schema
 from magnetar.pipeline.sink import Sink, check_write_schema
+from magnetar.pipeline.split_readers import ReadTask, read_split
+from magnetar.pipeline.splits import PlannedRange, Split, Splitter, WholeRanges, check_cover
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,30 +97,33 @@ class MagnetarDataSource(DataSource):
         return StreamWriter(Sink(options))
 
 
-class RangePartition(InputPartition):
+class SplitPartition(InputPartition):
     """One task's work."""
 
-    def __init__(self, part: PlannedRange) -> None:
-        super().__init__(part)
-        self.part = part
+    def __init__(self, split: Split) -> None:
+        super().__init__(split)
+        self.split = split
 
 
-def _tasks(starts: Mapping[str, Place], end: Offset) -> list[RangePartition]:
-    """A range per topic partition that has something to read, in a fixed order."""
-    parts = [
-        PlannedRange(name, starts[name], place, end.created_ms.get(name, UNKNOWN_MS))
-        for name, place in sorted(end.places.items())
-        if name in starts
-    ]
-    return [RangePartition(part) for part in parts if not part.empty]
+def _tasks(starts: Mapping[str, Place], end: Offset, splitter: Splitter) -> list[SplitPartition]:
+    """The splits of every topic partition that has something to read, in a fixed order."""
+    tasks = []
+    for name, place in sorted(end.places.items()):
+        if name not in starts:
+            continue
+        part = PlannedRange(name, starts[name], place, end.created_ms.get(name, UNKNOWN_MS))
+        splits = [] if part.empty else splitter.split(part)
+        check_cover(part, splits)
+        tasks += [SplitPartition(split) for split in splits]
+    return tasks
 
 
 def _made_ms(extents: Mapping[str, LogExtent]) -> dict[str, int]:
     return {name: extent.created_ms for name, extent in extents.items()}
 
 
-class _RangeReader:
-    """What batch and streaming reads share: a task reads its range."""
+class _SplitReader:
+    """What batch and streaming reads share: ranges become splits, and a task reads one."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -128,18 +132,20 @@ class _RangeReader:
         asked = to_arrow_schema(schema, timezone="UTC")
         self._cast = None if asked.equals(arrow_schema(self._columns)) else asked
 
+    def _splitter(self) -> Splitter:
+        """How ranges are cut now."""
+        return WholeRanges()
+
     def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RangePartition):
+        if not isinstance(partition, SplitPartition):
             return  # Spark turns an empty plan into one partition that is None
-        options = self._options
-        client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
-        reports = LossReports(fatal=options.fail_on_data_loss)
+        reports = LossReports(fatal=self._options.fail_on_data_loss)
         with said_in_one_line():
-            batches = read_range(client, partition.part, self._columns, reports)
+            batches = read_split(partition.split, ReadTask(self._options, self._columns, reports))
             yield from batches if self._cast is None else cast_batches(batches, self._cast)
 
 
-class BatchReader(_RangeReader, DataSourceReader):
+class BatchReader(_SplitReader, DataSourceReader):
     """Reads from the starting to the ending places, fixed when the query is planned."""
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -147,13 +153,13 @@ class BatchReader(_RangeReader, DataSourceReader):
         with said_in_one_line():
             extents = planner.extents()
             starts, ends = planner.starts(extents), planner.ends(extents)
-            return _tasks(starts, Offset(ends, _made_ms(extents)))
+            return _tasks(starts, Offset(ends, _made_ms(extents)), self._splitter())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
 
 
-class StreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_SplitReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches; lives as long as the query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -209,11 +215,11 @@ class StreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailabl
         if first.initial:
             return []
         if end == self._planned:
-            return _tasks(self._starts, last)
+            return _tasks(self._starts, last, self._splitter())
         # Planned before a restart. Its tasks find out what has been lost since.
         with said_in_one_line():
             self._planner.check_topics(last)
-        return _tasks(_starts_of(first, last), last)
+        return _tasks(_starts_of(first, last), last, self._splitter())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)

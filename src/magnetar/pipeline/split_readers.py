@@ -1,0 +1,45 @@
+"""How a task reads its split: a function per way of reading, chosen by the type of ``Split.by``.
+
+The contract is in ``splits.py``. A reader yields record batches of ``columns``, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from magnetar.pipeline.broker_client import BrokerClient
+from magnetar.pipeline.decode import read_range
+from magnetar.pipeline.loss_reports import LossReports
+from magnetar.pipeline.options import ReadOptions
+from magnetar.pipeline.splits import ByBroker, Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """What a reader needs beside its split."""
+
+    options: ReadOptions
+    columns: tuple[str, ...]
+    reports: LossReports
+
+
+SplitReader: TypeAlias = Callable[[Split, ReadTask], "Iterator[pa.RecordBatch]"]
+
+
+def _by_broker(split: Split, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    options = task.options
+    client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
+    return read_range(client, split.part, task.columns, task.reports)
+
+
+SPLIT_READERS: Mapping[type, SplitReader] = {ByBroker: _by_broker}
+
+
+def read_split(split: Split, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """Every message of the split, in order, once."""
+    return SPLIT_READERS[type(split.by)](split, task)
