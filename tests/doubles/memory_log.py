@@ -338,13 +338,20 @@ class MemoryLog:
         self.lost_watchers.append(lost)
 
     def stats(self) -> LogStats:
-        total = sum(len(entry.data) for entry in self._entries)
+        sizes: dict[int, list[int]] = {}
+        for entry in self._entries:
+            sizes.setdefault(entry.ledger_id, []).append(len(entry.data))
+        newest = max(sizes, default=0)
+        ledgers = tuple(
+            (ledger_id, len(found), sum(found), "open" if ledger_id == newest else "closed")
+            for ledger_id, found in sizes.items()
+        )
         marks = {name: cursor.mark_delete for name, cursor in self._cursors.opened.items()}
         return LogStats(
             self.name,
             len(self._entries),
-            total,
-            (),
+            sum(ledger[2] for ledger in ledgers),
+            ledgers,
             self.positions.readable,
             marks,
             frees_later=self.frees_later,

@@ -109,7 +109,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("liveness", "requests"),
         ("bounds", "clients", "entry_format", "message_ids", "services"),
         ("session",),
-        ("consumer_stats", "deliveries", "receipts"),
+        ("consumer_stats", "deliveries", "log_extents", "receipts"),
         ("handlers",),
         ("server",),
     ),

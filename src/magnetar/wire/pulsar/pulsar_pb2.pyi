@@ -1804,17 +1804,23 @@ class CommandGetLastMessageId(google.protobuf.message.Message):
 
     CONSUMER_ID_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    LOG_QUESTION_FIELD_NUMBER: builtins.int
     consumer_id: builtins.int
     request_id: builtins.int
+    @property
+    def log_question(self) -> Global___LogQuestion:
+        """Not Pulsar's: brokers that do not know it skip it."""
+
     def __init__(
         self,
         *,
         consumer_id: builtins.int | None = ...,
         request_id: builtins.int | None = ...,
+        log_question: Global___LogQuestion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "log_question", b"log_question", "request_id", b"request_id"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "log_question", b"log_question", "request_id", b"request_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CommandGetLastMessageId: typing_extensions.TypeAlias = CommandGetLastMessageId
@@ -1852,6 +1858,103 @@ class CommandGetLastMessageIdResponse(google.protobuf.message.Message):
 Global___CommandGetLastMessageIdResponse: typing_extensions.TypeAlias = CommandGetLastMessageIdResponse
 
 @typing.final
+class LogQuestion(google.protobuf.message.Message):
+    """What a reader that plans wants to know of the topic's log beside its extent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEDGERS_FIELD_NUMBER: builtins.int
+    OFFSETS_FIELD_NUMBER: builtins.int
+    PLACES_FIELD_NUMBER: builtins.int
+    TIMES_MS_FIELD_NUMBER: builtins.int
+    ledgers: builtins.bool
+    """which ledgers it has"""
+    @property
+    def offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """where the message of that offset lies"""
+
+    @property
+    def places(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]:
+        """the offset of the message there, or of the next one"""
+
+    @property
+    def times_ms(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """the first entry that was published by then, or later"""
+
+    def __init__(
+        self,
+        *,
+        ledgers: builtins.bool | None = ...,
+        offsets: collections.abc.Iterable[builtins.int] | None = ...,
+        places: collections.abc.Iterable[Global___LogPlace] | None = ...,
+        times_ms: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["ledgers", b"ledgers"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "times_ms", b"times_ms"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___LogQuestion: typing_extensions.TypeAlias = LogQuestion
+
+@typing.final
+class LogPlace(google.protobuf.message.Message):
+    """A place before a message: of an entry, and within it. Of an answer, with its offset."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: builtins.int
+    ENTRY_ID_FIELD_NUMBER: builtins.int
+    BATCH_INDEX_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    ledger_id: builtins.int
+    entry_id: builtins.int
+    batch_index: builtins.int
+    """0: before the entry's first message"""
+    offset: builtins.int
+    def __init__(
+        self,
+        *,
+        ledger_id: builtins.int | None = ...,
+        entry_id: builtins.int | None = ...,
+        batch_index: builtins.int | None = ...,
+        offset: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch_index", b"batch_index", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "offset", b"offset"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch_index", b"batch_index", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "offset", b"offset"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___LogPlace: typing_extensions.TypeAlias = LogPlace
+
+@typing.final
+class LogLedger(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: builtins.int
+    ENTRIES_FIELD_NUMBER: builtins.int
+    STORED_BYTES_FIELD_NUMBER: builtins.int
+    CLOSED_FIELD_NUMBER: builtins.int
+    ledger_id: builtins.int
+    entries: builtins.int
+    """of the open one: those that may be read"""
+    stored_bytes: builtins.int
+    closed: builtins.bool
+    def __init__(
+        self,
+        *,
+        ledger_id: builtins.int | None = ...,
+        entries: builtins.int | None = ...,
+        stored_bytes: builtins.int | None = ...,
+        closed: builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["closed", b"closed", "entries", b"entries", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["closed", b"closed", "entries", b"entries", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___LogLedger: typing_extensions.TypeAlias = LogLedger
+
+@typing.final
 class LogExtent(google.protobuf.message.Message):
     """What the log of the topic has been, for readers that keep a place in it for long."""
 
@@ -1860,22 +1963,44 @@ class LogExtent(google.protobuf.message.Message):
     TRIMMED_LEDGER_ID_FIELD_NUMBER: builtins.int
     TRIMMED_ENTRY_ID_FIELD_NUMBER: builtins.int
     CREATED_MS_FIELD_NUMBER: builtins.int
+    END_OFFSET_FIELD_NUMBER: builtins.int
+    LEDGERS_FIELD_NUMBER: builtins.int
+    OF_OFFSETS_FIELD_NUMBER: builtins.int
+    OF_PLACES_FIELD_NUMBER: builtins.int
+    OF_TIMES_FIELD_NUMBER: builtins.int
     trimmed_ledger_id: builtins.int
     """with the next: the last entry deleted from the front;"""
     trimmed_entry_id: builtins.int
     """-1, -1 if none was"""
     created_ms: builtins.int
     """milliseconds since 1970; absent in older logs"""
+    end_offset: builtins.int
+    """the offset of the next message of the log"""
+    @property
+    def ledgers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogLedger]:
+        """what was asked, each in the order of the questions"""
+
+    @property
+    def of_offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
+    @property
+    def of_places(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
+    @property
+    def of_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
     def __init__(
         self,
         *,
         trimmed_ledger_id: builtins.int | None = ...,
         trimmed_entry_id: builtins.int | None = ...,
         created_ms: builtins.int | None = ...,
+        end_offset: builtins.int | None = ...,
+        ledgers: collections.abc.Iterable[Global___LogLedger] | None = ...,
+        of_offsets: collections.abc.Iterable[Global___LogPlace] | None = ...,
+        of_places: collections.abc.Iterable[Global___LogPlace] | None = ...,
+        of_times: collections.abc.Iterable[Global___LogPlace] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogExtent: typing_extensions.TypeAlias = LogExtent

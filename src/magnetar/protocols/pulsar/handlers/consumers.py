@@ -12,7 +12,6 @@ from typing import Final
 import structlog
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.log.seam import ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BrokerMetadataError,
@@ -28,6 +27,7 @@ from magnetar.protocols.pulsar.bounds import check_subscribe
 from magnetar.protocols.pulsar.consumer_stats import consumer_stats_reply
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.handlers.schemas import say_unchecked
+from magnetar.protocols.pulsar.log_extents import fill_log_extent
 from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.backlog import backlogs
@@ -41,7 +41,7 @@ from magnetar.wire.pulsar.commands import decode_command
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import decode_ack, decode_flow
 from magnetar.wire.pulsar.metadata import entry_metadata
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, LogExtent
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe
 from magnetar.wire.pulsar.replies import ack_response, success
 
 log = structlog.get_logger(__name__)
@@ -276,15 +276,8 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
             reply.last_message_id.batch_index = _last_index(entry)
     mark_delete = subscription.cursor.mark_delete
     fill_message_id(reply.consumer_mark_delete_position, mark_delete, -1)
-    _fill_extent(reply.log_extent, source)
+    await fill_log_extent(reply.log_extent, source, request.log_question)
     session.send_command(answer)
-
-
-def _fill_extent(extent: LogExtent, source: ReadableLog) -> None:
-    stats = source.stats()
-    extent.trimmed_ledger_id, extent.trimmed_entry_id = stats.trimmed
-    if stats.created_ms:
-        extent.created_ms = stats.created_ms
 
 
 def _last_index(entry: Entry) -> int:

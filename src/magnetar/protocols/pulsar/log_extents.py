@@ -1,0 +1,65 @@
+"""What GET_LAST_MESSAGE_ID says of a topic's log beyond Pulsar's own answer
+
+That is from where to where it reaches, and what else a reader that plans asks (``LogQuestion``): it
+plans by offsets, times and ledgers without reading entries. Everything of one answer is of one log.
+Bounded: ``QUESTIONS_MAX`` of a kind, as each costs some reads of headers.
+
+The fields: docs/formats/pulsar-protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.log.seam import ReadableLog
+from magnetar.model.errors import NotAllowedError
+from magnetar.model.ids import EARLIEST, Position
+from magnetar.wire.pulsar.pulsar_pb2 import LogExtent, LogPlace, LogQuestion
+
+QUESTIONS_MAX: Final = 100
+
+
+async def fill_log_extent(extent: LogExtent, source: ReadableLog, question: LogQuestion) -> None:
+    """Say how far ``source`` reaches, and what ``question`` asks. Raises as ``ReadableLog.read``,
+    and ``NotAllowedError`` for a question that is too long."""
+    asked = max(len(question.offsets), len(question.places), len(question.times_ms))
+    if asked > QUESTIONS_MAX:
+        raise NotAllowedError(f"{asked} places of a log in one question; at most {QUESTIONS_MAX}")
+    stats = source.stats()
+    extent.trimmed_ledger_id, extent.trimmed_entry_id = stats.trimmed
+    if stats.created_ms:
+        extent.created_ms = stats.created_ms
+    extent.end_offset = source.positions.end_offset
+    if question.ledgers:
+        for ledger_id, entries, stored_bytes, state in stats.ledgers:
+            extent.ledgers.add(
+                ledger_id=ledger_id,
+                entries=entries,
+                stored_bytes=stored_bytes,
+                closed=state == "closed",
+            )
+    await _answer_places(extent, source, question)
+
+
+async def _answer_places(extent: LogExtent, source: ReadableLog, question: LogQuestion) -> None:
+    positions = source.positions
+    for offset in question.offsets:
+        entry = await positions.position_of(offset)
+        first = await positions.offset_of(entry)
+        # Before the log's start there is nothing, and after its end nothing yet.
+        within = offset - first if first <= offset < positions.end_offset else 0
+        _fill(extent.of_offsets.add(), entry, within, first + within)
+    for place in question.places:
+        position = Position(place.ledger_id, place.entry_id)
+        entry = EARLIEST if position.ledger_id < 0 else position
+        first = await positions.offset_of(entry)
+        _fill(extent.of_places.add(), position, place.batch_index, first + place.batch_index)
+    for time_ms in question.times_ms:
+        entry = await source.first_at(time_ms)
+        _fill(extent.of_times.add(), entry, 0, await positions.offset_of(entry))
+
+
+def _fill(place: LogPlace, entry: Position, batch_index: int, offset: int) -> None:
+    place.ledger_id, place.entry_id = entry
+    place.batch_index = batch_index
+    place.offset = offset
