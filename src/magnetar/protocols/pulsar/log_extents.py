@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.log.seam import ReadableLog
+from magnetar.log.seam import LogStats, ReadableLog
 from magnetar.model.errors import NotAllowedError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.wire.pulsar.pulsar_pb2 import LogExtent, LogPlace, LogQuestion
@@ -31,14 +31,21 @@ async def fill_log_extent(extent: LogExtent, source: ReadableLog, question: LogQ
         extent.created_ms = stats.created_ms
     extent.end_offset = source.positions.end_offset
     if question.ledgers:
-        for ledger_id, entries, stored_bytes, state in stats.ledgers:
+        _fill_ledgers(extent, stats, question)
+    await _answer_places(extent, source, question)
+
+
+def _fill_ledgers(extent: LogExtent, stats: LogStats, question: LogQuestion) -> None:
+    first_id = question.first_ledger_id
+    last_id = question.last_ledger_id if question.HasField("last_ledger_id") else None
+    for ledger_id, entries, stored_bytes, state in stats.ledgers:
+        if ledger_id >= first_id and (last_id is None or ledger_id <= last_id):
             extent.ledgers.add(
                 ledger_id=ledger_id,
                 entries=entries,
                 stored_bytes=stored_bytes,
                 closed=state == "closed",
             )
-    await _answer_places(extent, source, question)
 
 
 async def _answer_places(extent: LogExtent, source: ReadableLog, question: LogQuestion) -> None:

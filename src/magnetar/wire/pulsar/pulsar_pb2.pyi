@@ -1867,8 +1867,14 @@ class LogQuestion(google.protobuf.message.Message):
     OFFSETS_FIELD_NUMBER: builtins.int
     PLACES_FIELD_NUMBER: builtins.int
     TIMES_MS_FIELD_NUMBER: builtins.int
+    FIRST_LEDGER_ID_FIELD_NUMBER: builtins.int
+    LAST_LEDGER_ID_FIELD_NUMBER: builtins.int
     ledgers: builtins.bool
-    """which ledgers it has"""
+    """which ledgers it has, of those with the ids from ..."""
+    first_ledger_id: builtins.int
+    """... this one on (all, if it is absent)"""
+    last_ledger_id: builtins.int
+    """... to this one"""
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """where the message of that offset lies"""
@@ -1888,10 +1894,12 @@ class LogQuestion(google.protobuf.message.Message):
         offsets: collections.abc.Iterable[builtins.int] | None = ...,
         places: collections.abc.Iterable[Global___LogPlace] | None = ...,
         times_ms: collections.abc.Iterable[builtins.int] | None = ...,
+        first_ledger_id: builtins.int | None = ...,
+        last_ledger_id: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["ledgers", b"ledgers"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "times_ms", b"times_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "times_ms", b"times_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogQuestion: typing_extensions.TypeAlias = LogQuestion

@@ -49,11 +49,15 @@ def test_nothing_is_told_that_was_not_asked() -> None:
 
 def test_ledgers() -> None:
     async def scenario(world: World) -> None:
-        extent = await told(await reader_of(world), LogQuestion(ledgers=True))
+        peer = await reader_of(world)
+        extent = await told(peer, LogQuestion(ledgers=True))
         assert [(one.ledger_id, one.entries, one.closed) for one in extent.ledgers] == [
             (1, 5, True),
             (2, 2, False),
         ]
+        for first_id, last_id, ids in ((2, 9, [2]), (0, 1, [1]), (3, 9, [])):
+            asked = LogQuestion(ledgers=True, first_ledger_id=first_id, last_ledger_id=last_id)
+            assert [one.ledger_id for one in (await told(peer, asked)).ledgers] == ids
         assert extent.ledgers[0].stored_bytes * 2 == extent.ledgers[1].stored_bytes * 5
 
     run(scenario)
