@@ -89,7 +89,13 @@ DECIDING: tuple[str, ...] = (
     "magnetar.cluster.topic_name",
     "magnetar.pipeline.losses",
     "magnetar.pipeline.places",
+    "magnetar.pipeline.bounds",
+    "magnetar.pipeline.option_values",
+    "magnetar.pipeline.options",
+    "magnetar.pipeline.plans",
+    "magnetar.pipeline.selection",
     "magnetar.pipeline.splits",
+    "magnetar.pipeline.topic_names",
 )
 """Modules that decide: no clock, no randomness, no I/O, no event loop, no logging."""
 

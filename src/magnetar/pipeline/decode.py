@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from magnetar.model.errors import BrokerError, ProtocolError
-from magnetar.pipeline.broker_client import BrokerClient, StoredEntry, TopicReader
+from magnetar.model.errors import BrokerError, ConfigError, ProtocolError
+from magnetar.pipeline.broker_client import BrokerClient
 from magnetar.pipeline.loss_reports import LossReports
-from magnetar.pipeline.losses import LogExtent, gap_before, loss_at
-from magnetar.pipeline.places import Place, after, after_entry
+from magnetar.pipeline.places import NO_OFFSETS, after
+from magnetar.pipeline.range_reading import entries_of
 from magnetar.pipeline.schema import arrow_schema
 from magnetar.pipeline.splits import PlannedRange
+from magnetar.pipeline.topic_names import partition_number
+from magnetar.pipeline.topic_reader import StoredEntry
 from magnetar.wire.pulsar.batches import split_entry
 from magnetar.wire.pulsar.metadata import EntryMetadata, entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import SingleMessageMetadata
@@ -87,6 +89,7 @@ class EntryRows(NamedTuple):
     indexes: Sequence[int]
     singles: Sequence[SingleMessageMetadata] | None
     values: Sequence[memoryview]
+    offset: int  # of the entry's first message
 
 
 def _keys(rows: EntryRows) -> list[str | None]:
@@ -103,7 +106,7 @@ def _values(rows: EntryRows) -> list[bytes | None]:
 
 
 def _ids(rows: EntryRows) -> list[tuple[int, int, int]]:
-    ledger_id, entry_id, _ = rows.entry
+    ledger_id, entry_id = rows.entry.ledger_id, rows.entry.entry_id
     return [(ledger_id, entry_id, index) for index in rows.indexes]
 
 
@@ -123,6 +126,15 @@ def _properties(rows: EntryRows) -> list[list[tuple[str, str]]]:
     return [[(item.key, item.value) for item in single.properties] for single in rows.singles]
 
 
+def _offsets(rows: EntryRows) -> list[int]:
+    if rows.offset == NO_OFFSETS:
+        raise ConfigError(
+            "column 'offset': the broker does not number its messages; choose others with the "
+            "option 'columns'"
+        )
+    return [rows.offset + max(0, index) for index in rows.indexes]
+
+
 def _constant(rows: EntryRows) -> tuple[()]:
     return ()  # the same in every row: made when the batch is
 
@@ -136,13 +148,8 @@ _COLUMN_OF: dict[str, Callable[[EntryRows], Iterable[Any]]] = {
     "publish_time": _publish_times,
     "event_time": _event_times,
     "properties": _properties,
+    "offset": _offsets,
 }
-
-
-def partition_number(topic: str) -> int:
-    """The number at the end of ``NAME-partition-N``; -1 for a topic without partitions."""
-    _, mark, number = topic.rpartition("-partition-")
-    return int(number) if mark and number.isdigit() else -1
 
 
 def read_range(
@@ -153,74 +160,20 @@ def read_range(
     What is lost goes to ``reports``, which raises or lets the rest be read. Raises ``BrokerError``
     when the end of the range does not come in time.
     """
-    if part.empty:
-        return
     rows = Rows(columns, part.topic)
-    with client.open(part.topic, part.start) as reader:
-        for entry in _entries_of(reader, part, reports):
-            metadata = entry_metadata(entry.payload)
-            _refuse_chunks(part.topic, entry, metadata)
-            rows.add(_rows_of(entry, metadata, part))
-            if rows.full:
-                yield rows.take()
+    for entry, offset in entries_of(client, part, reports):
+        metadata = entry_metadata(entry.payload)
+        _refuse_chunks(part.topic, entry, metadata)
+        rows.add(_rows_of(entry, metadata, part, offset))
+        if rows.full:
+            yield rows.take()
     if rows.count:
         yield rows.take()
 
 
-def cast_batches(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same columns under a schema that differs in what may be null."""
-    for batch in batches:
-        columns = zip(batch.columns, schema.types, strict=True)
-        yield pa.RecordBatch.from_arrays([c.cast(kind) for c, kind in columns], schema=schema)
-
-
-def _entries_of(
-    reader: TopicReader, part: PlannedRange, reports: LossReports
-) -> Iterator[StoredEntry]:
-    """The entries that hold messages of the range; ends with the one that reaches its end."""
-    expected = _reachable_start(part, reader.extent(), reports)
-    if expected >= part.end:
-        return
-    for entry in reader.entries():
-        _check_continuity(reader, part, expected, entry, reports)
-        if Place(entry.ledger_id, entry.entry_id, 0) >= part.end:
-            return
-        yield entry
-        expected = after_entry(entry.ledger_id, entry.entry_id)
-        if expected >= part.end:
-            return
-
-
-def _reachable_start(part: PlannedRange, extent: LogExtent, reports: LossReports) -> Place:
-    """Where reading the range begins; its end if nothing of it is there. Asked before the first
-    entry is waited for: what was deleted would never come."""
-    gone = loss_at(part.topic, part.end, part.created_ms, extent)
-    lost = loss_at(part.topic, part.start, part.created_ms, extent) or gone
-    if lost is not None:
-        reports.report(lost)
-    return part.end if gone is not None else max(part.start, extent.kept_from)
-
-
-def _check_continuity(
-    reader: TopicReader,
-    part: PlannedRange,
-    expected: Place,
-    entry: StoredEntry,
-    reports: LossReports,
-) -> None:
-    """Report what is missing before ``entry``, where ``expected`` was to come next. Within a ledger
-    the ids say so; where another ledger begins the broker knows whether any between were deleted
-    while this was read. (Those of a ledger that is deleted itself meanwhile count as lost: it
-    cannot be told any more.)"""
-    ledger_id, entry_id, _ = entry
-    loss = gap_before(part.topic, expected, ledger_id, entry_id)
-    if loss is None and ledger_id != expected.ledger_id:
-        loss = loss_at(part.topic, expected, part.created_ms, reader.extent())
-    if loss is not None:
-        reports.report(loss)
-
-
-def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: PlannedRange) -> EntryRows:
+def _rows_of(
+    entry: StoredEntry, metadata: EntryMetadata, part: PlannedRange, offset: int
+) -> EntryRows:
     """The entry's messages that lie in the range and were not compacted away."""
     found = split_entry(entry.payload, metadata)
     indexes, singles, values = found
@@ -228,7 +181,7 @@ def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: PlannedRange) ->
     last = after(entry.ledger_id, entry.entry_id, indexes[-1] if indexes else 0)
     compacted = singles is not None and any(single.compacted_out for single in singles)
     if part.start < first and last <= part.end and not compacted:
-        return EntryRows(entry, metadata, indexes, singles, values)
+        return EntryRows(entry, metadata, indexes, singles, values, offset)
     keep = [
         place
         for place, index in enumerate(indexes)
@@ -241,6 +194,7 @@ def _rows_of(entry: StoredEntry, metadata: EntryMetadata, part: PlannedRange) ->
         [indexes[place] for place in keep],
         None if singles is None else [singles[place] for place in keep],
         [values[place] for place in keep],
+        offset,
     )
 
 

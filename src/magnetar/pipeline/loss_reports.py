@@ -31,17 +31,25 @@ class LossReports:
         self._fatal = fatal
         self.losses = 0
         self.entries = 0  # at least
+        self.messages = 0  # of those that could be counted
 
     def report(self, loss: Loss) -> None:
         if self._fatal:
             raise DataLossError(f"{loss}; {WAY_OUT}")
         self.losses += 1
         self.entries += loss.entries
-        where = f"at {loss.go_on}" if loss.go_on > START else "from its start"
+        self.messages += loss.messages
+        where = f"at {loss.go_on}" if loss.go_on > START else "from the start"
         log.warning(
-            "magnetar: %s; reading goes on %s (loss %d of this reader, at least %d entries in all)",
-            loss, where, self.losses, self.entries,
+            "magnetar: %s; reading goes on %s (loss %d of this reader, %d entries and %d messages "
+            "in all, as far as they could be counted)",
+            loss, where, self.losses, self.entries, self.messages,
         )  # fmt: skip
+
+
+def warn(text: str) -> None:
+    """Something that a user should know, and that is no error."""
+    log.warning("magnetar: %s", text)
 
 
 @contextmanager

@@ -19,12 +19,27 @@ made anew shows in ledger ids alone: all of the new log's are above all of the o
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
-from magnetar.pipeline.places import START, Place
+from magnetar.pipeline.places import NO_OFFSETS, START, Place
 
 UNKNOWN_MS = 0
+
+
+class LedgerFacts(NamedTuple):
+    """A ledger of a log. ``entries`` and ``stored_bytes`` are final when it is ``closed``; of the
+    open one they are what could be read when it was asked for."""
+
+    ledger_id: int
+    entries: int
+    stored_bytes: int
+    closed: bool
+
+
+NO_FACTS: Mapping[int, LedgerFacts] = MappingProxyType({})
 
 
 class LogExtent(NamedTuple):
@@ -32,31 +47,42 @@ class LogExtent(NamedTuple):
 
     ``kept_from``: the place after the last entry that was deleted from the front, ``START`` if none
     was. ``first``: before the first entry that is there. ``end``: after the last one.
-    ``created_ms``: when the log was made, ``UNKNOWN_MS`` if the broker does not say.
+    ``created_ms``: when the log was made, ``UNKNOWN_MS`` if the broker does not say. Messages of a
+    log are numbered from 0 on: ``first_offset`` is the number of the first one that is kept,
+    ``end_offset`` that of the next one; ``NO_OFFSETS`` if the broker does not number them.
     """
 
     kept_from: Place
     first: Place
     end: Place
     created_ms: int = UNKNOWN_MS
+    first_offset: int = NO_OFFSETS
+    end_offset: int = NO_OFFSETS
 
 
 class Loss(NamedTuple):
     """Messages that cannot be read any more. ``entries`` is how many entries (messages or batches)
-    at least; 0: not known. ``go_on``: the place to go on from without them."""
+    at least, ``messages`` how many exactly; 0: not known. ``go_on``: the place to go on from
+    without them."""
 
     topic: str
     what: str
     entries: int
     go_on: Place
+    messages: int = 0
 
     def __str__(self) -> str:
         count = f" (at least {self.entries} entries)" if self.entries else ""
+        if self.messages:
+            count = f" ({self.messages} messages)"
         return f"{self.topic}: {self.what}{count}"
 
 
-def loss_at(topic: str, place: Place, created_ms: int, extent: LogExtent) -> Loss | None:
-    """What a reader at ``place``, in a log made at ``created_ms``, has lost; None: nothing."""
+def loss_at(
+    topic: str, place: Place, created_ms: int, extent: LogExtent, offset: int = NO_OFFSETS
+) -> Loss | None:
+    """What a reader at ``place``, in a log made at ``created_ms``, has lost; None: nothing.
+    ``offset``: that of the message at the place, if it is known."""
     if _made_anew(place, created_ms, extent):
         made = f" at {_time(extent.created_ms)}" if extent.created_ms else ""
         what = (
@@ -73,7 +99,9 @@ def loss_at(topic: str, place: Place, created_ms: int, extent: LogExtent) -> Los
     if place >= extent.kept_from or (created_ms == UNKNOWN_MS and _vague(place, extent.kept_from)):
         return None
     what = f"retention has deleted everything from {place} to {extent.kept_from}, not read before"
-    return Loss(topic, what, _entries_before(place, extent.kept_from), extent.kept_from)
+    messages = max(0, extent.first_offset - offset) if offset != NO_OFFSETS else 0
+    entries = _entries_before(place, extent.kept_from)
+    return Loss(topic, what, entries, extent.kept_from, messages)
 
 
 def _made_anew(place: Place, created_ms: int, extent: LogExtent) -> bool:
@@ -95,15 +123,31 @@ def _entries_before(place: Place, kept_from: Place) -> int:
     return kept_from.entry_id - first_id
 
 
-def gap_before(topic: str, expected: Place, ledger_id: int, entry_id: int) -> Loss | None:
-    """The entries that are missing within a ledger before the one that came, where ``expected``
-    was to come next: a ledger's ids follow each other from 0 on without a gap."""
-    first_id = max(expected.entry_id, 0) if ledger_id == expected.ledger_id else 0
-    if entry_id <= first_id:
+def gap_before(
+    topic: str,
+    expected: Place,
+    ledger_id: int,
+    entry_id: int,
+    ledgers: Mapping[int, LedgerFacts] = NO_FACTS,
+) -> Loss | None:
+    """The entries that are missing before the one that came, where ``expected`` was to come next:
+    the ids of a ledger follow each other from 0 on without a gap, and ``ledgers`` tells how many
+    entries those have that were passed (of one that is not there nothing is known)."""
+    missing = entry_id - (max(expected.entry_id, 0) if ledger_id == expected.ledger_id else 0)
+    for passed in range_of(ledgers, expected.ledger_id, ledger_id):
+        first_id = expected.entry_id if passed.ledger_id == expected.ledger_id else 0
+        missing += max(0, passed.entries - first_id)
+    if missing <= 0:
         return None
     came = Place(ledger_id, entry_id, 0)
-    what = f"{entry_id - first_id} entries are missing before {came}"
-    return Loss(topic, what, entry_id - first_id, came)
+    return Loss(topic, f"{missing} entries are missing before {came}", missing, came)
+
+
+def range_of(
+    ledgers: Mapping[int, LedgerFacts], first_id: int, end_id: int
+) -> Iterator[LedgerFacts]:
+    """Those with ids from ``first_id`` up to, not including, ``end_id``."""
+    return (facts for facts in ledgers.values() if first_id <= facts.ledger_id < end_id)
 
 
 def _time(time_ms: int) -> str:

@@ -34,6 +34,16 @@ class Place(NamedTuple):
 START = Place(-1, -1, 0)
 """Before every message."""
 
+NO_OFFSETS = -1
+
+
+class Point(NamedTuple):
+    """A place, and how many messages of the log come before it: the offset of the next one, as
+    messages of a log are numbered from 0 on. ``NO_OFFSETS`` if that is not known."""
+
+    place: Place
+    offset: int = NO_OFFSETS
+
 
 def after(ledger_id: int, entry_id: int, batch_index: int) -> Place:
     """The place right after a message."""
@@ -61,26 +71,39 @@ def parse_place(text: str) -> Place:
 
 @dataclass(frozen=True)
 class Offset:
-    """What a checkpoint holds: a place per topic partition, and of which log it is.
+    """What a checkpoint holds: a point per topic partition, and of which log it is.
 
     ``created_ms``: when the log of a partition was made (milliseconds since 1970), which tells a
     topic from one made anew under its name. A partition is absent there when its broker does not
-    say, and all are in checkpoints of older releases. ``initial``: the offset of a query that has
-    not begun (see ``source.py``).
+    say, and all are in checkpoints of older releases. ``lost``: how many messages of a partition
+    were gone before the query came to read them, in all its life (``failOnDataLoss=false``); where
+    only entries can be counted, those. ``initial``: the offset of a query that has not begun (see
+    ``source.py``).
     """
 
-    places: Mapping[str, Place]
+    points: Mapping[str, Point]
     created_ms: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
     initial: bool = False
+
+    @property
+    def places(self) -> dict[str, Place]:
+        return {name: point.place for name, point in self.points.items()}
 
 
 def to_offset(offset: Offset) -> dict[str, object]:
-    """The JSON form that Spark keeps, sorted by partition."""
-    places, created_ms = offset.places, offset.created_ms
-    form: dict[str, object] = {"places": {name: str(places[name]) for name in sorted(places)}}
-    known = {name: created_ms[name] for name in sorted(places) if created_ms.get(name)}
-    if known:
-        form["created_ms"] = known
+    """The JSON form that Spark keeps, sorted by partition. What is not known is left out."""
+    names = sorted(offset.points)
+    form: dict[str, object] = {"places": {name: str(offset.points[name].place) for name in names}}
+    offsets = {name: offset.points[name].offset for name in names}
+    known = {
+        "offsets": {name: number for name, number in offsets.items() if number != NO_OFFSETS},
+        "created_ms": {
+            name: offset.created_ms[name] for name in names if offset.created_ms.get(name)
+        },
+        "lost": {name: offset.lost[name] for name in sorted(offset.lost) if offset.lost[name]},
+    }
+    form |= {name: values for name, values in known.items() if values}
     if offset.initial:
         form["initial"] = True
     return form
@@ -88,14 +111,20 @@ def to_offset(offset: Offset) -> dict[str, object]:
 
 def from_offset(form: Mapping[str, object]) -> Offset:
     """The inverse of ``to_offset``; raises ``ConfigError`` for what is no offset of ours."""
-    places, created_ms = form.get("places"), form.get("created_ms", {})
-    if not isinstance(places, Mapping) or not isinstance(created_ms, Mapping):
+    places = form.get("places")
+    numbers = [form.get(name, {}) for name in ("offsets", "created_ms", "lost")]
+    if not isinstance(places, Mapping) or not all(isinstance(item, Mapping) for item in numbers):
         raise ConfigError(
             f"the checkpoint holds an offset that is not this source's: {form!r}; give the query "
             "a checkpointLocation of its own"
         )
-    return Offset(
-        {str(name): parse_place(str(text)) for name, text in places.items()},
-        {str(name): int(value) for name, value in created_ms.items()},
-        bool(form.get("initial")),
+    offsets, created_ms, lost = (
+        {str(name): int(value) for name, value in item.items()}
+        for item in numbers
+        if isinstance(item, Mapping)
     )
+    points = {
+        str(name): Point(parse_place(str(text)), offsets.get(str(name), NO_OFFSETS))
+        for name, text in places.items()
+    }
+    return Offset(points, created_ms, lost, bool(form.get("initial")))

@@ -1,9 +1,10 @@
 """Where a read starts, where it ends, and how much of it one micro-batch takes.
 
-Runs on the driver. A plan is a range of places per topic partition, cut into splits; it depends on
-nothing but the places, so a micro-batch that Spark runs again reads the same messages again. Every
-place that comes from elsewhere (options, a checkpoint) is held against the partition's log before
-it is used (``losses.py``); a task does so again when it reads, as retention may delete meanwhile.
+Runs on the driver: asks brokers about logs (``log_watch.py``) and lets ``plans.py`` decide. A plan
+is a range per topic partition, cut into splits; it depends on nothing but the points, so a
+micro-batch that Spark runs again reads the same messages again. Every place that comes from
+elsewhere (options, a checkpoint) is held against the partition's log before it is used
+(``losses.py``); a task does so again when it reads, as retention may delete meanwhile.
 
 How ranges become tasks: ``splits.py`` has the types (``PlannedRange``, ``Split``) and the contract.
 """
@@ -11,142 +12,293 @@ How ranges become tasks: ``splits.py`` has the types (``PlannedRange``, ``Split`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from magnetar.model.errors import ConfigError
-from magnetar.pipeline.broker_client import BrokerClient, StoredEntry, TopicReader
-from magnetar.pipeline.loss_reports import LossReports
-from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent, Loss, loss_at
-from magnetar.pipeline.options import EARLIEST, LATEST, Bound, ReadOptions
-from magnetar.pipeline.places import START, Offset, Place, after, after_entry
-from magnetar.wire.pulsar.metadata import entry_metadata
+from magnetar.model.errors import ConfigError, TopicNotFoundError
+from magnetar.pipeline.bounds import EARLIEST, LATEST, AtOffset, AtTime, Bound, Spot
+from magnetar.pipeline.broker_client import BrokerClient
+from magnetar.pipeline.counting import Counting
+from magnetar.pipeline.log_watch import LogWatch
+from magnetar.pipeline.loss_reports import LossReports, warn
+from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent
+from magnetar.pipeline.options import Limits, ReadOptions
+from magnetar.pipeline.places import NO_OFFSETS, Offset, Place, Point
+from magnetar.pipeline.plans import (
+    Extents,
+    Points,
+    backlogs,
+    begin_of,
+    bytes_between,
+    end_of,
+    held,
+    lost_after,
+    place_after_bytes,
+    resume,
+    shares,
+)
+from magnetar.pipeline.topic_names import partition_of, topic_of
+from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 10**6
 
 
 class Planner:
-    """Answers the driver's questions about places; holds connections only while it scans."""
+    """Answers the driver's questions about points."""
 
     def __init__(
-        self, options: ReadOptions, clock_ms: Callable[[], int] = lambda: time.time_ns() // 10**6
+        self,
+        options: ReadOptions,
+        client: BrokerClient | None = None,
+        clock_ms: Callable[[], int] = _now_ms,
     ) -> None:
         self._options = options
-        self._client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
+        client = client or BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
+        self._logs = LogWatch(client, options.poll_timeout_ms / 1000)
+        self._counting = Counting(client)
         self._clock_ms = clock_ms
         self._reports = LossReports(fatal=options.fail_on_data_loss)
-        self._scans: dict[str, _Scan] = {}
+        self._absent: set[str] = set()
 
-    def topic_partitions(self) -> list[str]:
-        """Every partition of the topics asked for, in a fixed order."""
-        names = [name for topic in self._options.topics for name in self._client.partitions(topic)]
+    # -- which partitions ---------------------------------------------------------------------
+
+    def partitions(self) -> list[str]:
+        """Every partition of what is read, in a fixed order."""
+        selection = self._options.selection
+        if selection.pattern is not None:
+            return selection.matching(self._logs.topics(selection.namespace))
+        names = [name for topic in selection.topics for name in self._logs.partitions(topic)]
+        for topic, numbers in selection.assigned:
+            names += _assigned(topic, numbers, self._logs.partitions(topic))
         return list(dict.fromkeys(names))
 
-    def extents(self) -> dict[str, LogExtent]:
-        """From where to where the log of each partition reaches now."""
-        return {name: self._client.extent(name) for name in self.topic_partitions()}
+    def extents(
+        self, known: Sequence[str] | None = None, *, absent_allowed: bool = False
+    ) -> dict[str, LogExtent]:
+        """From where to where the log of each partition reaches now. One that is not there is an
+        error when a read begins. When it goes on after those that are ``known``, it is left out:
+        what was known and is not there is a loss (``resumed``), and what was not will be read when
+        it is there."""
+        if known is not None:
+            self._logs.be_patient()
+        found = {}
+        for name in self.partitions():
+            try:
+                found[name] = self._logs.ask(name).extent
+            except TopicNotFoundError:
+                if self._options.selection.pattern is None and not absent_allowed:
+                    self._allow_absence(name, known)
+        if known is None and not found:
+            warn(f"no topic matches {self._options.selection}; nothing is read")
+        for name in known or ():
+            if name not in found:
+                self._logs.forget(name)
+        return found
+
+    def _allow_absence(self, name: str, known: Sequence[str] | None) -> None:
+        topics = {topic_of(one) for one in known or ()}
+        fatal = known is None or self._options.fail_on_data_loss
+        if fatal and topic_of(name) not in topics:
+            raise TopicNotFoundError(
+                f"topic {name} is not there; make it, or mend the option that names it"
+            )
+        if name not in (known or ()) and name not in self._absent:
+            self._absent.add(name)
+            warn(f"topic {name} is not there; it will be read from its start when it is")
 
     # -- from options -------------------------------------------------------------------------
 
-    def starts(self, extents: Mapping[str, LogExtent]) -> dict[str, Place]:
+    def starts(self, extents: Extents) -> Points:
         """Where a read begins in each partition."""
-        return self._places("startingOffsets", self._options.starting, extents)
+        bound = self._options.starting
+        self._check_given(bound, extents)
+        places = {name: self._place(name, bound.at(name), extents[name]) for name in extents}
+        return self._checked(bound, places, extents)
 
-    def ends(self, extents: Mapping[str, LogExtent]) -> dict[str, Place]:
+    def ends(self, extents: Extents, starts: Mapping[str, Point]) -> Points:
         """Where a batch read ends in each partition, as far as the log reaches now."""
-        return self._places("endingOffsets", self._options.ending, extents)
+        bound = self._options.ending
+        self._check_given(bound, extents)
+        places = {name: self._place(name, bound.at(name), extents[name]) for name in extents}
+        points = self._checked(bound, places, extents)
+        for name, point in points.items():
+            if point.place < starts[name].place and name in self._explicit(bound, extents):
+                raise ConfigError(
+                    f"option {bound.option!r}: the read of {name} would end at {point.place}, "
+                    f"before it starts at {starts[name].place} ({self._options.starting.option})"
+                )
+        return points
 
-    def _places(
-        self, option: str, bound: Bound, extents: Mapping[str, LogExtent]
-    ) -> dict[str, Place]:
-        if isinstance(bound, dict):
-            _check_given(option, bound, extents)
-        places = {name: self._place(name, bound, extent) for name, extent in extents.items()}
-        if not isinstance(bound, dict) or option != "startingOffsets":
-            return places
-        given = Offset({name: places[name] for name in bound})
-        return {**places, **self.checked(given, extents)}
+    def _check_given(self, bound: Bound, extents: Extents) -> None:
+        for name in bound.without(extents):
+            raise ConfigError(
+                f"option {bound.option!r} has a place for {name}, which is none of the partitions "
+                f"read: {', '.join(extents)}"
+            )
 
-    def _place(self, name: str, bound: Bound, extent: LogExtent) -> Place:
-        if bound == EARLIEST:
-            return extent.kept_from
-        if bound == LATEST:
-            return extent.end
-        if isinstance(bound, int):
-            return self._client.place_at(name, bound, self._clock_ms())
-        assert isinstance(bound, dict)
-        starting = bound is self._options.starting
-        return bound.get(name, extent.kept_from if starting else extent.end)
+    @staticmethod
+    def _explicit(bound: Bound, extents: Extents) -> set[str]:
+        """The partitions whose spot is a place of the user's."""
+        return {name for name in extents if isinstance(bound.at(name), (Place, AtOffset))}
+
+    def _checked(self, bound: Bound, points: Points, extents: Extents) -> Points:
+        """The points that the user gave are within the log: not past its end (an error), and
+        nothing after them was deleted (a loss)."""
+        checked = dict(points)
+        for name in self._explicit(bound, extents):
+            extent = extents[name]
+            if points[name].place > extent.end:
+                raise ConfigError(
+                    f"option {bound.option!r}: {_of(points[name])} is past the end of {name}, "
+                    f"which is {_of(end_of(extent))} now; give one up to there, or 'latest'"
+                )
+            checked[name], loss = held(name, points[name], UNKNOWN_MS, extent)
+            if loss is not None:
+                self._reports.report(loss)
+        return checked
+
+    def _place(self, name: str, spot: Spot, extent: LogExtent) -> Point:
+        if spot == EARLIEST:
+            return begin_of(extent)
+        if spot == LATEST:
+            return end_of(extent)
+        if isinstance(spot, AtTime):
+            return self._at_time(name, spot, extent)
+        if isinstance(spot, AtOffset):
+            return self._at_offset(name, spot.offset, extent)
+        assert isinstance(spot, Place)
+        return self._numbered(name, spot, extent)
+
+    def _at_time(self, name: str, spot: AtTime, extent: LogExtent) -> Point:
+        place = min(extent.end, self._logs.place_at(name, spot.time_ms, self._clock_ms()))
+        return end_of(extent) if place == extent.end else self._numbered(name, place, extent)
+
+    def _at_offset(self, name: str, offset: int, extent: LogExtent) -> Point:
+        if extent.end_offset == NO_OFFSETS:
+            raise ConfigError(
+                f"the broker of {name} does not number its messages; give places "
+                "('ledger:entry:batch') instead of offsets"
+            )
+        if extent.first_offset <= offset < extent.end_offset:
+            question = LogQuestion(offsets=[offset])
+            return Point(self._logs.ask(name, question).of_offsets[0], offset)
+        # Outside of the log: as far as it can be said as a place, for the checks that follow.
+        entry_id = extent.end.entry_id + offset - extent.end_offset
+        if offset < extent.end_offset:
+            return Point(extent.kept_from._replace(entry_id=-1), offset)
+        return Point(Place(extent.end.ledger_id, entry_id, 0), offset)
+
+    def _numbered(self, name: str, place: Place, extent: LogExtent) -> Point:
+        """The place with its offset."""
+        if extent.end_offset == NO_OFFSETS or place < extent.kept_from or place > extent.end:
+            return Point(place)
+        question = LogQuestion()
+        question.places.add(
+            ledger_id=place.ledger_id, entry_id=place.entry_id, batch_index=place.batch_index
+        )
+        return Point(place, self._logs.ask(name, question).of_places[0])
+
+    def check_start(self) -> None:
+        """Refuse a stream that starts in the future: it would begin with messages from before."""
+        bound, now_ms = self._options.starting, self._clock_ms()
+        latest_ms = max(
+            (s.time_ms for s in (bound.default, *bound.given.values()) if isinstance(s, AtTime)),
+            default=0,
+        )
+        if latest_ms > now_ms and not self._options.future_start_allowed:
+            raise ConfigError(
+                f"option {bound.option!r} is {latest_ms - now_ms} ms in the future, and a stream "
+                "starts at the end of the topic if nothing was published since then; give a time "
+                "that is past, or startingOffsetsByTimestampStrategy=latest"
+            )
 
     # -- from a checkpoint --------------------------------------------------------------------
 
-    def resumed(self, offset: Offset, extents: Mapping[str, LogExtent]) -> dict[str, Place]:
-        """Where a stream goes on in each partition, after ``offset``; one that was added since
-        begins at its start. What is lost is reported."""
+    def resumed(self, offset: Offset, extents: Extents) -> tuple[Points, dict[str, int]]:
+        """Where a stream goes on in each partition, after ``offset``, and what it has lost in all
+        its life. What is lost now is reported."""
         self.check_topics(offset)
-        for name in offset.places:
-            if name not in extents:
-                what = "the partition is not there any more, or its topic not read any more"
-                self._reports.report(Loss(name, what, 0, START))
-        added = {name: START for name in extents if name not in offset.places}
-        made_ms = {name: extents[name].created_ms for name in added}
-        known = {name: place for name, place in offset.places.items() if name in extents}
-        whole = Offset({**known, **added}, {**offset.created_ms, **made_ms})
-        return self.checked(whole, extents)
+        found = resume(offset, extents)
+        for loss in found.losses:
+            self._reports.report(loss)
+        starts = {
+            name: point
+            if point.offset != NO_OFFSETS
+            else self._numbered(name, point.place, extents[name])
+            for name, point in found.starts.items()
+        }
+        return starts, lost_after(offset, found.losses)
 
     def check_topics(self, offset: Offset) -> None:
         """Refuse a checkpoint that has nothing to do with the topics that are read."""
-        topics = self._options.topics
-        if offset.places and not any(_is_of(name, topics) for name in offset.places):
+        selection = self._options.selection
+        if offset.points and not any(selection.covers(name) for name in offset.points):
             raise ConfigError(
-                f"the checkpoint is of {', '.join(sorted(offset.places))}, and the query reads "
-                f"{', '.join(topics)}; give it a checkpointLocation of its own"
+                f"the checkpoint is of {', '.join(sorted(offset.points))}, and the query reads "
+                f"{selection}; give it a checkpointLocation of its own"
             )
 
-    def checked(self, offset: Offset, extents: Mapping[str, LogExtent]) -> dict[str, Place]:
-        """The places of ``offset``; where something is lost that is reported, and the place after
-        it taken instead."""
-        places = {}
-        for name, place in offset.places.items():
-            loss = loss_at(name, place, offset.created_ms.get(name, UNKNOWN_MS), extents[name])
-            if loss is not None:
-                self._reports.report(loss)
-            places[name] = place if loss is None else loss.go_on
-        return places
+    # -- limits -------------------------------------------------------------------------------
 
-    def limited(
-        self, starts: Mapping[str, Place], ends: Mapping[str, Place], messages_max: int
-    ) -> dict[str, Place]:
-        """Ends not past ``ends`` so that at most ``messages_max`` messages lie before them.
+    def limited(self, starts: Points, ends: Points, limits: Limits) -> Points:
+        """Ends not past ``ends``, so that no more than the limits lies before them."""
+        if limits.messages_max is not None:
+            ends = self._limited_messages(starts, ends, limits.messages_max)
+        if limits.bytes_max is not None:
+            ends = self._limited_bytes(starts, ends, limits.bytes_max)
+        return ends
 
-        The budget is shared evenly; what one partition leaves goes to those with more. Counting
-        means looking at the entries: connections stay open at the place reached, so that every
-        entry is looked at once over the life of a query.
-        """
-        reached = dict(starts)
-        left = messages_max
-        hungry = [name for name in sorted(starts) if starts[name] < ends[name]]
-        while hungry and left > 0:
-            share = max(1, left // len(hungry))
-            for name in list(hungry):
-                if left <= 0:
-                    break
-                place, taken = self._scan(name, reached[name]).take(min(share, left), ends[name])
-                reached[name] = place
-                left -= taken
-                if place >= ends[name]:
-                    hungry.remove(name)
+    def _limited_messages(self, starts: Points, ends: Points, messages_max: int) -> Points:
+        wanted = backlogs(starts, ends)
+        if wanted is None:
+            return self._counting.limited(starts, ends, messages_max)
+        reached = {}
+        for name, count in shares(wanted, messages_max).items():
+            offset = starts[name].offset + count
+            if count == wanted[name]:
+                reached[name] = ends[name]
+            elif count == 0:
+                reached[name] = starts[name]
+            else:
+                found = self._logs.ask(name, LogQuestion(offsets=[offset])).of_offsets[0]
+                # Deleted meanwhile: its task finds out. A plan never goes back.
+                reached[name] = Point(min(max(found, starts[name].place), ends[name].place), offset)
         return reached
 
-    def _scan(self, name: str, start: Place) -> _Scan:
-        scan = self._scans.get(name)
-        if scan is None or scan.place != start:
-            if scan is not None:
-                scan.close()
-            scan = self._scans[name] = _Scan(self._client.open(name, start), start)
-        return scan
+    def _limited_bytes(self, starts: Points, ends: Points, bytes_max: int) -> Points:
+        ledgers = {
+            name: self.ledgers(name, starts[name].place, ends[name].place)
+            for name in starts
+            if starts[name].place < ends[name].place
+        }
+        sizes = {
+            name: max(1, bytes_between(facts, starts[name].place, ends[name].place))
+            for name, facts in ledgers.items()
+        }
+        reached = dict(ends)
+        for name, byte_count in shares(sizes, bytes_max).items():
+            if byte_count >= sizes[name] or not ledgers[name]:
+                continue
+            start, end = starts[name].place, ends[name].place
+            place = (
+                place_after_bytes(ledgers[name], start, end, byte_count) if byte_count else start
+            )
+            if place < end:
+                found = self._numbered(name, place, self._logs.ask(name).extent)
+                reached[name] = starts[name] if place == start else found
+        return reached
+
+    def ledgers(self, name: str, start: Place, end: Place) -> tuple[LedgerFacts, ...]:
+        """The ledgers between two places, in order; none if the broker does not tell them."""
+        question = LogQuestion(
+            ledgers=True, first_ledger_id=start.ledger_id, last_ledger_id=end.ledger_id
+        )
+        return self._logs.ask(name, question).ledgers
 
     def close(self) -> None:
-        for scan in self._scans.values():
-            scan.close()
-        self._scans.clear()
+        self._counting.close()
+        self._logs.close()
 
     def __getstate__(self) -> dict[str, object]:
         return {"_options": self._options}
@@ -155,56 +307,19 @@ class Planner:
         self.__init__(state["_options"])  # type: ignore[misc]
 
 
-class _Scan:
-    """Counts messages forward from a place; keeps what is left of the entry it stopped in."""
-
-    def __init__(self, reader: TopicReader, place: Place) -> None:
-        self._reader = reader
-        self._entries: Iterator[StoredEntry] = reader.entries()
-        self._current: list[Place] = []  # places after the messages still left of an entry
-        self.place = place
-
-    def take(self, count: int, end: Place) -> tuple[Place, int]:
-        """Move on by at most ``count`` messages, not past ``end``; returns place and count."""
-        taken = 0
-        while taken < count and self.place < end:
-            while not self._current:
-                self._current = [p for p in _places_of(next(self._entries)) if p > self.place]
-            self.place = self._current.pop(0)
-            taken += 1
-        return min(self.place, end), taken
-
-    def close(self) -> None:
-        self._reader.close()
-
-
-def _places_of(entry: StoredEntry) -> list[Place]:
-    """The places after each message of an entry."""
-    metadata = entry_metadata(entry.payload)
-    last = after_entry(entry.ledger_id, entry.entry_id)
-    if not metadata.batched:
-        return [last]
-    before_last = range(metadata.num_messages - 1)
-    return [*(after(entry.ledger_id, entry.entry_id, i) for i in before_last), last]
-
-
-def _check_given(
-    option: str, places: Mapping[str, Place], extents: Mapping[str, LogExtent]
-) -> None:
-    """Refuse places of partitions that are not read, or past the end of their log."""
-    for name, place in sorted(places.items()):
-        if name not in extents:
+def _assigned(topic: str, numbers: Sequence[int], there: Sequence[str]) -> list[str]:
+    """The names of a topic's partitions with these numbers; a topic without has number 0."""
+    if there == [topic]:
+        names = {0: topic}
+    else:
+        names = {number: partition_of(topic, number) for number in range(len(there))}
+    for number in numbers:
+        if number not in names:
             raise ConfigError(
-                f"option {option!r} has a place for {name}, which is none of the partitions read: "
-                f"{', '.join(extents)}"
+                f"option 'assign': {topic} has no partition {number}; it has {len(names)}"
             )
-        if place > extents[name].end:
-            raise ConfigError(
-                f"option {option!r}: place {place} is past the end of {name}, which is "
-                f"{extents[name].end} now; give a place up to there, or 'latest'"
-            )
+    return [names[number] for number in numbers]
 
 
-def _is_of(name: str, topics: tuple[str, ...]) -> bool:
-    """True if the partition belongs to one of the topics."""
-    return name in topics or name.rpartition("-partition-")[0] in topics
+def _of(point: Point) -> str:
+    return str(point.place) if point.offset == NO_OFFSETS else f"{point.place} ({point.offset})"

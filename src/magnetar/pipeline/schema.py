@@ -10,14 +10,22 @@
 | publish_time | timestamp | set by the producer's clock when sent, milliseconds |
 | event_time | timestamp, null when not set | set by the application, milliseconds |
 | properties | map(string, string) | the message's properties |
+| offset | long | messages of a partition are numbered from 0 on; only if it is asked for |
+
+These are what readers of splits build (``DECODED``). Others are made of them (``presentation.py``):
+``headers``, array(struct(key string, value binary)), the properties as Spark's Kafka source gives
+them, with ``includeHeaders``; and with ``columnNames=kafka`` the columns of that source, ``key``
+binary, ``value``, ``topic`` without and ``partition`` with the partition's number (0 when the topic
+is not partitioned), ``offset``, ``timestamp`` (when it was published), ``timestampType`` (0).
 """  # noqa: E501
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -42,6 +50,10 @@ def _spark_message_id() -> StructType:
     )
 
 
+Columns = Mapping[str, tuple[DataType, bool]]
+"""Name -> type, and whether it may be null."""
+
+
 def _spark_columns() -> dict[str, tuple[DataType, bool]]:
     return {
         "key": (StringType(), True),
@@ -53,6 +65,43 @@ def _spark_columns() -> dict[str, tuple[DataType, bool]]:
         "event_time": (TimestampType(), True),
         "properties": (MapType(StringType(), StringType(), True), False),
     }
+
+
+def _extra_columns() -> dict[str, tuple[DataType, bool]]:
+    """Those that are not there unless they are asked for."""
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    return {"offset": (LongType(), False), "headers": (ArrayType(header), True)}
+
+
+def _kafka_columns() -> dict[str, tuple[DataType, bool]]:
+    return {
+        "key": (BinaryType(), True),
+        "value": (BinaryType(), True),
+        "topic": (StringType(), False),
+        "partition": (IntegerType(), False),
+        "offset": (LongType(), False),
+        "timestamp": (TimestampType(), False),
+        "timestampType": (IntegerType(), False),
+    }
+
+
+DECODED = (
+    "key", "value", "topic", "partition", "message_id", "publish_time", "event_time", "properties",
+    "offset",
+)  # fmt: skip
+
+
+def columns_of(naming: str) -> Columns:
+    """All that may be asked for under ``columnNames``."""
+    extra = _extra_columns()
+    if naming == "kafka":
+        return _kafka_columns() | {"headers": extra["headers"]}
+    return _spark_columns() | extra
+
+
+def default_columns(naming: str, headers: bool) -> list[str]:
+    names = list(_kafka_columns() if naming == "kafka" else _spark_columns())
+    return [*names, "headers"] if headers else names
 
 
 def _arrow_types() -> dict[str, pa.DataType]:
@@ -70,22 +119,25 @@ def _arrow_types() -> dict[str, pa.DataType]:
         "publish_time": pa.timestamp("us", "UTC"),
         "event_time": pa.timestamp("us", "UTC"),
         "properties": pa.map_(pa.string(), pa.string()),
+        "offset": pa.int64(),
     }
 
 
-def spark_schema(columns: Sequence[str] | None) -> StructType:
-    """The schema of a read; ``columns`` picks and orders some of them (None: all)."""
-    known = _spark_columns()
-    names = list(known) if columns is None else list(columns)
+def spark_schema(
+    columns: Sequence[str] | None, naming: str = "magnetar", *, headers: bool = False
+) -> StructType:
+    """The schema of a read; ``columns`` picks and orders some of them (None: the usual ones)."""
+    known = columns_of(naming)
+    names = default_columns(naming, headers) if columns is None else list(columns)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ConfigError(f"no column {unknown[0]!r}; there are {', '.join(known)}")
     return StructType([StructField(n, known[n][0], nullable=known[n][1]) for n in names])
 
 
-def check_read_schema(schema: StructType) -> None:
+def check_read_schema(schema: StructType, naming: str = "magnetar") -> None:
     """Refuse a schema of the user's that is no choice of the columns there are."""
-    known = _spark_columns()
+    known = columns_of(naming)
     for field in schema.fields:
         if field.name not in known:
             raise ConfigError(
@@ -102,7 +154,7 @@ def check_read_schema(schema: StructType) -> None:
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of the same columns."""
+    """The Arrow schema of decoded columns."""
     types = _arrow_types()
-    nullable = {name: entry[1] for name, entry in _spark_columns().items()}
-    return pa.schema([pa.field(n, types[n], nullable=nullable[n]) for n in columns])
+    known = _spark_columns() | _extra_columns()
+    return pa.schema([pa.field(n, types[n], nullable=known[n][1]) for n in columns])

@@ -16,7 +16,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType, TimestampType
 
 from magnetar.model.errors import BrokerError, ConfigError
-from magnetar.pipeline.options import WriteOptions, full_topic
+from magnetar.pipeline.options import WriteOptions
+from magnetar.pipeline.topic_names import full_topic
 
 if TYPE_CHECKING:
     import pulsar

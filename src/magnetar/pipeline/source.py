@@ -39,18 +39,28 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
-from magnetar.pipeline.decode import cast_batches
-from magnetar.pipeline.loss_reports import LossReports, said_in_one_line
-from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent
-from magnetar.pipeline.options import ReadOptions, parse_read_options, parse_write_options
-from magnetar.pipeline.places import START, Offset, Place, from_offset, to_offset
+from magnetar.pipeline.loss_reports import LossReports, said_in_one_line, warn
+from magnetar.pipeline.losses import UNKNOWN_MS
+from magnetar.pipeline.micro_batches import MicroBatches
+from magnetar.pipeline.options import (
+    ReadOptions,
+    check_streaming,
+    ignored_in_batch,
+    parse_read_options,
+    parse_write_options,
+)
+from magnetar.pipeline.places import Offset, Point, from_offset, to_offset
 from magnetar.pipeline.planner import Planner
-from magnetar.pipeline.schema import arrow_schema, check_read_schema, spark_schema
+from magnetar.pipeline.plans import created_of
+from magnetar.pipeline.presentation import Presentation
+from magnetar.pipeline.schema import check_read_schema, spark_schema
 from magnetar.pipeline.sink import Sink, check_write_schema
 from magnetar.pipeline.split_readers import ReadTask, read_split
 from magnetar.pipeline.splits import PlannedRange, Split, Splitter, WholeRanges, check_cover
@@ -72,17 +82,21 @@ class MagnetarDataSource(DataSource):
 
     def schema(self) -> StructType:
         with said_in_one_line():
-            return spark_schema(parse_read_options(self._raw).columns)
+            options = parse_read_options(self._raw)
+            return spark_schema(options.columns, options.column_names, headers=options.headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with said_in_one_line():
-            check_read_schema(schema)
-            return BatchReader(parse_read_options(self._raw), schema)
+            options = parse_read_options(self._raw)
+            check_read_schema(schema, options.column_names)
+            return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         with said_in_one_line():
-            check_read_schema(schema)
-            return StreamReader(parse_read_options(self._raw), schema)
+            options = parse_read_options(self._raw)
+            check_streaming(options)
+            check_read_schema(schema, options.column_names)
+            return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         options = parse_write_options(self._raw)
@@ -105,21 +119,18 @@ class SplitPartition(InputPartition):
         self.split = split
 
 
-def _tasks(starts: Mapping[str, Place], end: Offset, splitter: Splitter) -> list[SplitPartition]:
+def _tasks(starts: Mapping[str, Point], end: Offset, splitter: Splitter) -> list[SplitPartition]:
     """The splits of every topic partition that has something to read, in a fixed order."""
     tasks = []
-    for name, place in sorted(end.places.items()):
+    for name, point in sorted(end.points.items()):
         if name not in starts:
             continue
-        part = PlannedRange(name, starts[name], place, end.created_ms.get(name, UNKNOWN_MS))
+        start, created_ms = starts[name], end.created_ms.get(name, UNKNOWN_MS)
+        part = PlannedRange(name, start.place, point.place, created_ms, start.offset, point.offset)
         splits = [] if part.empty else splitter.split(part)
         check_cover(part, splits)
         tasks += [SplitPartition(split) for split in splits]
     return tasks
-
-
-def _made_ms(extents: Mapping[str, LogExtent]) -> dict[str, int]:
-    return {name: extent.created_ms for name, extent in extents.items()}
 
 
 class _SplitReader:
@@ -127,10 +138,7 @@ class _SplitReader:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = tuple(schema.names)
-        # A user's schema says that every column may be null, and Spark wants batches that say so.
-        asked = to_arrow_schema(schema, timezone="UTC")
-        self._cast = None if asked.equals(arrow_schema(self._columns)) else asked
+        self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def _splitter(self) -> Splitter:
         """How ranges are cut now."""
@@ -139,21 +147,29 @@ class _SplitReader:
     def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitPartition):
             return  # Spark turns an empty plan into one partition that is None
-        reports = LossReports(fatal=self._options.fail_on_data_loss)
+        split, options = partition.split, self._options
+        reports = LossReports(fatal=options.fail_on_data_loss)
         with said_in_one_line():
-            batches = read_split(partition.split, ReadTask(self._options, self._columns, reports))
-            yield from batches if self._cast is None else cast_batches(batches, self._cast)
+            form = Presentation(self._schema, options.column_names, split.part.topic)
+            task = ReadTask(options, form.decoded, reports)
+            yield from form.present(read_split(split, task))
 
 
 class BatchReader(_SplitReader, DataSourceReader):
     """Reads from the starting to the ending places, fixed when the query is planned."""
 
     def partitions(self) -> Sequence[InputPartition]:
+        for name in ignored_in_batch(self._options):
+            warn(f"option {name!r} is for streams; a batch reads all that it is asked for")
         planner = Planner(self._options)
-        with said_in_one_line():
-            extents = planner.extents()
-            starts, ends = planner.starts(extents), planner.ends(extents)
-            return _tasks(starts, Offset(ends, _made_ms(extents)), self._splitter())
+        try:
+            with said_in_one_line():
+                extents = planner.extents()
+                starts = planner.starts(extents)
+                ends = planner.ends(extents, starts)
+                return _tasks(starts, Offset(ends, created_of(extents)), self._splitter())
+        finally:
+            planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
@@ -165,78 +181,57 @@ class StreamReader(_SplitReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._planner = Planner(options)
+        self._plan = MicroBatches(self._planner, options.limits)
         self._initial: dict[str, object] | None = None
-        self._target: dict[str, LogExtent] | None = None
-        self._planned: dict[str, object] = {}  # the last end, and where its ranges begin
-        self._starts: Mapping[str, Place] = {}
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         if self._initial is None:
             with said_in_one_line():
+                self._planner.check_start()
                 extents = self._planner.extents()
                 starts = self._planner.starts(extents)
-            self._initial = to_offset(Offset(starts, _made_ms(extents), initial=True))
+            self._initial = to_offset(Offset(starts, created_of(extents), initial=True))
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        most = self._options.messages_per_trigger_max
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Spark hands it back to ``latestOffset``, but for a query that is to read everything at
+        once. It knows one limit only; all of them are taken from the options then."""
+        limits = self._options.limits
+        if limits.messages_max is not None:
+            return ReadMaxRows(limits.messages_max)
+        if limits.bytes_max is not None:
+            return ReadMaxBytes(limits.bytes_max)
+        if limits.messages_min is not None:
+            return ReadMinRows(limits.messages_min)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         with said_in_one_line():
-            self._target = self._planner.extents()
+            self._plan.stop_at_the_present_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         offset = from_offset(start)
         if offset.initial:
             return to_offset(replace(offset, initial=False))
         with said_in_one_line():
-            self._planned = self._next(offset, limit)
-        return self._planned
-
-    def _next(self, offset: Offset, limit: ReadLimit) -> dict[str, object]:
-        """The offset after ``offset``, as far as the log reaches and ``limit`` allows."""
-        extents = self._planner.extents()
-        starts = self._planner.resumed(offset, extents)
-        target = extents if self._target is None else self._target
-        ends = {n: max(starts[n], target.get(n, extents[n]).end) for n in starts}
-        if isinstance(limit, ReadMaxRows):
-            ends = self._planner.limited(starts, ends, limit.max_rows)
-        self._starts = starts
-        return to_offset(Offset(ends, _made_ms(extents)))
+            following = self._plan.after(offset, everything=isinstance(limit, ReadAllAvailable))
+        return start if following is None else to_offset(following)
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
-        extents = self._planner.extents()
-        ends = {name: extent.end for name, extent in extents.items()}
-        return to_offset(Offset(ends, _made_ms(extents)))
+        return self._plan.backlog()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = from_offset(start), from_offset(end)
         if first.initial:
             return []
-        if end == self._planned:
-            return _tasks(self._starts, last, self._splitter())
-        # Planned before a restart. Its tasks find out what has been lost since.
         with said_in_one_line():
-            self._planner.check_topics(last)
-        return _tasks(_starts_of(first, last), last, self._splitter())
+            return _tasks(self._plan.starts_of(first, last), last, self._splitter())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
 
     def stop(self) -> None:
         self._planner.close()
-
-
-def _starts_of(first: Offset, last: Offset) -> dict[str, Place]:
-    """Where the ranges up to ``last`` begin: at ``first``, or at the start of a partition that was
-    added or made anew in between."""
-    starts = {}
-    for name in last.places:
-        made_ms = first.created_ms.get(name, UNKNOWN_MS)
-        same = not made_ms or made_ms == last.created_ms.get(name, made_ms)
-        starts[name] = first.places.get(name, START) if same else START
-    return starts
 
 
 class BatchWriter(DataSourceArrowWriter):

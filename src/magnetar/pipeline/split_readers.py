@@ -1,6 +1,7 @@
 """How a task reads its split: a function per way of reading, chosen by the type of ``Split.by``.
 
-The contract is in ``splits.py``. A reader yields record batches of ``columns``, in order.
+The contract is in ``splits.py``. A reader yields record batches of
+``columns`` under ``schema.arrow_schema``, in order.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class ReadTask:
     """What a reader needs beside its split."""
 
     options: ReadOptions
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # of ``schema.DECODED``, in this order
     reports: LossReports
 
 

@@ -5,7 +5,8 @@ Words:
 * A *range* (``PlannedRange``) is what a read, or one micro-batch, takes of one topic partition.
 * A *split* is a piece of one range: one task's work. ``by`` says how it is read, and is a small
   picklable value of a type of its own (``ByBroker`` here; one per way of reading).
-* ``LedgerFacts`` is what is known of a ledger of a partition's log when a plan is made.
+* ``losses.LedgerFacts`` is what is known of a ledger of a partition's log when a plan is made;
+  the broker tells it (``log_watch.LogWatch.ask``, ``LogQuestion.ledgers``).
 
 Contract:
 
@@ -31,25 +32,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from magnetar.pipeline.losses import UNKNOWN_MS
-from magnetar.pipeline.places import Place
+from magnetar.pipeline.places import NO_OFFSETS, Place
 
 
 @dataclass(frozen=True)
 class PlannedRange:
     """Messages of one topic partition: from ``start`` up to, not including, ``end``; of the log
-    that was made at ``created_ms`` (``UNKNOWN_MS``: whichever is there)."""
+    that was made at ``created_ms`` (``UNKNOWN_MS``: whichever is there). ``start_offset`` is the
+    number of the message at ``start``, ``end_offset`` of that at ``end`` (``NO_OFFSETS``: not
+    known): between them lie as many messages, compacted ones included."""
 
     topic: str
     start: Place
     end: Place
     created_ms: int = UNKNOWN_MS
+    start_offset: int = NO_OFFSETS
+    end_offset: int = NO_OFFSETS
 
     @property
     def empty(self) -> bool:
-        return self.start >= self.end
+        """Whether no message lies in it: also if it goes from a ledger's end to the next one."""
+        counted = NO_OFFSETS not in (self.start_offset, self.end_offset)
+        return self.start >= self.end or (counted and self.start_offset == self.end_offset)
 
 
 @dataclass(frozen=True)
@@ -66,16 +73,6 @@ class Split:
 
     part: PlannedRange
     by: object = BY_BROKER
-
-
-class LedgerFacts(NamedTuple):
-    """A ledger of a log. ``entries`` and ``stored_bytes`` are final when it is ``closed``; of the
-    open one they are what was confirmed when it was asked for."""
-
-    ledger_id: int
-    entries: int
-    stored_bytes: int
-    closed: bool
 
 
 class Splitter(Protocol):

@@ -95,7 +95,7 @@ def test_a_loss_is_fatal_or_counted(caplog: pytest.LogCaptureFixture) -> None:
     reports.report(loss)
     reports.report(loss)
     assert (reports.losses, reports.entries) == (2, 8)
-    assert "reading goes on at 5:10:0 (loss 2 of this reader, at least 8 entries" in caplog.text
+    assert "reading goes on at 5:10:0 (loss 2 of this reader, 8 entries and" in caplog.text
 
 
 def test_an_error_of_ours_is_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from magnetar.pipeline.places import (
     START,
     Offset,
     Place,
+    Point,
     after,
     after_entry,
     from_offset,
@@ -45,27 +46,39 @@ def test_after_an_entry_comes_the_next_one_after_none_the_start() -> None:
     assert after_entry(-1, -1) == START
 
 
-@given(st.dictionaries(st.text(min_size=1), PLACES), st.integers(1, 2**50), st.booleans())
+@given(
+    st.dictionaries(st.text(min_size=1), st.builds(Point, PLACES, st.integers(-1, 2**60))),
+    st.integers(1, 2**50),
+    st.dictionaries(st.text(min_size=1), st.integers(1, 2**40)),
+    st.booleans(),
+)
 def test_offsets_survive_the_checkpoint(
-    places: dict[str, Place], made_ms: int, initial: bool
+    points: dict[str, Point], made_ms: int, lost: dict[str, int], initial: bool
 ) -> None:
-    offset = Offset(places, dict.fromkeys(places, made_ms), initial)
+    offset = Offset(points, dict.fromkeys(points, made_ms), lost, initial)
     assert from_offset(json.loads(json.dumps(to_offset(offset)))) == offset
 
 
 def test_a_checkpoint_of_an_older_release_is_read() -> None:
     """It has no creation times."""
     text = '{"initial": true, "places": {"a": "1:2:3", "b": "-1:-1:0"}}'
-    assert from_offset(json.loads(text)) == Offset({"a": Place(1, 2, 3), "b": START}, {}, True)
+    assert from_offset(json.loads(text)) == Offset(
+        {"a": Point(Place(1, 2, 3)), "b": Point(START)}, initial=True
+    )
 
 
 def test_offsets_are_written_in_one_way() -> None:
-    places = {"b": START, "a": Place(1, 2, 3)}
-    one = Offset(places, {"b": 5, "a": 6, "gone": 7})
-    other = Offset(dict(reversed(places.items())), {"a": 6, "b": 5})
+    points = {"b": Point(START, 0), "a": Point(Place(1, 2, 3), 17)}
+    one = Offset(points, {"b": 5, "a": 6, "gone": 7}, {"b": 2, "a": 0})
+    other = Offset(dict(reversed(points.items())), {"a": 6, "b": 5}, {"b": 2})
     assert json.dumps(to_offset(one)) == json.dumps(to_offset(other))
-    assert to_offset(one)["created_ms"] == {"a": 6, "b": 5}
-    assert "created_ms" not in to_offset(Offset(places, {"a": 0}))
+    assert to_offset(one) == {
+        "places": {"a": "1:2:3", "b": "-1:-1:0"},
+        "offsets": {"a": 17, "b": 0},
+        "created_ms": {"a": 6, "b": 5},
+        "lost": {"b": 2},
+    }
+    assert to_offset(Offset({"a": Point(START)}, {"a": 0})) == {"places": {"a": "-1:-1:0"}}
 
 
 @pytest.mark.parametrize("text", ["", "5", "1:2:3:4", "a:b", "1:2:x", "1;2"])

@@ -1,158 +1,287 @@
-"""How many messages a micro-batch takes from which partition."""
+"""Where a read starts and ends, and how much a micro-batch takes of which partition."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
-from magnetar.model.errors import ConfigError, DataLossError
-from magnetar.pipeline.broker_client import BrokerClient, StoredEntry
-from magnetar.pipeline.losses import LogExtent
-from magnetar.pipeline.options import ReadOptions, parse_read_options
-from magnetar.pipeline.places import START, Offset, Place
+from magnetar.model.errors import BrokerError, ConfigError, DataLossError, TopicNotFoundError
+from magnetar.pipeline.broker_client import BrokerClient
+from magnetar.pipeline.options import Limits
+from magnetar.pipeline.places import START, Offset, Place, Point
 from magnetar.pipeline.planner import Planner
-from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
+from magnetar.pipeline.plans import Points
+from tests.unit.pipeline.driving import options
+from tests.unit.pipeline.fake_cluster import FakeCluster
 
 A, B = "persistent://public/default/a", "persistent://public/default/b"
 
 
-def entry(ledger: int, number: int, batch: int | None) -> StoredEntry:
-    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
-    if batch is not None:
-        metadata.num_messages_in_batch = batch
-    body = metadata.SerializeToString()
-    return StoredEntry(ledger, number, memoryview(len(body).to_bytes(4, "big") + body))
+def cluster_of(**counts: int) -> FakeCluster:
+    """Topics with so many unbatched messages each."""
+    cluster = FakeCluster()
+    for short, count in counts.items():
+        name = f"persistent://public/default/{short}"
+        cluster.make(name)
+        cluster.publish(name, count)
+    return cluster
 
 
-class FakeReader:
-    """Hands out a partition's entries from a place on, as the broker would."""
-
-    def __init__(self, entries: list[StoredEntry], place: Place) -> None:
-        self._entries = [e for e in entries if Place(e.ledger_id, e.entry_id + 1, 0) > place]
-        self.handed_out = 0
-
-    def entries(self) -> Iterator[StoredEntry]:
-        for item in self._entries:
-            self.handed_out += 1
-            yield item
-
-    def close(self) -> None:
-        pass
+def planner(cluster: FakeCluster, **given: str) -> Planner:
+    given = given or {"topics": "a,b"}
+    if not {"topics", "assign", "subscribePattern"} & set(given):
+        given["topics"] = "a,b"
+    return Planner(options(**given), cast(BrokerClient, cluster), lambda: cluster.now_ms)
 
 
-class FakeClient:
-    def __init__(self, topics: dict[str, list[StoredEntry]]) -> None:
-        self.topics = topics
-        self.opened: list[tuple[str, Place]] = []
-
-    def open(self, topic: str, place: Place) -> FakeReader:
-        self.opened.append((topic, place))
-        return FakeReader(self.topics[topic], place)
+def bounds(plan: Planner) -> tuple[Points, Points]:
+    extents = plan.extents()
+    starts = plan.starts(extents)
+    return starts, plan.ends(extents, starts)
 
 
-def options() -> ReadOptions:
-    return parse_read_options({"service.url": "pulsar://127.0.0.1:1", "topics": "a,b"})
+def test_a_read_goes_from_the_earliest_to_the_latest() -> None:
+    cluster = cluster_of(a=3, b=5)
+    cluster.logs[B].roll()
+    cluster.logs[B].trim(1)
+    cluster.publish(B, 2)
+    starts, ends = bounds(planner(cluster))
+    assert starts == {A: Point(START, 0), B: Point(Place(2, 5, 0), 5)}
+    assert ends == {A: Point(Place(1, 3, 0), 3), B: Point(Place(3, 2, 0), 7)}
 
 
-def planner(topics: dict[str, list[StoredEntry]]) -> tuple[Planner, FakeClient]:
-    made, client = Planner(options()), FakeClient(topics)
-    made._client = client  # type: ignore[assignment]
-    return made, client
+@pytest.mark.parametrize("text", ['{"a": "1:2:0"}', '{"a": 2}', '{"a": {"0": 2}}'])
+def test_given_starts_are_places_or_offsets(text: str) -> None:
+    starts, _ = bounds(planner(cluster_of(a=5, b=1), startingOffsets=text))
+    assert starts == {A: Point(Place(1, 2, 0), 2), B: Point(START, 0)}
 
 
-PLAIN = [entry(1, n, None) for n in range(10)]
-BATCHES = [entry(2, n, 5) for n in range(4)]
+def test_ends_of_the_log_by_number() -> None:
+    plan = planner(cluster_of(a=5, b=3), startingOffsets='{"a": -1, "b": -2}')
+    assert bounds(plan)[0] == {A: Point(Place(1, 5, 0), 5), B: Point(START, 0)}
+
+
+def test_times() -> None:
+    cluster = cluster_of(a=5, b=1)
+    middle_ms = cluster.now_ms + 1
+    cluster.publish(A, 2)
+    starts, _ = bounds(planner(cluster, startingTimestamp=str(middle_ms)))
+    assert starts == {A: Point(Place(1, 5, 0), 5), B: Point(Place(2, 1, 0), 1)}
+    given = planner(cluster, endingOffsetsByTimestamp=f'{{"a": {middle_ms}}}')
+    assert bounds(given)[1] == {A: Point(Place(1, 5, 0), 5), B: Point(Place(2, 1, 0), 1)}
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize("spot", ['"1:6:0"', "6"])
+def test_a_start_or_an_end_past_the_log_is_refused(option: str, spot: str) -> None:
+    plan = planner(cluster_of(a=5, b=1), **{option: f'{{"a": {spot}}}'})
+    with pytest.raises(
+        ConfigError, match=rf"{option}.*1:6:0.* is past the end of .*1:5:0 \(5\) now"
+    ):
+        bounds(plan)
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_a_place_of_a_partition_that_is_not_read_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match="none of the partitions read"):
+        bounds(planner(cluster_of(a=1, b=1), **{option: '{"c": "1:1:0"}'}))
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize("spot", ['"1:2:0"', "2"])
+def test_a_place_that_retention_deleted_is_a_loss(option: str, spot: str) -> None:
+    cluster = cluster_of(a=5, b=1)
+    cluster.logs[A].roll()
+    cluster.logs[A].trim(1)
+    cluster.publish(A, 1)
+    given = {option: f'{{"a": {spot}}}'}
+    with pytest.raises(
+        DataLossError, match=r"deleted everything from .*\b3 (messages|entries)\); to"
+    ):
+        bounds(planner(cluster, **given))
+    starts, ends = bounds(planner(cluster, **given, failOnDataLoss="false"))
+    assert (starts if option == "startingOffsets" else ends)[A] == Point(Place(1, 5, 0), 5)
+
+
+def test_a_read_that_ends_before_it_starts_is_refused() -> None:
+    given = {"startingOffsets": '{"a": 4}', "endingOffsets": '{"a": 2}'}
+    with pytest.raises(ConfigError, match=r"'endingOffsets'.*1:2:0, before it starts at 1:4:0"):
+        bounds(planner(cluster_of(a=5, b=1), **given))
+
+
+def test_a_stream_does_not_start_in_the_future() -> None:
+    cluster = cluster_of(a=1, b=1)
+    future = str(cluster.now_ms + 60_000)
+    with pytest.raises(ConfigError, match="60000 ms in the future"):
+        planner(cluster, startingTimestamp=future).check_start()
+    planner(cluster, startingTimestamp=str(cluster.now_ms)).check_start()
+    allowed = {"startingOffsetsByTimestampStrategy": "latest"}
+    planner(cluster, startingTimestamp=future, **allowed).check_start()
+
+
+# -- which partitions ---------------------------------------------------------------------------
+
+
+def test_assigned_partitions() -> None:
+    cluster = cluster_of(a=1)
+    cluster.make(B, 3)
+    plan = planner(cluster, assign='{"b": [2, 0], "a": [0]}')
+    assert plan.partitions() == [f"{B}-partition-0", f"{B}-partition-2", A]
+    with pytest.raises(ConfigError, match=r"/b has no partition 3; it has 3"):
+        planner(cluster, assign='{"b": [3]}').partitions()
+
+
+def test_topics_of_a_pattern_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = cluster_of(a1=1, other=1)
+    plan = planner(cluster, subscribePattern="a.*")
+    assert list(plan.extents()) == [f"{A}1"]
+    cluster.make(f"{A}2", 2)
+    assert plan.partitions() == [f"{A}1", f"{A}2-partition-0", f"{A}2-partition-1"]
+    assert not planner(cluster, subscribePattern="zz.*").extents()
+    assert "no topic matches persistent://public/default/zz.*" in caplog.text
+
+
+def test_a_topic_that_is_not_there_is_an_error_at_the_start() -> None:
+    with pytest.raises(TopicNotFoundError, match="/b is not there; make it, or mend the option"):
+        planner(cluster_of(a=1)).extents()
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def limited(plan: Planner, starts: Points, **limits: int) -> Points:
+    extents = plan.extents()
+    ends = {name: Point(extents[name].end, extents[name].end_offset) for name in starts}
+    return plan.limited(starts, ends, Limits(**limits))
 
 
 def test_a_budget_is_never_passed_and_cuts_inside_a_batch() -> None:
-    plan, _ = planner({A: BATCHES})
-    assert plan.limited({A: START}, {A: Place(2, 4, 0)}, 7) == {A: Place(2, 1, 2)}
+    cluster = cluster_of(a=0, b=0)
+    for _ in range(4):
+        cluster.publish(A, 5, batched=True)
+    plan = planner(cluster)
+    assert limited(plan, {A: Point(START, 0)}, messages_max=7) == {A: Point(Place(1, 1, 2), 7)}
 
 
-def test_a_plan_goes_on_where_the_last_one_ended_without_reading_again() -> None:
-    plan, client = planner({A: BATCHES})
-    place = START
-    for count in (2, 3, 4, 11):
-        place = plan.limited({A: place}, {A: Place(2, 4, 0)}, count)[A]
-    assert place == Place(2, 4, 0)
-    assert client.opened == [(A, START)]
+def test_no_entry_is_read_to_count() -> None:
+    cluster = cluster_of(a=50, b=50)
+    plan = planner(cluster)
+    point = Point(START, 0)
+    for count in (2, 3, 4, 30):
+        point = limited(plan, {A: point}, messages_max=count)[A]
+    assert point == Point(Place(1, 39, 0), 39)
+    assert cluster.opened == [(A, START), (B, START)]  # asked, and kept
 
 
 def test_what_one_partition_leaves_goes_to_the_other() -> None:
-    plan, _ = planner({A: PLAIN[:1], B: BATCHES})
-    ends = {A: Place(1, 1, 0), B: Place(2, 4, 0)}
-    reached = plan.limited({A: START, B: START}, ends, 10)
-    assert reached == {A: Place(1, 1, 0), B: Place(2, 1, 4)}
+    plan = planner(cluster_of(a=1, b=20))
+    reached = limited(plan, {A: Point(START, 0), B: Point(START, 0)}, messages_max=10)
+    assert reached == {A: Point(Place(1, 1, 0), 1), B: Point(Place(2, 9, 0), 9)}
 
 
 def test_the_end_stops_a_plan_before_the_budget_does() -> None:
-    plan, _ = planner({A: PLAIN})
-    assert plan.limited({A: START}, {A: Place(1, 4, 0)}, 100) == {A: Place(1, 4, 0)}
+    plan = planner(cluster_of(a=4, b=0))
+    assert limited(plan, {A: Point(START, 0)}, messages_max=100)[A] == Point(Place(1, 4, 0), 4)
+
+
+def test_bytes_are_met_about_and_one_entry_is_taken_at_least() -> None:
+    cluster = cluster_of(a=10, b=10)
+    cluster.logs[A].roll()
+    cluster.publish(A, 10)
+    plan = planner(cluster)  # ten bytes a message
+    starts = {A: Point(START, 0), B: Point(START, 0)}
+    assert limited(plan, starts, bytes_max=250) == {
+        A: Point(Place(3, 5, 0), 15),
+        B: Point(Place(2, 10, 0), 10),
+    }
+    assert limited(plan, {A: Point(START, 0)}, bytes_max=1)[A] == Point(Place(1, 1, 0), 1)
+    both = limited(plan, {A: Point(START, 0)}, bytes_max=100, messages_max=3)
+    assert both[A] == Point(Place(1, 3, 0), 3)
 
 
 def test_a_planner_travels_without_its_connections() -> None:
-    plan, _ = planner({A: PLAIN})
-    plan.limited({A: START}, {A: Place(1, 4, 0)}, 2)
+    plan = planner(cluster_of(a=1, b=1))
+    plan.extents()
     again = pickle.loads(pickle.dumps(plan))
-    assert isinstance(again._client, BrokerClient)
-    assert not again._scans
+    assert not again._logs._readers
 
 
-def extent(kept_from: Place = START, created_ms: int = 7) -> LogExtent:
-    return LogExtent(kept_from, kept_from, Place(9, 5, 0), created_ms)
-
-
-def test_a_read_from_the_earliest_begins_where_the_log_does() -> None:
-    plan, _ = planner({})
-    extents = {A: extent(), B: extent(Place(4, 7, 0))}
-    assert plan.starts(extents) == {A: START, B: Place(4, 7, 0)}
-    assert plan.ends(extents) == {A: Place(9, 5, 0), B: Place(9, 5, 0)}
-
-
-def given(**options: str) -> Planner:
-    return Planner(
-        parse_read_options({"service.url": "pulsar://127.0.0.1:1", "topics": "a,b", **options})
-    )
-
-
-def test_given_places_are_held_against_the_log() -> None:
-    extents = {A: extent(Place(4, 7, 0)), B: extent()}
-    plan = given(startingOffsets='{"a": "4:7:0"}')
-    assert plan.starts(extents) == {A: Place(4, 7, 0), B: START}
-    with pytest.raises(DataLossError, match=r"deleted everything from 4:2:0 to 4:7:0.*failOnData"):
-        given(startingOffsets='{"a": "4:2:0"}').starts(extents)
-    plan = given(startingOffsets='{"a": "4:2:0"}', failOnDataLoss="false")
-    assert plan.starts(extents) == {A: Place(4, 7, 0), B: START}
-    for option in ("startingOffsets", "endingOffsets"):
-        plan = given(**{option: '{"a": "9:6:0"}'})
-        with pytest.raises(ConfigError, match=f"{option}.*9:6:0 is past the end of .*9:5:0 now"):
-            plan.starts(extents) if option == "startingOffsets" else plan.ends(extents)
-        plan = given(**{option: '{"c": "1:1:0"}'})
-        with pytest.raises(ConfigError, match="none of the partitions read"):
-            plan.starts(extents) if option == "startingOffsets" else plan.ends(extents)
+# -- resuming -------------------------------------------------------------------------------------
 
 
 def test_a_stream_goes_on_with_what_is_left_and_what_was_added() -> None:
-    plan, _ = planner({})
-    offset = Offset({A: Place(3, 1, 0)}, {A: 7})
-    assert plan.resumed(offset, {A: extent(), B: extent()}) == {A: Place(3, 1, 0), B: START}
+    cluster = cluster_of(a=5, b=3)
+    plan = planner(cluster)
+    extents = plan.extents()
+    offset = Offset({A: Point(Place(1, 2, 0), 2)}, {A: extents[A].created_ms})
+    starts, lost = plan.resumed(offset, extents)
+    assert starts == {A: Point(Place(1, 2, 0), 2), B: Point(START, 0)}
+    assert not lost
 
 
-def test_a_partition_that_is_gone_or_made_anew_is_a_loss() -> None:
-    offset = Offset({A: Place(3, 1, 0), B: Place(2, 0, 0)}, {A: 7, B: 7})
-    plan, _ = planner({})
-    with pytest.raises(DataLossError, match="not there any more"):
-        plan.resumed(offset, {A: extent()})
-    with pytest.raises(DataLossError, match="made anew"):
-        plan.resumed(offset, {A: extent(created_ms=8), B: extent()})
-    plan = given(failOnDataLoss="false")
-    assert plan.resumed(offset, {A: extent(created_ms=8)}) == {A: START}
+def test_an_older_checkpoint_is_numbered() -> None:
+    cluster = cluster_of(a=5, b=0)
+    plan = planner(cluster)
+    offset = Offset({A: Point(Place(1, 2, 0)), B: Point(START)})
+    assert plan.resumed(offset, plan.extents())[0] == {
+        A: Point(Place(1, 2, 0), 2),
+        B: Point(START, 0),
+    }
+
+
+def test_a_partition_that_is_gone_is_a_loss_or_counted() -> None:
+    cluster = cluster_of(a=5, b=3)
+    extents = planner(cluster).extents()
+    made = {name: extent.created_ms for name, extent in extents.items()}
+    offset = Offset({A: Point(START, 0), B: Point(START, 0)}, made)
+    cluster.delete(B)
+    plan = planner(cluster)
+    with pytest.raises(DataLossError, match="/b: the partition is not there any more"):
+        plan.resumed(offset, plan.extents(list(offset.points)))
+    plan = planner(cluster, failOnDataLoss="false")
+    starts, lost = plan.resumed(offset, plan.extents(list(offset.points)))
+    assert starts == {A: Point(START, 0)}
+    assert lost == {B: 1}
+
+
+def test_a_topic_made_anew_is_a_loss_or_counted() -> None:
+    cluster = cluster_of(a=5, b=3)
+    made = {name: extent.created_ms for name, extent in planner(cluster).extents().items()}
+    offset = Offset({A: Point(START, 0), B: Point(Place(2, 1, 0), 1)}, made)
+    cluster.delete(B)
+    cluster.make(B)
+    cluster.publish(B, 7)
+    plan = planner(cluster)
+    with pytest.raises(DataLossError, match="deleted and made anew"):
+        plan.resumed(offset, plan.extents(list(offset.points)))
+    plan = planner(cluster, failOnDataLoss="false")
+    assert plan.resumed(offset, plan.extents([]))[0][B] == Point(START, 0)
 
 
 def test_a_checkpoint_of_other_topics_is_refused() -> None:
-    for plan in (given(), given(failOnDataLoss="false")):
+    for given in ({}, {"failOnDataLoss": "false"}, {"subscribePattern": "a|b"}):
+        plan = planner(cluster_of(a=1, b=1), **given)
         with pytest.raises(ConfigError, match="checkpointLocation of its own"):
-            plan.resumed(Offset({"persistent://public/default/c": START}), {A: extent()})
-        plan.check_topics(Offset({f"{A}-partition-3": START}))
+            plan.resumed(Offset({"persistent://public/default/c": Point(START)}), plan.extents())
+        plan.check_topics(Offset({f"{A}-partition-3": Point(START)}))
+
+
+# -- brokers that restart -------------------------------------------------------------------------
+
+
+def test_a_broker_that_restarts_ends_no_query() -> None:
+    cluster = cluster_of(a=1, b=1)
+    plan = planner(cluster, topics="a", pollTimeoutMs="60000")
+    plan.extents()
+    cluster.failures = 3
+    assert plan.extents()[A].end_offset == 1
+    assert cluster.failures == 0
+
+
+def test_a_wrong_address_is_said_at_once() -> None:
+    cluster = cluster_of(a=1, b=1)
+    cluster.failures = 1
+    with pytest.raises(BrokerError, match="broke"):
+        planner(cluster, pollTimeoutMs="3600000").extents()

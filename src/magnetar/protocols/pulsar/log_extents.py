@@ -25,7 +25,9 @@ async def fill_log_extent(extent: LogExtent, source: ReadableLog, question: LogQ
     asked = max(len(question.offsets), len(question.places), len(question.times_ms))
     if asked > QUESTIONS_MAX:
         raise NotAllowedError(f"{asked} places of a log in one question; at most {QUESTIONS_MAX}")
-    stats = source.stats()
+    first_offset = await source.positions.offset_of(EARLIEST)
+    stats = source.stats()  # what follows is of one moment
+    extent.first_offset = first_offset
     extent.trimmed_ledger_id, extent.trimmed_entry_id = stats.trimmed
     if stats.created_ms:
         extent.created_ms = stats.created_ms

@@ -1976,6 +1976,7 @@ class LogExtent(google.protobuf.message.Message):
     OF_OFFSETS_FIELD_NUMBER: builtins.int
     OF_PLACES_FIELD_NUMBER: builtins.int
     OF_TIMES_FIELD_NUMBER: builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: builtins.int
     trimmed_ledger_id: builtins.int
     """with the next: the last entry deleted from the front;"""
     trimmed_entry_id: builtins.int
@@ -1984,6 +1985,8 @@ class LogExtent(google.protobuf.message.Message):
     """milliseconds since 1970; absent in older logs"""
     end_offset: builtins.int
     """the offset of the next message of the log"""
+    first_offset: builtins.int
+    """the offset of the first message that is kept"""
     @property
     def ledgers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogLedger]:
         """what was asked, each in the order of the questions"""
@@ -2005,10 +2008,11 @@ class LogExtent(google.protobuf.message.Message):
         of_offsets: collections.abc.Iterable[Global___LogPlace] | None = ...,
         of_places: collections.abc.Iterable[Global___LogPlace] | None = ...,
         of_times: collections.abc.Iterable[Global___LogPlace] | None = ...,
+        first_offset: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogExtent: typing_extensions.TypeAlias = LogExtent

@@ -40,7 +40,7 @@ def places(found: object) -> list[tuple[int, int, int, int]]:
 def test_nothing_is_told_that_was_not_asked() -> None:
     async def scenario(world: World) -> None:
         extent = await told(await reader_of(world))
-        assert extent.end_offset == 21
+        assert (extent.first_offset, extent.end_offset) == (0, 21)
         assert not extent.ledgers
         assert not extent.of_offsets
 

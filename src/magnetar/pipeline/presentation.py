@@ -1,0 +1,65 @@
+"""Decoded columns as the query wants them: names, types, nulls. Per record batch, no value copied
+that need not be.
+
+Readers of splits build the columns of ``schema.DECODED``; a query may ask for others that are made
+of these (``headers``, those of ``columnNames=kafka``), and Spark wants batches of exactly the
+schema that it was promised, in which a column of the user's may be null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from magnetar.pipeline.schema import DECODED, arrow_schema
+from magnetar.pipeline.topic_names import partition_number, topic_of
+
+KAFKA_SOURCES = {"timestamp": "publish_time", "timestampType": None, "headers": "properties"}
+CREATE_TIME = 0
+
+
+class Presentation:
+    """What becomes of the batches of one split. ``schema``: what Spark was promised."""
+
+    def __init__(self, schema: pa.Schema, naming: str, topic: str) -> None:
+        self._schema = schema
+        self._kafka = naming == "kafka"
+        self._topic = topic
+        sources = [KAFKA_SOURCES.get(name, name) for name in schema.names]
+        wanted = {name for name in sources if name is not None}
+        plain = not self._kafka and set(schema.names) <= set(DECODED)
+        in_order = tuple(name for name in DECODED if name in wanted) or ("partition",)
+        self.decoded: tuple[str, ...] = tuple(schema.names) if plain else in_order
+        """The columns that have to be decoded, in order; one at least, as it counts the rows."""
+        self._as_they_are = plain and schema.equals(arrow_schema(schema.names))
+
+    def present(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches if self._as_they_are else map(self._batch, batches)
+
+    def _batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [self._array(batch, field) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        count = batch.num_rows
+        constants: dict[str, Callable[[], object]] = {
+            "timestampType": lambda: CREATE_TIME,
+            "topic": lambda: topic_of(self._topic),
+            "partition": lambda: max(0, partition_number(self._topic)),
+        }
+        if self._kafka and field.name in constants:
+            return pa.repeat(pa.scalar(constants[field.name](), field.type), count)
+        if field.name == "headers":
+            return _headers(batch.column("properties"), field.type)
+        source = KAFKA_SOURCES.get(field.name) or field.name
+        return batch.column(source).cast(field.type)
+
+
+def _headers(properties: pa.MapArray, kind: pa.ListType) -> pa.Array:
+    """array(struct(key, value)): the same offsets, keys and values as the map's."""
+    pairs = pa.StructArray.from_arrays(
+        [properties.keys.cast(pa.string()), properties.items.cast(pa.binary())],
+        fields=list(kind.value_type),
+    )
+    return pa.ListArray.from_arrays(properties.offsets, pairs, type=kind)
