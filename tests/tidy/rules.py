@@ -90,6 +90,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.pipeline.losses",
     "magnetar.pipeline.places",
     "magnetar.pipeline.bounds",
+    "magnetar.pipeline.even_splits",
     "magnetar.pipeline.option_values",
     "magnetar.pipeline.options",
     "magnetar.pipeline.plans",

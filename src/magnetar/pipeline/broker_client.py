@@ -22,11 +22,13 @@ REDIRECTS_MAX = 10
 
 
 class BrokerClient:
-    """Look-ups and readers against a cluster's service URL."""
+    """Look-ups and readers against a cluster's service URL. The connection for questions about
+    names is kept between them, until ``close``."""
 
     def __init__(self, service_url: str, timeout_s: float = 60.0) -> None:
         self._address = parse_service_url(service_url)
         self.timeout_s = timeout_s
+        self._kept: BrokerConnection | None = None
 
     def partitions(self, topic: str) -> list[str]:
         """The names of the topic's partitions; the topic itself when it has none."""
@@ -48,10 +50,27 @@ class BrokerClient:
         return list(self._ask(command).getTopicsOfNamespaceResponse.topics)
 
     def _ask(self, command: BaseCommand) -> BaseCommand:
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            try:
+                answer = connection.call(command)
+            except BrokerError:
+                connection.close()  # it was idle for long, or the broker has restarted
+            else:
+                self._kept = connection
+                return answer
         connection = BrokerConnection(self._address, self.timeout_s)
         try:
-            return connection.call(command)
-        finally:
+            answer = connection.call(command)
+        except BaseException:
+            connection.close()
+            raise
+        self._kept = connection
+        return answer
+
+    def close(self) -> None:
+        connection, self._kept = self._kept, None
+        if connection is not None:
             connection.close()
 
     def owner(self, topic: str) -> tuple[str, int]:

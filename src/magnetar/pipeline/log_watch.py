@@ -99,3 +99,4 @@ class LogWatch:
     def close(self) -> None:
         for topic in list(self._readers):
             self.forget(topic)
+        self._client.close()

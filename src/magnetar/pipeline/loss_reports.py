@@ -1,14 +1,17 @@
 """How a read says what went wrong, and what happens to a loss.
 
 A loss ends the query, or is counted and said in one line, as ``failOnDataLoss`` decides. An error
-of ours is said in one line as well, before Spark wraps it into its own: there it is the last line
-of a Python traceback inside of a Java one. Lines go to the standard error of the process that found
-out, the driver's or a task's, as Python's own logging does without being told otherwise.
+of ours is said in one line as well, and is the first that Spark's own error says: Spark is told to
+leave the Python traceback out, which would stand before it. (An error of ours says by itself what
+happened and what to do; of any other the traceback stays.) Lines go to the standard error of the
+process that found out, the driver's or a task's, as Python's own logging does without being told
+otherwise.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -59,4 +62,6 @@ def said_in_one_line() -> Iterator[None]:
         yield
     except MagnetarError as error:
         log.error("magnetar: %s", error)
+        # Read by pyspark's worker when it hands the error on, which is the last that it does.
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent
-from magnetar.pipeline.options import Limits
-from magnetar.pipeline.places import NO_OFFSETS, START, Offset, Point
+from magnetar.pipeline.options import TriggerLimits
+from magnetar.pipeline.places import NO_OFFSETS, START, Offset, Point, from_offset, to_offset
 from magnetar.pipeline.planner import Planner
 from magnetar.pipeline.plans import Points, backlogs, created_of, end_of
 
@@ -25,7 +25,7 @@ class MicroBatches:
     """See the module."""
 
     def __init__(
-        self, planner: Planner, limits: Limits, clock_s: Callable[[], float] = time.monotonic
+        self, planner: Planner, limits: TriggerLimits, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._planner = planner
         self._limits = limits
@@ -55,7 +55,8 @@ class MicroBatches:
             ends = self._planner.limited(starts, ends, self._limits)
         self._last_s = self._clock_s()
         self._starts = starts
-        self._planned = Offset(ends, created_of(extents), lost)
+        # As it comes back from the checkpoint, to be recognised.
+        self._planned = from_offset(to_offset(Offset(ends, created_of(extents), lost)))
         return self._planned
 
     def _end(self, name: str, start: Point, extent: LogExtent) -> Point:

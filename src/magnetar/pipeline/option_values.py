@@ -49,13 +49,6 @@ class OptionValues:
         also: tuple[str, ...] = (),
         others: tuple[str, ...] = (),
     ) -> None:
-        if not raw:
-            raise ConfigError(
-                "no options came. Spark keeps those of a table in its catalog to itself: name them "
-                "in the query (SELECT ... FROM table WITH ('service.url' = '...', 'topic' = "
-                "'...')), or make a view that has them (CREATE TEMPORARY VIEW name USING magnetar "
-                "OPTIONS (...))"
-            )
         names = frozenset(name.lower() for name in (*known, *also, "path"))
         self._raw = _of_a_table(raw, names) if is_of_a_table(raw) else _lower(raw)
         of_table = frozenset(name.lower() for name in others) if is_of_a_table(raw) else names

@@ -42,7 +42,7 @@ TRIGGER_DELAY_MS = 15 * 60_000
 
 
 @dataclass(frozen=True)
-class Limits:
+class TriggerLimits:
     """How much one micro-batch takes; None: no limit. ``messages_min`` is waited for, at most
     ``delay_ms_max`` since the last micro-batch."""
 
@@ -60,7 +60,7 @@ class ReadOptions:
     selection: Selection
     starting: Bound
     ending: Bound
-    limits: Limits
+    limits: TriggerLimits
     partitions_min: int | None
     columns: tuple[str, ...] | None
     column_names: str
@@ -149,7 +149,7 @@ def _bound(options: OptionValues, prefix: str, default: str) -> Bound:
     return Bound(given[0], AtTime(options.number(given[0], 0, least=0) or 0))
 
 
-def _limits(options: OptionValues) -> Limits:
+def _limits(options: OptionValues) -> TriggerLimits:
     least, most = (
         options.number("minOffsetsPerTrigger", None),
         options.number("maxOffsetsPerTrigger", None),
@@ -158,7 +158,11 @@ def _limits(options: OptionValues) -> Limits:
         raise ConfigError(
             f"option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger'"
         )
-    return Limits(
+    if least is None and options.text("maxTriggerDelay") is not None:
+        raise ConfigError(
+            "option 'maxTriggerDelay' says how long 'minOffsetsPerTrigger' waits; give both"
+        )
+    return TriggerLimits(
         least,
         most,
         options.size("maxBytesPerTrigger"),

@@ -21,7 +21,7 @@ from magnetar.pipeline.counting import Counting
 from magnetar.pipeline.log_watch import LogWatch
 from magnetar.pipeline.loss_reports import LossReports, warn
 from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent
-from magnetar.pipeline.options import Limits, ReadOptions
+from magnetar.pipeline.options import ReadOptions, TriggerLimits
 from magnetar.pipeline.places import NO_OFFSETS, Offset, Place, Point
 from magnetar.pipeline.plans import (
     Extents,
@@ -241,7 +241,7 @@ class Planner:
 
     # -- limits -------------------------------------------------------------------------------
 
-    def limited(self, starts: Points, ends: Points, limits: Limits) -> Points:
+    def limited(self, starts: Points, ends: Points, limits: TriggerLimits) -> Points:
         """Ends not past ``ends``, so that no more than the limits lies before them."""
         if limits.messages_max is not None:
             ends = self._limited_messages(starts, ends, limits.messages_max)

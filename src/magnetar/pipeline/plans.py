@@ -102,7 +102,7 @@ def shares(wanted: Mapping[str, int], budget: int) -> dict[str, int]:
 # -- bytes ----------------------------------------------------------------------------------------
 
 
-def _entries_between(facts: LedgerFacts, start: Place, end: Place) -> tuple[int, int]:
+def entries_between(facts: LedgerFacts, start: Place, end: Place) -> tuple[int, int]:
     """The ids of the ledger's entries that are in between: from the first to, not including, the
     second. An entry that ``end`` cuts counts whole."""
     first_id = max(0, start.entry_id) if facts.ledger_id == start.ledger_id else 0
@@ -118,7 +118,7 @@ def bytes_between(ledgers: Sequence[LedgerFacts], start: Place, end: Place) -> i
     """About how many bytes are stored between two places."""
     total = 0
     for facts in ledgers:
-        first_id, stop_id = _entries_between(facts, start, end)
+        first_id, stop_id = entries_between(facts, start, end)
         if stop_id > first_id:
             total += (stop_id - first_id) * facts.stored_bytes // facts.entries
     return total
@@ -131,7 +131,7 @@ def place_after_bytes(
     after one entry at least."""
     left = byte_count
     for facts in ledgers:
-        first_id, stop_id = _entries_between(facts, start, end)
+        first_id, stop_id = entries_between(facts, start, end)
         if stop_id == first_id:
             continue
         mean = max(1, facts.stored_bytes // facts.entries)

@@ -134,8 +134,12 @@ class _Reading:
             first_ledger_id=self.expected.ledger_id,
             last_ledger_id=part.end.ledger_id,
         )
+        if self.offset == NO_OFFSETS:
+            question.places.add(ledger_id=self.expected.ledger_id, entry_id=self.expected.entry_id)
         answer = reader.ask(question)
         extent = answer.extent
+        if answer.of_places:
+            self.offset = answer.of_places[0]
         self._ledgers = {facts.ledger_id: facts for facts in answer.ledgers}
         gone = loss_at(part.topic, part.end, part.created_ms, extent)
         lost = loss_at(part.topic, self.expected, part.created_ms, extent) or gone

@@ -2,7 +2,9 @@
 
 Columns of what is written: ``value`` (binary or string, needed), ``key`` (string or binary),
 ``topic`` (string, when no topic option is given), ``event_time`` (timestamp), ``properties``
-(map of strings). A task ends only when the broker has acknowledged all of its rows.
+(map of strings) or ``headers`` (array of key and binary value, as Spark's Kafka source has them). A
+row of a table has the other columns of a read as well; they are the broker's to give, and must be
+null. A task ends only when the broker has acknowledged all of its rows.
 """
 
 from __future__ import annotations
@@ -13,9 +15,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import BinaryType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from magnetar.model.errors import BrokerError, ConfigError
+from magnetar.pipeline.loss_reports import said_in_one_line
 from magnetar.pipeline.options import WriteOptions
 from magnetar.pipeline.topic_names import full_topic
 
@@ -23,7 +33,10 @@ if TYPE_CHECKING:
     import pulsar
     import pyarrow as pa
 
-COLUMNS = ("key", "value", "topic", "event_time", "properties")
+COLUMNS = ("key", "value", "topic", "event_time", "properties", "headers")
+GIVEN_BY_THE_BROKER = (
+    "partition", "message_id", "publish_time", "offset", "timestamp", "timestampType",
+)  # fmt: skip
 
 
 @dataclass
@@ -43,8 +56,11 @@ def check_write_schema(schema: StructType, options: WriteOptions, *, overwrite: 
         "topic": (StringType,),
         "event_time": (TimestampType,),
         "properties": (MapType,),
+        "headers": (ArrayType,),
     }
     for field in schema.fields:
+        if field.name in GIVEN_BY_THE_BROKER:
+            continue  # see ``_refuse_given``
         if field.name not in allowed:
             raise ConfigError(f"column {field.name!r} has no place in a message: {COLUMNS}")
         if not isinstance(field.dataType, allowed[field.name]):
@@ -69,10 +85,12 @@ class Sink:
         client = pulsar.Client(self.options.service_url, logger=logger)
         try:
             delivery = _Delivery(client, self.options)
-            for batch in batches:
-                for row in batch.to_pylist():
-                    delivery.send(row)
-            return Written(delivery.finish())
+            with said_in_one_line():
+                for batch in batches:
+                    _refuse_given(batch)
+                    for row in batch.to_pylist():
+                        delivery.send(row)
+                return Written(delivery.finish())
         finally:
             client.close()
 
@@ -145,6 +163,17 @@ class _Delivery:
             return self._acknowledged
 
 
+def _refuse_given(batch: pa.RecordBatch) -> None:
+    """A row that was read brings what its own message had there, and the new one would not."""
+    for name in GIVEN_BY_THE_BROKER:
+        index = batch.schema.get_field_index(name)
+        if index >= 0 and batch.column(index).null_count < batch.num_rows:
+            raise ConfigError(
+                f"column {name!r} cannot be written, the broker gives it; name the columns that "
+                f"are (select({', '.join(COLUMNS[:2])}), or INSERT INTO t (key, value) ...)"
+            )
+
+
 def _bytes(value: bytes | str | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
@@ -154,11 +183,24 @@ def _message_fields(row: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     key = row.get("key")
     if key is not None:
-        fields["partition_key"] = key if isinstance(key, str) else key.decode()
+        fields["partition_key"] = key if isinstance(key, str) else _text("a key", key)
     event_time = row.get("event_time")
     if event_time is not None:
         fields["event_timestamp"] = int(event_time.timestamp() * 1000)
     properties = row.get("properties")
     if properties:
         fields["properties"] = dict(properties)
+    headers = row.get("headers")
+    if headers:
+        pairs = ((header["key"], _text("a header", header["value"] or b"")) for header in headers)
+        fields["properties"] = fields.get("properties", {}) | dict(pairs)
     return fields
+
+
+def _text(what: str, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{what} is not UTF-8 text, which is all a message takes: {value!r}"
+        ) from error

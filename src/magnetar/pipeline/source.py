@@ -46,6 +46,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from magnetar.pipeline.even_splits import EvenSplits
 from magnetar.pipeline.loss_reports import LossReports, said_in_one_line, warn
 from magnetar.pipeline.losses import UNKNOWN_MS
 from magnetar.pipeline.micro_batches import MicroBatches
@@ -64,6 +65,7 @@ from magnetar.pipeline.schema import check_read_schema, spark_schema
 from magnetar.pipeline.sink import Sink, check_write_schema
 from magnetar.pipeline.split_readers import ReadTask, read_split
 from magnetar.pipeline.splits import PlannedRange, Split, Splitter, WholeRanges, check_cover
+from magnetar.pipeline.table_options import of_query, of_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,32 +85,38 @@ class MagnetarDataSource(DataSource):
     def schema(self) -> StructType:
         with said_in_one_line():
             options = parse_read_options(self._raw)
-            return spark_schema(options.columns, options.column_names, headers=options.headers)
+            naming, headers = options.column_names, options.headers
+            return of_table(spark_schema(options.columns, naming, headers=headers), self._raw)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with said_in_one_line():
-            options = parse_read_options(self._raw)
-            check_read_schema(schema, options.column_names)
-            return BatchReader(options, schema)
+            return BatchReader(self._read_options(schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         with said_in_one_line():
-            options = parse_read_options(self._raw)
+            options = self._read_options(schema)
             check_streaming(options)
-            check_read_schema(schema, options.column_names)
             return StreamReader(options, schema)
 
+    def _read_options(self, schema: StructType) -> ReadOptions:
+        options = parse_read_options(of_query(schema, self._raw))
+        check_read_schema(schema, options.column_names)
+        return options
+
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        options = parse_write_options(self._raw)
-        check_write_schema(schema, options, overwrite=overwrite)
-        return BatchWriter(Sink(options))
+        with said_in_one_line():
+            return BatchWriter(self._sink(schema, overwrite=overwrite))
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        options = parse_write_options(self._raw)
+        with said_in_one_line():
+            return StreamWriter(self._sink(schema, overwrite=overwrite))
+
+    def _sink(self, schema: StructType, *, overwrite: bool) -> Sink:
+        options = parse_write_options(of_query(schema, self._raw))
         check_write_schema(schema, options, overwrite=overwrite)
-        return StreamWriter(Sink(options))
+        return Sink(options)
 
 
 class SplitPartition(InputPartition):
@@ -119,18 +127,16 @@ class SplitPartition(InputPartition):
         self.split = split
 
 
-def _tasks(starts: Mapping[str, Point], end: Offset, splitter: Splitter) -> list[SplitPartition]:
-    """The splits of every topic partition that has something to read, in a fixed order."""
-    tasks = []
+def _ranges(starts: Mapping[str, Point], end: Offset) -> list[PlannedRange]:
+    """The ranges of every topic partition that has something to read, in a fixed order."""
+    parts = []
     for name, point in sorted(end.points.items()):
-        if name not in starts:
-            continue
-        start, created_ms = starts[name], end.created_ms.get(name, UNKNOWN_MS)
-        part = PlannedRange(name, start.place, point.place, created_ms, start.offset, point.offset)
-        splits = [] if part.empty else splitter.split(part)
-        check_cover(part, splits)
-        tasks += [SplitPartition(split) for split in splits]
-    return tasks
+        if name in starts:
+            start, created_ms = starts[name], end.created_ms.get(name, UNKNOWN_MS)
+            parts.append(
+                PlannedRange(name, start.place, point.place, created_ms, start.offset, point.offset)
+            )
+    return [part for part in parts if not part.empty]
 
 
 class _SplitReader:
@@ -140,9 +146,19 @@ class _SplitReader:
         self._options = options
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
-    def _splitter(self) -> Splitter:
+    def _tasks(self, planner: Planner, parts: Sequence[PlannedRange]) -> list[SplitPartition]:
+        """The splits of these ranges."""
+        splitter, tasks = self._splitter(planner, parts), []
+        for part in parts:
+            splits = splitter.split(part)
+            check_cover(part, splits)
+            tasks += [SplitPartition(split) for split in splits]
+        return tasks
+
+    def _splitter(self, planner: Planner, parts: Sequence[PlannedRange]) -> Splitter:
         """How ranges are cut now."""
-        return WholeRanges()
+        least = self._options.partitions_min
+        return WholeRanges() if least is None else EvenSplits(parts, least, planner.ledgers)
 
     def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitPartition):
@@ -167,7 +183,8 @@ class BatchReader(_SplitReader, DataSourceReader):
                 extents = planner.extents()
                 starts = planner.starts(extents)
                 ends = planner.ends(extents, starts)
-                return _tasks(starts, Offset(ends, created_of(extents)), self._splitter())
+                parts = _ranges(starts, Offset(ends, created_of(extents)))
+                return self._tasks(planner, parts)
         finally:
             planner.close()
 
@@ -225,7 +242,8 @@ class StreamReader(_SplitReader, DataSourceStreamReader, SupportsTriggerAvailabl
         if first.initial:
             return []
         with said_in_one_line():
-            return _tasks(self._plan.starts_of(first, last), last, self._splitter())
+            parts = _ranges(self._plan.starts_of(first, last), last)
+            return self._tasks(self._planner, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)

@@ -188,14 +188,22 @@ def test_tables_and_views_of_sql(
     options = f"'service.url' '{platform.service_url}', topic '{topic}', failOnDataLoss 'true'"
     spark.sql(f"CREATE TABLE flights USING magnetar OPTIONS ({options})")
     spark.sql(f"CREATE TEMPORARY VIEW seen USING magnetar OPTIONS ({options})")
-    given = f"WITH ('service.url' = '{platform.service_url}', 'topic' = '{topic}')"
+    spark.sql("CREATE TABLE listed (value binary) USING magnetar")
     try:
         assert sorted(numbers(spark.sql("SELECT * FROM seen"))) == list(range(20))
-        assert sorted(numbers(spark.sql(f"SELECT * FROM flights {given}"))) == list(range(20))
-        with pytest.raises(PySparkException, match=r"no options came.*name them in the query"):
-            spark.sql("SELECT * FROM flights").count()
+        assert sorted(numbers(spark.sql("SELECT * FROM flights"))) == list(range(20))
+        latest = "SELECT * FROM flights WITH ('startingOffsets' = 'latest')"
+        assert spark.sql(latest).count() == 0
+        with pytest.raises(PySparkException, match=r"no options came.*without a list of columns"):
+            spark.sql("SELECT * FROM listed").count()
+        spark.sql("INSERT INTO flights (key, value) VALUES ('k', cast('20' AS binary))")
+        assert sorted(numbers(spark.read.table("flights"))) == list(range(21))
+        with pytest.raises(PySparkException, match=r"'partition' cannot be written, the broker"):
+            spark.sql("INSERT INTO flights SELECT * FROM flights")
+        assert spark.read.table("flights").count() == 21
     finally:
-        spark.sql("DROP TABLE flights")
+        for name in ("flights", "listed"):
+            spark.sql(f"DROP TABLE {name}")
         spark.sql("DROP VIEW seen")
 
 

@@ -235,3 +235,24 @@ def test_places_outside_of_the_log_are_named(
     skipping = read(spark, platform, topic, startingOffsets=first, failOnDataLoss="false")
     assert numbers(skipping) == left
     assert left[-1] == 24
+
+
+def test_what_was_lost_is_counted_in_the_progress(
+    spark: SparkSession,
+    platform: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    kept: Kept,
+    tmp_path: Path,
+) -> None:
+    send(client, topic, 0, 10)
+    sink, checkpoint = Collected(), tmp_path / "checkpoint"
+    run_available(stream(spark, platform, topic), sink, checkpoint)
+    ids = send(client, topic, 10, 35)
+    kept.let_go(ids[-1])
+    skipping = stream(spark, platform, topic, failOnDataLoss="false")
+    query = run_available(skipping, sink, checkpoint)
+    end = json.loads(query.lastProgress.sources[0].endOffset)
+    lost = end["lost"][f"persistent://public/default/{topic}"]
+    assert sorted(sink.values) == [*range(10), *range(10 + lost, 45)]
+    assert lost >= LEDGER_ENTRIES

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pulsar
@@ -137,6 +140,78 @@ def test_progress_tells_the_lag(
     query = run_available(frame, sink, tmp_path / "checkpoint")
     rows = [progress.numInputRows for progress in query.recentProgress]
     assert sum(rows) == 40
-    source = query.recentProgress[-1].sources[0]
-    assert source.endOffset
-    assert topic in str(source.latestOffset)
+    sources = [progress.sources[0] for progress in query.recentProgress if progress.numInputRows]
+    name = f"persistent://public/default/{topic}"
+    latest = [json.loads(source.latestOffset) for source in sources]
+    assert [told["messages_behind"] for told in latest] == [30, 20, 10, 0]
+    assert [told["behind"][name] for told in latest] == [30, 20, 10, 0]
+    ends = [json.loads(source.endOffset)["offsets"][name] for source in sources]
+    assert ends == [10, 20, 30, 40]
+
+
+def test_limits_by_bytes_and_by_the_least_number(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(20):
+        producer.send(b"%d" % number + b" " * 10_000)
+    producer.close()
+    sink = Collected()
+    frame = stream(spark, platform, topic, maxBytesPerTrigger="50k")
+    run_available(frame, sink, tmp_path / "checkpoint")
+    assert sink.values == list(range(20))
+    assert all(len(values) <= 5 for values in sink.batches.values())
+    assert len(sink.batches) <= 7
+    waiting = Collected()
+    least = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1h", "startingOffsets": "latest"}
+    query = (
+        stream(spark, platform, topic, **least)
+        .writeStream.foreachBatch(waiting)
+        .option("checkpointLocation", str(tmp_path / "least"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        wait_until(lambda: query.lastProgress is not None)
+        publish(client, topic, 6, batching=False, first=20)
+        ticks = len(query.recentProgress)
+        time.sleep(1.5)
+        assert waiting.values in ([], list(range(20, 26)))  # the first one does not wait
+        publish(client, topic, 10, batching=False, first=26)
+        wait_until(lambda: len(waiting.values) == 16)
+        assert ticks <= len(query.recentProgress)
+    finally:
+        query.stop()
+    assert waiting.values == list(range(20, 36))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_broker_that_restarts_ends_no_query(
+    spark: SparkSession, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    with Standalone(tmp_path / "own") as own:
+        mine = pulsar.Client(own.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        publish(mine, topic, 10, batching=True)
+        sink = Collected()
+        query = (
+            stream(spark, own, topic)
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+            own.kill()
+            own.start()
+            publish(mine, topic, 10, batching=True, first=10)
+            query.processAllAvailable()
+        finally:
+            query.stop()
+            mine.close()
+        assert sink.values == list(range(20))

@@ -39,7 +39,12 @@ class Query:
     """What Spark keeps over restarts (``offsets``, ``committed``, ``delivered``), and the source's
     own objects, which it does not."""
 
-    def __init__(self, cluster: FakeCluster, settings: ReadOptions) -> None:
+    @classmethod
+    def of(cls, settings: ReadOptions) -> Query:
+        """Against a real cluster."""
+        return cls(BrokerClient(settings.service_url, settings.poll_timeout_ms / 1000), settings)
+
+    def __init__(self, cluster: FakeCluster | BrokerClient, settings: ReadOptions) -> None:
         self._client = cast(BrokerClient, cluster)
         self._options = settings
         self.offsets: list[Form] = []
@@ -101,7 +106,7 @@ class Query:
         for part in self.ranges():
             reports = LossReports(fatal=self._options.fail_on_data_loss)
             values += read_values(self._client, part, reports)
-            lost += reports.messages
+            lost += max(reports.messages, reports.losses)
         self.delivered[self.committed] = values
         self.lost_in_tasks += lost
         self.committed += 1

@@ -259,6 +259,9 @@ class FakeCluster:
             raise TopicNotFoundError(f"topic {name} does not exist")
         return self.logs[name]
 
+    def close(self) -> None:
+        pass
+
     def open(self, topic: str, place: Place = START) -> FakeReader:
         self.maybe_fail()
         self.opened.append((topic, place))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from magnetar.model.errors import DataLossError
@@ -98,10 +100,14 @@ def test_a_loss_is_fatal_or_counted(caplog: pytest.LogCaptureFixture) -> None:
     assert "reading goes on at 5:10:0 (loss 2 of this reader, 8 entries and" in caplog.text
 
 
-def test_an_error_of_ours_is_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_ours_is_said_in_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     with pytest.raises(DataLossError), said_in_one_line():
         raise DataLossError("it is gone; do this")
     assert [record.getMessage() for record in caplog.records] == ["magnetar: it is gone; do this"]
     with pytest.raises(ValueError, match="not ours"), said_in_one_line():
         raise ValueError("not ours")
     assert len(caplog.records) == 1
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"

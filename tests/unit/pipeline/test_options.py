@@ -7,7 +7,7 @@ import pytest
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.bounds import AtOffset, AtTime, Bound
 from magnetar.pipeline.options import (
-    Limits,
+    TriggerLimits,
     check_streaming,
     ignored_in_batch,
     parse_read_options,
@@ -25,7 +25,7 @@ def test_defaults_of_a_read() -> None:
     assert options.selection.topics == (T,)
     assert options.starting == Bound("startingOffsets", "earliest")
     assert options.ending == Bound("endingOffsets", "latest")
-    assert options.limits == Limits()
+    assert options.limits == TriggerLimits()
     assert options.fail_on_data_loss
     assert options.column_names == "magnetar"
 
@@ -106,7 +106,7 @@ def test_limits_with_units() -> None:
         "maxTriggerDelay": "30s",
     }
     options = parse_read_options(raw)
-    assert options.limits == Limits(10, 20, 64 << 20, 30_000)
+    assert options.limits == TriggerLimits(10, 20, 64 << 20, 30_000)
     assert len(ignored_in_batch(options)) == 4
     check_streaming(options)
 
@@ -135,7 +135,7 @@ def test_topic_names(name: str, full: str) -> None:
 
 
 BAD_READS: list[tuple[dict[str, str], str]] = [
-    ({}, "Spark keeps those of a table in its catalog"),
+    ({}, "'service.url' is missing"),
     ({"topic": "t"}, "service.url"),
     (URL, "give one of the options.*got none"),
     ({**URL, "topic": "a", "topics": "b"}, "topic and topics"),
@@ -156,7 +156,11 @@ BAD_READS: list[tuple[dict[str, str], str]] = [
     ({**URL, "topic": "t", "maxOffsetsPerTrigger": "0"}, "whole number from 1"),
     ({**URL, "topic": "t", "maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "2"}, "more than"),
     ({**URL, "topic": "t", "maxBytesPerTrigger": "5x"}, "such as 67108864 or 64m"),
-    ({**URL, "topic": "t", "maxTriggerDelay": "soon"}, "such as 30s or 15m"),
+    ({**URL, "topic": "t", "maxTriggerDelay": "5s"}, "give both"),
+    (
+        {**URL, "topic": "t", "minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"},
+        "such as 30s or 15m",
+    ),
     ({**URL, "topic": "t", "endingTimestamp": "-4"}, "whole number from 0"),
     ({**URL, "topic": "t", "failOnDataLoss": "maybe"}, "true or false"),
     ({**URL, "topic": "t", "readMode": "magic"}, "auto or broker"),

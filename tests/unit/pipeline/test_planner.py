@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.model.errors import BrokerError, ConfigError, DataLossError, TopicNotFoundError
 from magnetar.pipeline.broker_client import BrokerClient
-from magnetar.pipeline.options import Limits
+from magnetar.pipeline.options import TriggerLimits
 from magnetar.pipeline.places import START, Offset, Place, Point
 from magnetar.pipeline.planner import Planner
 from magnetar.pipeline.plans import Points
@@ -154,7 +154,7 @@ def test_a_topic_that_is_not_there_is_an_error_at_the_start() -> None:
 def limited(plan: Planner, starts: Points, **limits: int) -> Points:
     extents = plan.extents()
     ends = {name: Point(extents[name].end, extents[name].end_offset) for name in starts}
-    return plan.limited(starts, ends, Limits(**limits))
+    return plan.limited(starts, ends, TriggerLimits(**limits))
 
 
 def test_a_budget_is_never_passed_and_cuts_inside_a_batch() -> None:

@@ -52,6 +52,7 @@ class Lives(RuleBasedStateMachine):
         self.dropped: set[int] = set()  # with a topic that was deleted
         self.before_start: set[int] = set()
         self.deleted = False
+        self.owed: int | None = None  # a loss must be told: more than were told then
         self.write(0, 3, False)
         self.write(1, 5, True)
         given: dict[str, str] = {"topics": "plain,many", "failOnDataLoss": str(not self.losing)}
@@ -93,16 +94,29 @@ class Lives(RuleBasedStateMachine):
         if names:
             self.cluster.logs[names[which % len(names)]].trim(count)
 
+    def roll_and_trim(self, which: int) -> None:
+        self.roll(which)
+        self.trim(which, 9)
+
     @rule(which=st.integers(0, 1), again=st.booleans(), partitions=st.integers(1, 3))
     def delete(self, which: int, again: bool, partitions: int) -> None:
         topic = TOPICS[which]
         self.deleted = True
         for name in self.cluster.names_of(topic):
             if name in self.cluster.logs:
-                self.dropped |= set(self.cluster.logs[name].values())
+                self._drop(name)
         self.cluster.delete(topic)
         if again:
             self.cluster.make(topic, partitions if which else 0)
+
+    def _drop(self, name: str) -> None:
+        log = self.cluster.logs[name]
+        values = set(log.values())
+        self.dropped |= values
+        known = from_offset(self.query.offsets[-1])
+        unread = values - set(self.query.values) - self.before_start
+        if unread and known.created_ms.get(name) == log.created_ms and self.owed is None:
+            self.owed = self.query.lost
 
     @rule()
     def grow(self) -> None:
@@ -143,7 +157,7 @@ class Lives(RuleBasedStateMachine):
             left[0] -= 1
             if left[0] == -1:
                 events: list[Any] = [
-                    lambda: self.trim(which, 2),
+                    lambda: self.roll_and_trim(which),
                     lambda: self.delete(which % 2, again, 2),
                     lambda: self.write(which, 3, again),
                     lambda: self.brokers_restart(1),
@@ -184,6 +198,7 @@ class Lives(RuleBasedStateMachine):
             value for log in self.cluster.logs.values() for value in log.values()
         }
         self.deleted = False
+        self.owed = None
         self.query = Query(self.cluster, options(topics="plain,many"))
         self.query.plan()
         self.query.execute()
@@ -212,6 +227,10 @@ class Lives(RuleBasedStateMachine):
         there = {value for log in self.cluster.logs.values() for value in log.values()}
         assert there - self.before_start <= seen
         missing = set(self._all()) - self.before_start - seen
+        if self.owed is not None:
+            assert self.losing, "a topic was deleted, and nobody said so"
+            assert self.query.lost > self.owed
+            self.owed = None
         if self.losing:
             assert (self.query.lost > 0) >= bool(missing - self._unseen_topics())
             if not self.deleted:
