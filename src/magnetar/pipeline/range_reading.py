@@ -113,6 +113,7 @@ class _Reading:
                 self.expected = part.end
                 break
             yield NumberedEntry(entry, self.offset)
+            self._heard_s = time.monotonic()  # whoever reads may have taken long
             self.expected = after_entry(entry.ledger_id, entry.entry_id)
             if self.offset != NO_OFFSETS:
                 self.offset += entry.messages

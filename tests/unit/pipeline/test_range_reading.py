@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import cast
 
 import pytest
@@ -120,6 +121,16 @@ def test_a_connection_that_breaks_is_replaced_where_it_was() -> None:
     case.after(6, broke)
     assert case.read(fatal=True) == list(range(12))
     assert case.cluster.opened[-1] == (T, Place(2, 2, 0))
+
+
+def test_a_slow_reader_does_not_use_up_the_patience() -> None:
+    case = Case()
+    client = cast(BrokerClient, case.cluster)
+    entries = entries_of(client, case.part, LossReports(fatal=True))
+    next(entries)
+    time.sleep(1.1 * FakeCluster.timeout_s)
+    case.cluster.failures = 1  # the broker has closed the connection meanwhile
+    assert len(list(entries)) == 11
 
 
 def test_an_end_that_does_not_come_is_an_error_in_time() -> None:
