@@ -10,6 +10,9 @@ Both Pulsar's and BookKeeper's protocols (and Kafka's) prefix each frame with a 
   connection without one holds no buffer. A large frame gets a buffer of its own that grows with
   what has arrived, never with what was announced, and within the budget of all connections
   (``connections.py``); without room there, reading pauses until there is some;
+* lets a subclass stop in the middle of a chunk (``stop_after``) when it has to pause: the frames
+  after it are copied out of the shared buffer, at most one chunk of them, and come first when the
+  connection goes on;
 * collects what is written during a loop turn and writes it once, at the end of the turn;
 * bounds a frame: a length past ``frame_bytes_max`` is a ``ProtocolError`` before more of it is
   kept;
@@ -24,8 +27,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -72,6 +77,17 @@ def own_buffer_bytes(frame_bytes: int, arrived_bytes: int) -> int:
     return whole if whole <= most else 1 << most.bit_length() - 1
 
 
+_start_of = itemgetter(0)
+
+
+class _Rest(NamedTuple):
+    """Of a chunk, what was not handled: whole frames, then a part of one."""
+
+    view: memoryview
+    bounds: Sequence[tuple[int, int]]
+    partial_start: int
+
+
 class FramedConnection(asyncio.BufferedProtocol):
     """One side of a framed TCP connection; see the module's text for the rules."""
 
@@ -84,6 +100,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._kept = 0  # bytes of a partial frame, in ``_partial`` or ``_own``
         self._claims = False  # some of the budget is ours
         self._wanted = 0  # what we wait to hold
+        self._frames_left = 0  # of the frames just given, those that ``stop_after`` left
+        self._rest: _Rest | None = None  # comes before all that is still to be read
         self._entered = False
         self.paused = 0
         """Why the connection is not read: bits of ``pause``; 0 while it is."""
@@ -107,6 +125,13 @@ class FramedConnection(asyncio.BufferedProtocol):
         Raise ``ProtocolError`` to end the connection.
         """
         raise NotImplementedError
+
+    def stop_after(self, bounds: Sequence[tuple[int, int]], end: int) -> int:
+        """For ``frames_received``, once the connection is paused: those of its ``bounds`` that lie
+        after ``end`` come again when it is not paused any more. Returns how many."""
+        assert self.paused, "nothing would make it go on"
+        self._frames_left = len(bounds) - bisect_right(bounds, end, key=_start_of)
+        return self._frames_left
 
     def run_received(self, view: memoryview, start: int, end: int) -> int:
         """Handle what can be handled of ``view[start:end]`` without the bounds of its frames;
@@ -232,6 +257,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._connections.caught_up(self)
         self._forget_partial()
+        self._rest = None
         if self._entered:
             self._connections.leave()
             self.disconnected(exc)
@@ -279,12 +305,16 @@ class FramedConnection(asyncio.BufferedProtocol):
                 start = stop
             if bounds:
                 self.frames_received(view, bounds)
-        except ProtocolError as error:
+        except MagnetarError as error:
             self._fail(error)
             return
-        except MagnetarError:
-            self.abort()
-            raise
+        if self._frames_left:
+            self._keep_frames(view, bounds, start, end)
+        else:
+            self._keep_partial(view, start, end, nbytes)
+
+    def _keep_partial(self, view: memoryview, start: int, end: int, nbytes: int) -> None:
+        """All frames before ``start`` are handled; ``nbytes`` have just come."""
         left = end - start
         if left <= SMALL_FRAME_BYTES and not self._claims and not self._connections.tight:
             self._partial = bytes(view[start:end]) if left else b""
@@ -299,6 +329,39 @@ class FramedConnection(asyncio.BufferedProtocol):
                 f"frame of {size} bytes from {self.peer}; the largest allowed is "
                 f"{self._frame_bytes_max} (is the peer speaking another protocol?)"
             )
+
+    # -- frames that wait ---------------------------------------------------------------------
+
+    def _keep_frames(
+        self, view: memoryview, bounds: Sequence[tuple[int, int]], start: int, end: int
+    ) -> None:
+        """Out of the shared buffer with the last of ``bounds`` and what follows them."""
+        bounds = bounds[-self._frames_left :]
+        self._frames_left = 0
+        first = bounds[0][0] - LENGTH_BYTES
+        bounds = [(begin - first, stop - first) for begin, stop in bounds]
+        self._rest = _Rest(memoryview(bytes(view[first:end])), bounds, start - first)
+        self._forget_partial()  # it is among the rest, or was the first of what is handled
+
+    def _go_on(self) -> None:
+        """Nothing pauses the connection: handle the rest of its last chunk, then read."""
+        rest = self._rest
+        if rest is None or self.paused or self.closed:
+            return
+        view, bounds, start = rest
+        try:
+            self.frames_received(view, bounds)
+        except MagnetarError as error:
+            self._fail(error)
+            return
+        if self._frames_left:
+            self._rest = rest._replace(bounds=bounds[-self._frames_left :])
+            self._frames_left = 0
+            return
+        self._keep_partial(view, start, len(view), len(view) - start)
+        self._rest = None  # not sooner: ``pause`` must know that the transport is not reading
+        if not self.paused and not self.closed and self.transport is not None:
+            self.transport.resume_reading()
 
     # -- partial frames -----------------------------------------------------------------------
 
@@ -376,7 +439,8 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def pause(self, reason: int) -> None:
         """Do not read until every reason (a bit) has been taken back. Idempotent."""
-        if not self.paused and self.transport is not None and not self.closed:
+        reads = not self.paused and self._rest is None
+        if reads and self.transport is not None and not self.closed:
             self.transport.pause_reading()
         self.paused |= reason
 
@@ -385,10 +449,18 @@ class FramedConnection(asyncio.BufferedProtocol):
         if not self.paused & reason:
             return
         self.paused &= ~reason
-        if not self.paused and self.transport is not None and not self.closed:
+        if self.paused or self.transport is None or self.closed:
+            return
+        if self._rest is None:
             self.transport.resume_reading()
+        else:  # not now: the caller is in the middle of something
+            self._loop.call_soon(self._go_on)
 
-    def _fail(self, error: ProtocolError) -> None:
+    def _fail(self, error: MagnetarError) -> None:
+        """End the connection. Raises what is a fault of ours."""
+        if not isinstance(error, ProtocolError):
+            self.abort()
+            raise error
         log.warning("connection closed: protocol error", peer=self.peer, error=str(error))
         self.protocol_failed(error)
         self.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from magnetar.env.connections import RECEIVE_BUFFER_BYTES, SMALL_FRAME_BYTES, Connections
-from magnetar.env.framed import BUFFER_STEP_BYTES, GROWTH, FramedConnection
+from magnetar.env.framed import BUFFER_STEP_BYTES, GROWTH, NO_ROOM, FramedConnection
 from magnetar_sim.virtual_time import run_virtual
 
 FRAME_BYTES_MAX = 5 << 20
@@ -91,6 +91,44 @@ def test_four_bytes_that_announce_a_large_frame_buy_nothing() -> None:
         assert connections.partial_frame_bytes == 0
 
     asyncio.run(main())
+
+
+class StopAndGo(Peer):
+    """Pauses itself after each frame, and goes on when it is told to."""
+
+    PAUSED = 2 * NO_ROOM
+
+    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+        start, end = bounds[0]
+        self.got.append(bytes(view[start:end]))
+        self.pause(self.PAUSED)
+        self.stop_after(bounds, end)
+
+
+def test_a_chunk_that_is_stopped_after_each_frame_goes_on_where_it_was() -> None:
+    async def main(seed: int) -> None:
+        rng = random.Random(seed)
+        connections = Connections()
+        peer = StopAndGo(connections)
+        sizes, step = rng.choice([((0, 1, 40), 3), ((0, 900, 9000, 100_000, 300_000), 70_000)])
+        sent = [rng.randbytes(rng.choice(sizes)) for _ in range(30)]
+        data = b"".join(map(frame, sent))
+        while len(peer.got) < len(sent):
+            data = peer.receive(data[:step]) + data[step:]
+            handled = len(peer.got)
+            peer.resume(peer.PAUSED)
+            peer.resume(peer.PAUSED)
+            assert len(peer.got) == handled, "not within the call"
+            await asyncio.sleep(0)
+        assert peer.got == sent
+        assert connections.partial_frame_bytes == 0
+        peer.resume(peer.PAUSED)
+        await asyncio.sleep(0)
+        assert peer.wire.reading
+        assert peer.held_bytes == 0
+
+    for seed in range(8):
+        asyncio.run(main(seed))
 
 
 @pytest.mark.parametrize("step", [1000, 20_000, 64 * 1024, RECEIVE_BUFFER_BYTES])

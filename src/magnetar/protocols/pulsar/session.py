@@ -9,7 +9,8 @@ so that a producer's or a consumer's commands keep their order. Other ACKs, FLOW
 handled on the spot; requests that wait for something run in turn by subject (``requests``).
 
 Bounds: unconfirmed bytes, requests under way and unsent bytes each stop reading from the
-connection until they are below their limit again; so a client is slowed down and nobody else.
+connection, and the commands of the chunk at hand, until they are below their limit again; so a
+client is slowed down and nobody else.
 
 Errors: a ``ProtocolError`` ends the connection. Any other error of ours is told to the client in
 the shape that its request asks for. A request that fails by a fault of this program ends the
@@ -197,6 +198,9 @@ class Session(FramedConnection):
             self._command(kind, view, start, end)
             if self.closed:
                 return
+            if self.paused:  # else one chunk begins thousands of requests, whatever their bound
+                self.frames -= self.stop_after(bounds, end)
+                break
             ready = self.ready
         if self._touched:
             self._flush_sends()

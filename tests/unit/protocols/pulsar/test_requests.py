@@ -64,7 +64,7 @@ def run(scenario: Callable[[Client, Requests], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_one_lane_runs_in_order_and_beside_others() -> None:
+def test_one_subject_runs_in_order_and_beside_others() -> None:
     async def scenario(client: Client, requests: Requests) -> None:
         for number, subject in enumerate((FIRST, FIRST, OTHER, FIRST)):
             requests.begin(subject, request(number))

@@ -66,6 +66,54 @@ def test_too_many_requests_stop_reading_until_half_are_answered() -> None:
     run(scenario)
 
 
+def test_requests_past_the_bound_wait_although_they_came_in_the_same_chunk() -> None:
+    """They stop at the bound, go on in their order, and what is whole or not after them waits."""
+
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.heard()
+        under_way, most = 0, 0
+        answer = peer.session.answer
+
+        async def counted(command: BaseCommand) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await answer(command)
+            under_way -= 1
+
+        peer.session.answer = counted  # type: ignore[method-assign]
+        many = 4 * REQUESTS_MAX
+        last = encode_command(lookup(many))
+        frames = peer.session.frames
+        peer.feed(b"".join(encode_command(lookup(n)) for n in range(many)) + last[:-1])
+        assert peer.session.frames - frames == REQUESTS_MAX + 1
+        answered = await peer.heard()
+        assert [c.lookupTopicResponse.request_id for c in answered] == list(range(many))
+        assert most == REQUESTS_MAX + 1
+        assert peer.session.frames - frames == many
+        assert peer.transport.reading
+        peer.feed(last[-1:])
+        (answer_to_last,) = await peer.heard()
+        assert answer_to_last.lookupTopicResponse.request_id == many
+
+    run(scenario)
+
+
+def test_what_waits_after_requests_goes_with_its_connection() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.heard()
+        frames = peer.session.frames
+        peer.feed(b"".join(encode_command(lookup(n)) for n in range(2 * REQUESTS_MAX)))
+        peer.session.connection_lost(None)
+        await peer.heard()
+        assert peer.session.frames - frames == REQUESTS_MAX + 1
+        assert not peer.transport.reading
+
+    run(scenario)
+
+
 def test_fields_in_an_unusual_order_are_understood() -> None:
     async def scenario(world: World) -> None:
         peer = world.peer()
