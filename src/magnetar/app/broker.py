@@ -20,6 +20,7 @@ from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.protocols.pulsar.server import PulsarServer
+from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.traffic import Traffic
@@ -30,8 +31,8 @@ class Broker:
 
     ``clock``: seconds since 1970. ``connections``: what clients' connections share with others of
     the process; their own by default. ``failed`` is told when the broker cannot go on; it takes no
-    requests then. Neither the log store nor the metadata store is closed with the broker: who made
-    them does that.
+    requests then. ``stored_ledgers`` knows where the logs' entries lie, if that may be told.
+    Neither the log store nor the metadata store is closed with the broker: who made them does that.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Broker:
         cluster: str = "standalone",
         connections: Connections | None = None,
         failed: Callable[[MagnetarError], None] | None = None,
+        stored_ledgers: StoredLedgers | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
         self._failed = failed
@@ -71,6 +73,7 @@ class Broker:
             connections or Connections(),
             clock,
         )
+        self.pulsar.services.stored_ledgers = stored_ledgers
 
     async def start(self) -> None:
         """Serve. Raises ``OSError`` when a port is taken, ``MetadataError``."""

@@ -24,6 +24,7 @@ from magnetar.env.listening import advertised_host, cannot_listen, port_of
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.connecting import LedgerAccess
+from magnetar.ledger.directory import LedgerDirectory
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import SessionExpiredError
 
@@ -83,6 +84,7 @@ async def start_broker(process: Process, metadata: MetadataStore, ledgers: Ledge
         config.cluster,
         process.connections,
         process.fate.fail,
+        LedgerDirectory(ledgers.manager, ledgers.registry),
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     process.health.add("metadata", metadata_check(metadata))

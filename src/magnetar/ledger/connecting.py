@@ -35,6 +35,7 @@ class LedgerAccess:
     """The ledger client and what it stands on."""
 
     client: LedgerClient
+    manager: LedgerManager
     pool: ConnectionPool
     registry: BookieRegistry
 
@@ -101,7 +102,7 @@ def open_access(
     topology = Topology(config, pool, registry.properties, registry.refusals)
     client = LedgerClient(manager, pool, config, clock_s, chooser, topology=topology)
     parts.push_async_callback(client.close)
-    return LedgerAccess(client, pool, registry)
+    return LedgerAccess(client, manager, pool, registry)
 
 
 async def _open_store(url: str, session_timeout_ms: int) -> MetadataStore:

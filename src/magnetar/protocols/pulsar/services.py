@@ -12,6 +12,7 @@ from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
 from magnetar.protocols.pulsar.liveness import Connection
+from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
 from magnetar.topics.registry import Topics
 
 SAID_MAX: Final = 10_000
@@ -42,7 +43,8 @@ class Services:
 
     ``connections`` is what sessions share with all connections of the process; ``clock`` gives
     seconds since 1970; ``name_prefix`` opens every producer name that this broker
-    generates, and no other broker's; ``service_url`` is what lookups answer.
+    generates, and no other broker's; ``service_url`` is what lookups answer; ``stored_ledgers``
+    knows where entries lie, unless logs are not in ledgers.
     """
 
     config: BrokerConfig
@@ -59,6 +61,7 @@ class Services:
     """Topics of which the log says that schemas are not checked."""
     names_given: int = 0
     closing: bool = False
+    stored_ledgers: StoredLedgers | None = None
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

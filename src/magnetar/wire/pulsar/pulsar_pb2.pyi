@@ -1869,6 +1869,7 @@ class LogQuestion(google.protobuf.message.Message):
     TIMES_MS_FIELD_NUMBER: builtins.int
     FIRST_LEDGER_ID_FIELD_NUMBER: builtins.int
     LAST_LEDGER_ID_FIELD_NUMBER: builtins.int
+    STORED_LEDGERS_FIELD_NUMBER: builtins.int
     ledgers: builtins.bool
     """which ledgers it has, of those with the ids from ..."""
     first_ledger_id: builtins.int
@@ -1887,6 +1888,10 @@ class LogQuestion(google.protobuf.message.Message):
     def times_ms(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """the first entry that was published by then, or later"""
 
+    @property
+    def stored_ledgers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """where the entries of those ledgers lie"""
+
     def __init__(
         self,
         *,
@@ -1896,10 +1901,11 @@ class LogQuestion(google.protobuf.message.Message):
         times_ms: collections.abc.Iterable[builtins.int] | None = ...,
         first_ledger_id: builtins.int | None = ...,
         last_ledger_id: builtins.int | None = ...,
+        stored_ledgers: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "times_ms", b"times_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "times_ms", b"times_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogQuestion: typing_extensions.TypeAlias = LogQuestion
@@ -1933,6 +1939,53 @@ class LogPlace(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogPlace: typing_extensions.TypeAlias = LogPlace
+
+@typing.final
+class StoredLedger(google.protobuf.message.Message):
+    """A ledger to be read at the bookies: its metadata, as BookKeeper writes it, without its password."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: builtins.int
+    METADATA_FIELD_NUMBER: builtins.int
+    ledger_id: builtins.int
+    metadata: builtins.bytes
+    def __init__(
+        self,
+        *,
+        ledger_id: builtins.int | None = ...,
+        metadata: builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["ledger_id", b"ledger_id", "metadata", b"metadata"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ledger_id", b"ledger_id", "metadata", b"metadata"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___StoredLedger: typing_extensions.TypeAlias = StoredLedger
+
+@typing.final
+class BookieAddress(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BOOKIE_ID_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PORT_FIELD_NUMBER: builtins.int
+    bookie_id: builtins.str
+    host: builtins.str
+    port: builtins.int
+    def __init__(
+        self,
+        *,
+        bookie_id: builtins.str | None = ...,
+        host: builtins.str | None = ...,
+        port: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookie_id", b"bookie_id", "host", b"host", "port", b"port"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookie_id", b"bookie_id", "host", b"host", "port", b"port"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___BookieAddress: typing_extensions.TypeAlias = BookieAddress
 
 @typing.final
 class LogLedger(google.protobuf.message.Message):
@@ -1977,6 +2030,8 @@ class LogExtent(google.protobuf.message.Message):
     OF_PLACES_FIELD_NUMBER: builtins.int
     OF_TIMES_FIELD_NUMBER: builtins.int
     FIRST_OFFSET_FIELD_NUMBER: builtins.int
+    STORED_LEDGERS_FIELD_NUMBER: builtins.int
+    BOOKIES_FIELD_NUMBER: builtins.int
     trimmed_ledger_id: builtins.int
     """with the next: the last entry deleted from the front;"""
     trimmed_entry_id: builtins.int
@@ -1997,6 +2052,14 @@ class LogExtent(google.protobuf.message.Message):
     def of_places(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
     @property
     def of_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
+    @property
+    def stored_ledgers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StoredLedger]:
+        """those of the ones asked for that are there"""
+
+    @property
+    def bookies(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BookieAddress]:
+        """all that are registered"""
+
     def __init__(
         self,
         *,
@@ -2009,10 +2072,12 @@ class LogExtent(google.protobuf.message.Message):
         of_places: collections.abc.Iterable[Global___LogPlace] | None = ...,
         of_times: collections.abc.Iterable[Global___LogPlace] | None = ...,
         first_offset: builtins.int | None = ...,
+        stored_ledgers: collections.abc.Iterable[Global___StoredLedger] | None = ...,
+        bookies: collections.abc.Iterable[Global___BookieAddress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookies", b"bookies", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogExtent: typing_extensions.TypeAlias = LogExtent

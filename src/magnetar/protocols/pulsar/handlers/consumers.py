@@ -30,6 +30,7 @@ from magnetar.protocols.pulsar.handlers.schemas import say_unchecked
 from magnetar.protocols.pulsar.log_extents import fill_log_extent
 from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
+from magnetar.protocols.pulsar.stored_ledgers import fill_stored_ledgers
 from magnetar.topics.backlog import backlogs
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.opening import open_subscription
@@ -276,7 +277,9 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
             reply.last_message_id.batch_index = _last_index(entry)
     mark_delete = subscription.cursor.mark_delete
     fill_message_id(reply.consumer_mark_delete_position, mark_delete, -1)
-    await fill_log_extent(reply.log_extent, source, request.log_question)
+    question = request.log_question
+    await fill_log_extent(reply.log_extent, source, question)
+    await fill_stored_ledgers(reply.log_extent, source, question, session.services.stored_ledgers)
     session.send_command(answer)
 
 
