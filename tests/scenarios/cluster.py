@@ -99,9 +99,13 @@ class Cluster:
         return next(each for each in self.bookies if each.bookie_id == bookie_id)
 
     def begin_broker(
-        self, port: int, quorums: Sequence[int], metadata_url: str | None = None
+        self,
+        port: int,
+        quorums: Sequence[int],
+        metadata_url: str | None = None,
+        more: Sequence[str] = (),
     ) -> Role:
-        """Start a broker without waiting until it is ready."""
+        """Start a broker, with ``more`` arguments, without waiting until it is ready."""
         size, write_quorum, ack_quorum = quorums
         arguments = (
             "--port", str(port),
@@ -112,7 +116,7 @@ class Cluster:
             "--set", f"ledger.write_quorum={write_quorum}",
             "--set", f"ledger.ack_quorum={ack_quorum}",
         )  # fmt: skip
-        role = Role(self.folder, "broker", *arguments)
+        role = Role(self.folder, "broker", *arguments, *more)
         self._brokers.append(role)
         return role
 

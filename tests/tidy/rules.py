@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocols": {"model", "wire", "env", "log", "cluster", "topics"} | SETTINGS,
     "admin": {"model", "wire", "env", "cluster", "topics", "log", "ledger"}
     | SETTINGS,
-    "pipeline": {"model", "wire"},
+    "pipeline": {"model", "wire", "ledger"},
     "app": {
         "model", "wire", "env", "bookie", "ledger", "log", "cluster", "topics", "protocols",
         "admin",
@@ -96,6 +96,9 @@ DECIDING: tuple[str, ...] = (
     "magnetar.pipeline.plans",
     "magnetar.pipeline.selection",
     "magnetar.pipeline.splits",
+    "magnetar.pipeline.storage_splits",
+    "magnetar.pipeline.entry_columns",
+    "magnetar.pipeline.message_rows",
     "magnetar.pipeline.topic_names",
 )
 """Modules that decide: no clock, no randomness, no I/O, no event loop, no logging."""
@@ -113,7 +116,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("rates",),
     ),
     "magnetar.protocols.pulsar": (
-        ("liveness", "requests"),
+        ("liveness", "requests", "stored_ledgers"),
         ("bounds", "clients", "entry_format", "message_ids", "services"),
         ("session",),
         ("consumer_stats", "deliveries", "log_extents", "receipts"),

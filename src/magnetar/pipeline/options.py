@@ -20,6 +20,7 @@ from magnetar.pipeline.bounds import (
 )
 from magnetar.pipeline.option_values import OptionValues
 from magnetar.pipeline.selection import Selection, parse_selection
+from magnetar.pipeline.storage_splits import SPLIT_BYTES
 from magnetar.pipeline.topic_names import full_topic
 
 SELECTIONS = ("topic", "topics", "subscribe", "subscribePattern", "assign", "path")
@@ -32,7 +33,7 @@ READ_OPTIONS = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", *BATCH_OPTIONS, *TRIGGER_OPTIONS,
     "minPartitions", "columns", "columnNames", "includeHeaders", "pollTimeoutMs",
-    "failOnDataLoss", "readMode",
+    "failOnDataLoss", "readMode", "maxPartitionBytes",
 )  # fmt: skip
 WRITE_OPTIONS = (
     "service.url", "topic", "sendTimeoutMs", "compression", "batchingMaxMessages", "columnNames",
@@ -68,6 +69,7 @@ class ReadOptions:
     poll_timeout_ms: int
     fail_on_data_loss: bool
     read_mode: str
+    split_bytes: int
     future_start_allowed: bool
     given: frozenset[str]
     """The options that the user gave, in lower case."""
@@ -98,7 +100,8 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         headers=options.flag("includeHeaders", False),
         poll_timeout_ms=options.number("pollTimeoutMs", 60_000) or 0,
         fail_on_data_loss=options.flag("failOnDataLoss", True),
-        read_mode=options.choice("readMode", ("auto", "broker")),
+        read_mode=options.choice("readMode", ("auto", "storage", "broker")),
+        split_bytes=options.size("maxPartitionBytes") or SPLIT_BYTES,
         future_start_allowed=options.choice(
             "startingOffsetsByTimestampStrategy", ("error", "latest")
         )

@@ -37,6 +37,7 @@ from magnetar.pipeline.plans import (
     shares,
 )
 from magnetar.pipeline.topic_names import partition_of, topic_of
+from magnetar.pipeline.topic_reader import LogAnswer
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
 
@@ -288,6 +289,10 @@ class Planner:
                 found = self._numbered(name, place, self._logs.ask(name).extent)
                 reached[name] = starts[name] if place == start else found
         return reached
+
+    def where(self, name: str, ledger_id: int) -> LogAnswer:
+        """Where a ledger of the partition's log lies, and where the bookies listen."""
+        return self._logs.ask(name, LogQuestion(stored_ledgers=[ledger_id]))
 
     def ledgers(self, name: str, start: Place, end: Place) -> tuple[LedgerFacts, ...]:
         """The ledgers between two places, in order; none if the broker does not tell them."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from magnetar.model.errors import BrokerError, TopicNotFoundError
@@ -55,6 +56,19 @@ def entries_of(
             if not worth_another_try(error) or reading.out_of_patience(PAUSE_S):
                 raise
             time.sleep(PAUSE_S)
+
+
+def numbered(client: BrokerClient, part: PlannedRange) -> PlannedRange:
+    """The range with the offset of its start, if the broker knows it."""
+    if part.start_offset != NO_OFFSETS:
+        return part
+    question, start = LogQuestion(), part.start
+    question.places.add(
+        ledger_id=start.ledger_id, entry_id=start.entry_id, batch_index=start.batch_index
+    )
+    with client.open(part.topic) as reader:
+        offset = next(iter(reader.ask(question).of_places), NO_OFFSETS)
+    return replace(part, start_offset=offset)
 
 
 class _Reading:

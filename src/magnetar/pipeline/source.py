@@ -65,6 +65,7 @@ from magnetar.pipeline.schema import check_read_schema, spark_schema
 from magnetar.pipeline.sink import Sink, check_write_schema
 from magnetar.pipeline.split_readers import ReadTask, read_split
 from magnetar.pipeline.splits import PlannedRange, Split, Splitter, WholeRanges, check_cover
+from magnetar.pipeline.storage_planning import BookieReach, StorageSplitter
 from magnetar.pipeline.table_options import of_query, of_table
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class _SplitReader:
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._reach: BookieReach | None = None
 
     def _tasks(self, planner: Planner, parts: Sequence[PlannedRange]) -> list[SplitPartition]:
         """The splits of these ranges."""
@@ -158,7 +160,11 @@ class _SplitReader:
     def _splitter(self, planner: Planner, parts: Sequence[PlannedRange]) -> Splitter:
         """How ranges are cut now."""
         least = self._options.partitions_min
-        return WholeRanges() if least is None else EvenSplits(parts, least, planner.ledgers)
+        even = WholeRanges() if least is None else EvenSplits(parts, least, planner.ledgers)
+        if self._options.read_mode == "broker":
+            return even
+        reach = self._reach or BookieReach(planner)
+        return StorageSplitter(self._options, planner, reach, len(parts), even)
 
     def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitPartition):
@@ -199,6 +205,8 @@ class StreamReader(_SplitReader, DataSourceStreamReader, SupportsTriggerAvailabl
         super().__init__(options, schema)
         self._planner = Planner(options)
         self._plan = MicroBatches(self._planner, options.limits)
+        self._reach = BookieReach(self._planner)
+        self._reach = BookieReach(self._planner)
         self._initial: dict[str, object] | None = None
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from magnetar.pipeline.broker_client import BrokerClient
-from magnetar.pipeline.decode import read_range
+from magnetar.pipeline.decode import decoded, read_range
 from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.options import ReadOptions
+from magnetar.pipeline.range_reading import numbered
 from magnetar.pipeline.splits import ByBroker, Split
+from magnetar.pipeline.storage_reading import StorageReading
+from magnetar.pipeline.storage_splits import ByStorage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,10 +38,18 @@ SplitReader: TypeAlias = Callable[[Split, ReadTask], "Iterator[pa.RecordBatch]"]
 def _by_broker(split: Split, task: ReadTask) -> Iterator[pa.RecordBatch]:
     options = task.options
     client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
-    return read_range(client, split.part, task.columns, task.reports)
+    part = numbered(client, split.part) if "offset" in task.columns else split.part
+    return read_range(client, part, task.columns, task.reports)
 
 
-SPLIT_READERS: Mapping[type, SplitReader] = {ByBroker: _by_broker}
+def _by_storage(split: Split, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    options = task.options
+    client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
+    reading = StorageReading(client, split, task.reports, numbers="offset" in task.columns)
+    return decoded(client, split.part, task.columns, task.reports, reading.entries())
+
+
+SPLIT_READERS: Mapping[type, SplitReader] = {ByBroker: _by_broker, ByStorage: _by_storage}
 
 
 def read_split(split: Split, task: ReadTask) -> Iterator[pa.RecordBatch]:

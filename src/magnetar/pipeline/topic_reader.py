@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from types import TracebackType
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
 from typing import NamedTuple
 
 from magnetar.model.errors import BrokerError
@@ -42,6 +43,10 @@ class StoredEntry(NamedTuple):
     messages: int
 
 
+NOTHING_STORED: Mapping[int, bytes] = MappingProxyType({})
+NOWHERE: Mapping[str, tuple[str, int]] = MappingProxyType({})
+
+
 class LogAnswer(NamedTuple):
     """What a broker says of a log: how far it reaches, and what was asked, each in the order of
     the questions (none of it from a broker whose extent has ``NO_OFFSETS``)."""
@@ -51,6 +56,8 @@ class LogAnswer(NamedTuple):
     of_offsets: tuple[Place, ...] = ()
     of_places: tuple[int, ...] = ()
     of_times: tuple[Place, ...] = ()
+    stored_ledgers: Mapping[int, bytes] = NOTHING_STORED
+    bookies: Mapping[str, tuple[str, int]] = NOWHERE
 
 
 class TopicReader:
@@ -116,6 +123,8 @@ class TopicReader:
             tuple(_place(one) for one in log.of_offsets),
             tuple(one.offset for one in log.of_places),
             tuple(_place(one) for one in log.of_times),
+            {one.ledger_id: one.metadata for one in log.stored_ledgers},
+            {one.bookie_id: (one.host, one.port) for one in log.bookies},
         )
 
     def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> LogExtent:

@@ -65,6 +65,7 @@ class FakeLog:
         self.created_ms = created_ms
         self._next_ledger_id = next_ledger_id
         self.trimmed = (-1, -1)
+        self.tells_bookies = True
         self.gone: list[int] = []
         self.ledgers = [FakeLedger(next_ledger_id(), 0)]
 
@@ -120,6 +121,12 @@ class FakeLog:
                 self._offset_of(Place(p.ledger_id, p.entry_id, p.batch_index)) for p in asked.places
             ),
             tuple(self._place_at(time_ms) for time_ms in asked.times_ms),
+            {
+                one.ledger_id: b"metadata of %d" % one.ledger_id
+                for one in self.ledgers
+                if one.ledger_id in asked.stored_ledgers
+            },
+            {"b": ("127.0.0.1", 1)} if self.tells_bookies else {},
         )
 
     def _place_of(self, offset: int) -> Place:

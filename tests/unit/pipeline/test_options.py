@@ -163,7 +163,7 @@ BAD_READS: list[tuple[dict[str, str], str]] = [
     ),
     ({**URL, "topic": "t", "endingTimestamp": "-4"}, "whole number from 0"),
     ({**URL, "topic": "t", "failOnDataLoss": "maybe"}, "true or false"),
-    ({**URL, "topic": "t", "readMode": "magic"}, "auto or broker"),
+    ({**URL, "topic": "t", "readMode": "magic"}, "auto, storage or broker"),
     ({**URL, "topic": "t", "columnNames": "avro"}, "magnetar or kafka"),
     ({**URL, "assign": '{"t": 1}'}, "JSON from topic to a list of partitions"),
     ({**URL, "assign": "t"}, "JSON from topic to a list of partitions"),
