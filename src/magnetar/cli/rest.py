@@ -36,11 +36,11 @@ class RestClient:
         self._client = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
 
     def get(self, path: str, **query: str | int) -> Any:
-        return self._send("GET", path, query).json()
+        return _json(self._send("GET", path, query))
 
     def get_health(self) -> Any:
         """The parts of the platform; one that is not well answers too (with status 503)."""
-        return self._send("GET", "/health", {}, accepted=(503,)).json()
+        return _json(self._send("GET", "/health", {}, accepted=(503,)))
 
     def put(self, path: str, body: object = None) -> None:
         self._send("PUT", path, {}, body)
@@ -70,6 +70,16 @@ class RestClient:
         if answer.is_error and answer.status_code not in accepted:
             raise RestError(_reason(answer))
         return answer
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise RestError(
+            f"{answer.request.url} answered {answer.status_code} with what is no JSON; it is not "
+            "the platform's HTTP address, or a proxy answers for it: name it with --url"
+        ) from error
 
 
 def _reason(answer: httpx.Response) -> str:

@@ -8,7 +8,8 @@ Rules:
 * One call per watcher and loop turn, however many appends or entries became readable in it.
 * A watcher is called from the loop, never from inside ``grew``: what a turn has confirmed is
   answered to its producers first.
-* A watcher that ended its watch is not called any more, not even for what was under way.
+* A watcher that ended its watch is not called any more, not even for what was under way; and to
+  end a watch again ends nobody else's.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from collections.abc import Callable
 class ReadableWatch:
     """The watchers of one log."""
 
-    __slots__ = ("_told_soon", "_watchers")
+    __slots__ = ("_next_key", "_told_soon", "_watchers")
 
     def __init__(self) -> None:
         self._watchers: dict[int, Callable[[], None]] = {}
+        self._next_key = 0  # no key is given twice: it would be taken for the one before
         self._told_soon = False
 
     def watch(self, grown: Callable[[], None]) -> Callable[[], None]:
         """Call ``grown`` from now on; returns what ends that."""
-        key = max(self._watchers, default=-1) + 1
+        key = self._next_key
+        self._next_key += 1
         self._watchers[key] = grown
 
         def end() -> None:

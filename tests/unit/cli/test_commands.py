@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Coroutine, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -198,6 +199,28 @@ def test_errors_are_one_clear_line_and_an_exit_code(
     text = out.readouterr().err
     assert words in text
     assert "Traceback" not in text
+
+
+class _NoPlatform(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>welcome</html>")
+
+    def log_message(self, *_: object) -> None:
+        """Not to the output of the tests."""
+
+
+def test_somebody_else_answers(out: pytest.CaptureFixture[str]) -> None:
+    with HTTPServer(("127.0.0.1", 0), _NoPlatform) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert run(["topics", "list", "--url", url]) == 1
+        answering.join()
+    told = out.readouterr().err
+    assert "answered 200 with what is no JSON" in told
+    assert "--url" in told
 
 
 def test_nobody_answers(out: pytest.CaptureFixture[str]) -> None:

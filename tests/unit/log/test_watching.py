@@ -31,6 +31,28 @@ def test_one_call_per_turn_and_none_after_the_end() -> None:
     asyncio.run(scenario())
 
 
+def test_a_watch_is_not_taken_for_one_that_ended_before_it() -> None:
+    async def scenario() -> None:
+        watch, told = ReadableWatch(), list[str]()
+
+        def replace() -> None:
+            told.append("first")
+            end_second()
+            watch.watch(lambda: told.append("third"))
+
+        watch.watch(replace)
+        end_second = watch.watch(lambda: told.append("second"))
+        watch.grew()
+        await asyncio.sleep(0)
+        assert told == ["first"], "the second has ended, and the third came after this"
+        end_second()
+        watch.grew()
+        await asyncio.sleep(0)
+        assert told == ["first", "first", "third"], "ended twice, it ended another's watch"
+
+    asyncio.run(scenario())
+
+
 def test_a_batch_of_appends_is_one_call_after_their_outcomes() -> None:
     async def scenario() -> None:
         log = await Process(World()).store(LedgerConfig()).open(NAME)
