@@ -245,6 +245,19 @@ class TopicNotFoundError(BrokerError):
     """There is no topic, namespace or tenant of that name."""
 
 
+class SchemaNotFoundError(BrokerError):
+    """The topic has no schema, or not in that version."""
+
+
+class InvalidSchemaError(BrokerError):
+    """A schema whose definition is none of its type, or is too large; says where and why."""
+
+
+class IncompatibleSchemaError(BrokerError):
+    """The topic does not take the schema, or not without one; says against which version, and
+    why."""
+
+
 class SubscriptionNotFoundError(BrokerError):
     """The topic has no subscription of that name."""
 

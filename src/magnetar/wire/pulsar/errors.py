@@ -36,6 +36,11 @@ CODES: Final[Mapping[type[errors.MagnetarError], ServerError]] = MappingProxyTyp
         # and then speak of a time-out.
         errors.InvalidTopicNameError: ServerError.NOT_ALLOWED,
         errors.TopicNotFoundError: ServerError.TOPIC_NOT_FOUND,
+        # Java's client takes this code for "no schema", and goes on with plain bytes.
+        errors.SchemaNotFoundError: ServerError.TOPIC_NOT_FOUND,
+        # The one code on which every client gives up at once, Java's GET_OR_CREATE_SCHEMA included.
+        errors.InvalidSchemaError: ServerError.INCOMPATIBLE_SCHEMA,
+        errors.IncompatibleSchemaError: ServerError.INCOMPATIBLE_SCHEMA,
         errors.SubscriptionNotFoundError: ServerError.SUBSCRIPTION_NOT_FOUND,
         errors.ConsumerNotFoundError: ServerError.CONSUMER_NOT_FOUND,
         # Clients fail what they have pending with it, and come back by themselves.
