@@ -19,6 +19,7 @@ from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe
 from tests.doubles.memory_log import MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
+from tests.doubles.memory_values import MemoryValues
 
 ENTRIES = 50_000
 IDS = 100
@@ -64,7 +65,7 @@ async def drain(session: Session, transport: NullTransport, kind: int) -> tuple[
 
 async def measure() -> None:
     config = BrokerConfig(port=0, unacknowledged_per_consumer_max=ENTRIES)
-    broker = Broker(config, MemoryLogStore(1_000_000), MemoryMetadata())
+    broker = Broker(config, MemoryLogStore(1_000_000), MemoryMetadata(), MemoryValues())
     await broker.start()
     session, transport = await connected(broker, "bench-0")
     await fill(session)

@@ -23,6 +23,7 @@ from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.commands import decode_command, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.doubles.memory_metadata import MemoryMetadata
+from tests.doubles.memory_values import MemoryValues
 from tests.unit.log.doubles import Process, World
 
 MESSAGES = 10_000
@@ -109,7 +110,7 @@ class Client:
 async def measure(subscriptions: int, consumers: int, kind: int) -> float:
     """CPU microseconds per delivered and acknowledged message."""
     store = Process(World()).store(LedgerConfig())
-    broker = Broker(BrokerConfig(port=0), store, MemoryMetadata())
+    broker = Broker(BrokerConfig(port=0), store, MemoryMetadata(), MemoryValues())
     await broker.start()
     producer, _ = await connected(broker, "bench")
     clients = [

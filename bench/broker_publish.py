@@ -24,6 +24,7 @@ from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
 from tests.doubles.memory_log import MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
+from tests.doubles.memory_values import MemoryValues
 
 MESSAGE_BYTES = 1024
 CHUNK_SENDS = 200
@@ -103,7 +104,9 @@ async def connected(broker: Broker, topic: str) -> tuple[Session, NullTransport]
 
 async def measure(connections: int, sends_per_chunk: int, rounds: int) -> float:
     """CPU microseconds per SEND."""
-    broker = Broker(BrokerConfig(port=0), MemoryLogStore(1_000_000), MemoryMetadata())
+    broker = Broker(
+        BrokerConfig(port=0), MemoryLogStore(1_000_000), MemoryMetadata(), MemoryValues()
+    )
     await broker.start()
     pairs = [await connected(broker, f"bench-{i % 4}") for i in range(connections)]
     data = bytes(MESSAGE_BYTES)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from magnetar.model.errors import ConfigError
+from magnetar.model.schema import SchemaStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +403,25 @@ class BrokerConfig:
             "most": 10_000,
         },
     )
+    schema_compatibility_strategy: str = field(
+        default="FULL",
+        metadata={
+            "meaning": "how a topic's schemas may follow each other, where its namespace does not "
+            "say",
+            "choices": tuple(map(str, SchemaStrategy)),
+        },
+    )
+    schema_validation_enforced: bool = field(
+        default=False,
+        metadata={"meaning": "refuse producers without a schema on topics that have one"},
+    )
+    schema_auto_update: bool = field(
+        default=True,
+        metadata={
+            "meaning": "producers and consumers may bring new schemas, where the namespace does "
+            "not say"
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,7 +473,13 @@ class MetadataConfig:
 
 @dataclass(frozen=True, slots=True)
 class LoggingConfig:
-    level: str = field(default="info", metadata={"meaning": "debug, info, warning or error"})
+    level: str = field(
+        default="info",
+        metadata={
+            "meaning": "debug, info, warning or error",
+            "choices": ("debug", "info", "warning", "error"),
+        },
+    )
     json: bool = field(default=False, metadata={"meaning": "one JSON object a line"})
 
 

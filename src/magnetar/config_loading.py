@@ -21,7 +21,6 @@ from magnetar.model.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 PORT_MAX = 65_535
-LOG_LEVELS = ("debug", "info", "warning", "error")
 BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 TIME_UNITS = {"ms": 1, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "s": 1000}
 """``s`` is last: other units end with it."""
@@ -46,6 +45,8 @@ class Setting:
     meaning: str
     least: int | None
     most: int | None = None
+    choices: tuple[str, ...] = ()
+    """Of a text; empty: any will do."""
 
     @property
     def name(self) -> str:
@@ -70,8 +71,8 @@ class Setting:
         """What values it takes, in words."""
         if self.path[-1] == "port":
             return f"a port, 0 to {PORT_MAX}"
-        if self.path == ("logging", "level"):
-            return ", ".join(LOG_LEVELS)
+        if self.choices:
+            return ", ".join(self.choices)
         if self.kind == "int":
             bound = f" of at least {self.least}" if self.least is not None else ""
             bound += f" and at most {self.most}" if self.most is not None else ""
@@ -103,7 +104,8 @@ def _settings_of(section: type, above: SettingPath) -> Iterator[Setting]:
             meaning, least = item.metadata["meaning"], item.metadata.get("least")
             assert item.default is not MISSING, f"{path} needs a default"
             most = item.metadata.get("most")
-            yield Setting(path, kind, item.default, meaning, least, most)
+            choices = item.metadata.get("choices", ())
+            yield Setting(path, kind, item.default, meaning, least, most, choices)
 
 
 # -- loading ----------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ def _parsed(setting: Setting, raw: object, source: str) -> SettingValue:
     value = _converted(setting, raw)
     if setting.path[-1] == "port" and not (isinstance(value, int) and 0 <= value <= PORT_MAX):
         value = None
-    if setting.path == ("logging", "level") and value not in LOG_LEVELS:
+    if setting.choices and value not in setting.choices:
         value = None
     if setting.least is not None and isinstance(value, int) and value < setting.least:
         value = None

@@ -9,12 +9,13 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from magnetar import __version__
-from magnetar.admin import errors, health_api, ledger_api, namespace_api, topic_api
+from magnetar.admin import errors, health_api, ledger_api, namespace_api, schema_api, topic_api
 from magnetar.admin.body_limit import BodyLimit
 from magnetar.admin.docs_page import DOCS_PAGE
 from magnetar.admin.ledgers import LedgerService
 from magnetar.admin.namespaces import NamespaceService
 from magnetar.admin.paths import EncodedPaths
+from magnetar.admin.schemas import SchemaService
 from magnetar.admin.topics import TopicService
 from magnetar.env.health import Health
 
@@ -26,6 +27,7 @@ def create(
     ledgers: LedgerService | None = None,
     before_scrape: Sequence[Callable[[], None]] = (),
     health: Health | None = None,
+    schemas: SchemaService | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
 
@@ -49,6 +51,8 @@ def create(
     if namespaces is not None and topics is not None:
         app.include_router(namespace_api.routes(namespaces, topics))
         app.include_router(topic_api.routes(topics, health))
+    if schemas is not None:
+        app.include_router(schema_api.routes(schemas))
     return app
 
 

@@ -13,15 +13,19 @@ from typing import Any, Final
 
 from fastapi import Request
 
+from magnetar.cluster.schemas.policies import AUTO_UPDATE, STRATEGY, VALIDATION
 from magnetar.model.errors import BrokerError
+from magnetar.model.schema import SchemaStrategy
 
 ANYBODY: Final = "anonymous"
 """The role that everybody has."""
 
+UNDEFINED: Final = "UNDEFINED"
+"""The schema strategy of a namespace that leaves it to the broker."""
+
 SAYS_NOTHING: Final = (None, False, 0, -1, "", "None", "UNDEFINED", "Undefined")
 ASKS_FOR_WHAT_IS_DONE: Final[Mapping[str, object]] = {
     "schema_auto_update_compatibility_strategy": "Full",  # what clients write for "not set"
-    "is_allow_auto_update_schema": True,
 }
 
 
@@ -62,6 +66,13 @@ def partition_count(body: object) -> int:
     return body
 
 
+def flag(body: object) -> bool:
+    """Raises ``BadBodyError``."""
+    if not isinstance(body, bool):
+        raise BadBodyError(f"body: {json.dumps(body)[:100]} is neither true nor false")
+    return body
+
+
 def check_topic(body: object) -> None:
     """Of a topic that is created: properties, which are not served."""
     refuse_what_is_not_served("properties of topics", _object("topic", body))
@@ -81,9 +92,9 @@ def check_tenant(body: object, cluster: str) -> None:
     refuse_what_is_not_served("tenant", about)
 
 
-def check_namespace(body: object, cluster: str) -> None:
-    """Policies, of which none is served. Bundles are accepted: a number of them has no effect
-    where one broker serves all."""
+def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
+    """Policies, of which those of schemas are served. Bundles are accepted: a number of them has
+    no effect where one broker serves all."""
     about = dict(_object("namespace", body))
     for field in ("replication_clusters", "clusterThatCanDeleteNamespace", "allowed_clusters"):
         what, named = f"namespace: {field}", about.pop(field, None)
@@ -91,7 +102,26 @@ def check_namespace(body: object, cluster: str) -> None:
             named = [named] if named else None
         _check_clusters(what, _names(what, named), cluster)
     about.pop("bundles", None)
+    strategy = schema_strategy(about.pop(STRATEGY, None) or None)  # Go's client says ""
+    policies: dict[str, object] = {} if strategy is None else {STRATEGY: str(strategy)}
+    # Clients write the usual values for "not set".
+    for field, usual in ((VALIDATION, False), (AUTO_UPDATE, True)):
+        value = about.pop(field, None)
+        if value is not None and flag(value) is not usual:
+            policies[field] = value
     refuse_what_is_not_served("namespace", about)
+    return policies
+
+
+def schema_strategy(body: object) -> SchemaStrategy | None:
+    """Of a body that is a strategy's name; None for UNDEFINED. Raises ``BadBodyError``."""
+    if body is None or body == UNDEFINED:
+        return None
+    if isinstance(body, str) and body in SchemaStrategy.__members__:
+        return SchemaStrategy(body)
+    raise BadBodyError(
+        f"body: {str(body)[:80]!r} is none of {', '.join(SchemaStrategy)} and {UNDEFINED}"
+    )
 
 
 def _object(what: str, body: object) -> Mapping[str, Any]:

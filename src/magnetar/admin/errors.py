@@ -22,6 +22,8 @@ from magnetar.admin.views import Reason
 from magnetar.model.errors import (
     BookieUnavailableError,
     BrokerMetadataError,
+    IncompatibleSchemaError,
+    InvalidSchemaError,
     InvalidTopicNameError,
     LogClosedError,
     MagnetarError,
@@ -31,6 +33,7 @@ from magnetar.model.errors import (
     NoNodeError,
     NoSuchLedgerError,
     NotAllowedError,
+    SchemaNotFoundError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
@@ -45,6 +48,9 @@ log = structlog.get_logger(__name__)
 STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
     (TopicNotFoundError, 404),
     (SubscriptionNotFoundError, 404),
+    (SchemaNotFoundError, 404),
+    (InvalidSchemaError, 422),
+    (IncompatibleSchemaError, 409),
     (NoSuchLedgerError, 404),
     (NoEntryError, 404),
     (NoLedgerError, 404),

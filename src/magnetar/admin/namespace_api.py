@@ -86,8 +86,8 @@ def _add_namespaces(router: APIRouter, service: NamespaceService) -> None:
     )
     async def put_namespace(tenant: Segment, namespace: Segment, request: Request) -> Response:
         """Create a namespace; its tenant must exist."""
-        bodies.check_namespace(await bodies.read_json(request), service.cluster)
-        if not await service.create_namespace(f"{tenant}/{namespace}"):
+        policies = bodies.namespace_policies(await bodies.read_json(request), service.cluster)
+        if not await service.create_namespace(f"{tenant}/{namespace}", policies):
             return reason(409, f"namespace {tenant}/{namespace} exists already")
         return Response(status_code=204)
 

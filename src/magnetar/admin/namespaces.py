@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from magnetar.admin.views import ClusterView, TenantView
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.topic_name import parse_namespace, parse_tenant
@@ -39,10 +41,12 @@ class NamespaceService:
         """``tenant/namespace`` names. Raises ``TopicNotFoundError`` for an unknown tenant."""
         return await self._namespaces.namespaces(parse_tenant(tenant))
 
-    async def create_namespace(self, namespace: str) -> bool:
+    async def create_namespace(
+        self, namespace: str, policies: Mapping[str, object] | None = None
+    ) -> bool:
         """``tenant/namespace``; False when it exists. Raises ``TopicNotFoundError`` for an
         unknown tenant."""
-        return await self._namespaces.create_namespace(parse_namespace(namespace))
+        return await self._namespaces.create_namespace(parse_namespace(namespace), policies)
 
     async def check_namespace(self, namespace: str) -> None:
         """Raises ``TopicNotFoundError``."""

@@ -124,6 +124,7 @@ class TopicService:
         for part in parts:
             with contextlib.suppress(TopicNotFoundError):  # never used, or deleted already
                 await self._topics.delete(part, force)
+        await self._control.schemas.forget_topic(name)
         # Last: until then a deletion that fails half way can be asked for again.
         await self._control.partitioned.delete(name)
 

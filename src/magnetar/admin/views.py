@@ -118,3 +118,33 @@ class BookieView(View):
     available: bool  # takes new entries
     local: bool  # runs in this process
     waiting_space: WaitingSpaceView | None = None  # of bookies that run in this process
+
+
+class SchemaView(View):
+    """A version of a topic's schema."""
+
+    version: int
+    type: str
+    timestamp: int  # when it was registered, milliseconds since 1970
+    data: str  # the definition
+    properties: dict[str, str]
+
+
+class SchemaListView(View):
+    get_schema_responses: list[SchemaView]
+
+
+class SchemaVersionView(View):
+    version: int
+
+
+class PostedSchemaView(View):
+    version: SchemaVersionView
+
+
+class CompatibilityView(View):
+    """``reason`` is ours: why not."""
+
+    compatibility: bool
+    schema_compatibility_strategy: str
+    reason: str

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.schemas.policies import SchemaPolicy
+from magnetar.cluster.schemas.registry import ValueStore
 from magnetar.config import BrokerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
@@ -18,6 +20,7 @@ from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.seam import LogStore
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
+from magnetar.model.schema import SchemaStrategy
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.protocols.pulsar.server import PulsarServer
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
@@ -29,10 +32,11 @@ from magnetar.topics.traffic import Traffic
 class Broker:
     """One broker.
 
-    ``clock``: seconds since 1970. ``connections``: what clients' connections share with others of
-    the process; their own by default. ``failed`` is told when the broker cannot go on; it takes no
-    requests then. ``stored_ledgers`` knows where the logs' entries lie, if that may be told.
-    Neither the log store nor the metadata store is closed with the broker: who made them does that.
+    ``values`` keeps what is too large for the metadata. ``clock``: seconds since 1970.
+    ``connections``: what clients' connections share with others of the process; their own by
+    default. ``failed`` is told when the broker cannot go on; it takes no requests then.
+    ``stored_ledgers`` knows where the logs' entries lie, if that may be told. Neither the log store
+    nor the metadata store is closed with the broker: who made them does that.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Broker:
         config: BrokerConfig,
         log_store: LogStore,
         topic_metadata: MetadataStore,
+        values: ValueStore,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.time,
         cluster: str = "standalone",
@@ -53,7 +58,13 @@ class Broker:
         self._traffic = Traffic()
         self._unloaded = 0
         """Idle topics unloaded, as far as the metrics know."""
-        self.control = ControlPlane.over(topic_metadata, cluster)
+
+        def now_ms() -> int:
+            return int(clock() * 1000)
+
+        self.control = ControlPlane.over(
+            topic_metadata, values, cluster, _schema_policy(config), now_ms
+        )
         self.topics = Topics(
             config,
             log_store,
@@ -61,7 +72,7 @@ class Broker:
             self._scope,
             self._traffic,
             PulsarEntryFormat(),
-            lambda: int(clock() * 1000),
+            now_ms,
         )
         self.rates = Rates(self.topics)
         self.pulsar = PulsarServer(
@@ -105,3 +116,12 @@ class Broker:
         self._metrics.broker_open_topics.set(len(self.topics))
         self._metrics.broker_unloaded_idle_topics_total.inc(self.topics.unloaded - self._unloaded)
         self._unloaded = self.topics.unloaded
+
+
+def _schema_policy(config: BrokerConfig) -> SchemaPolicy:
+    """What holds where a namespace says nothing."""
+    return SchemaPolicy(
+        SchemaStrategy(config.schema_compatibility_strategy),
+        config.schema_validation_enforced,
+        config.schema_auto_update,
+    )

@@ -25,6 +25,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.connecting import LedgerAccess
 from magnetar.ledger.directory import LedgerDirectory
+from magnetar.ledger.values import LedgerValues
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import SessionExpiredError
 
@@ -79,6 +80,7 @@ async def start_broker(process: Process, metadata: MetadataStore, ledgers: Ledge
         config.broker,
         logs,
         metadata,
+        LedgerValues(ledgers.client),
         process.metrics,
         outside.clock_s,
         config.cluster,
@@ -119,6 +121,7 @@ class RestServer:
         from magnetar.admin import api
         from magnetar.admin.ledgers import LedgerService
         from magnetar.admin.namespaces import NamespaceService
+        from magnetar.admin.schemas import SchemaService
         from magnetar.admin.server import HttpServer
 
         config, metrics = process.config, process.metrics
@@ -133,6 +136,7 @@ class RestServer:
             LedgerService(cluster.manager, ledgers.pool, config.ledger, process.waiting_spaces),
             [broker.fold_metrics, process.fold_metrics],
             process.health,
+            SchemaService(broker.control),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)

@@ -45,6 +45,9 @@ class RestClient:
     def put(self, path: str, body: object = None) -> None:
         self._send("PUT", path, {}, body)
 
+    def post(self, path: str, body: object) -> Any:
+        return self._send("POST", path, {}, body).json()
+
     def delete(self, path: str, **query: str | int) -> None:
         self._send("DELETE", path, query)
 
@@ -96,10 +99,19 @@ def topic_path(topic: str) -> str:
     """``/admin/v2/persistent/...`` of a topic given in any of the usual ways: ``flights``,
     ``public/default/flights``, ``persistent://public/default/flights``.
     """
+    return f"/admin/v2/persistent/{_segments(topic)}"
+
+
+def schema_path(topic: str) -> str:
+    """``/admin/v2/schemas/...`` of a topic, given in the same ways."""
+    return f"/admin/v2/schemas/{_segments(topic)}"
+
+
+def _segments(topic: str) -> str:
     name = topic.removeprefix("persistent://")
     if "://" in name:
         raise ConfigError(f"topic {topic!r} cannot be used; accepted: persistent topics only")
     parts = name.split("/", 2) if name.count("/") >= 2 else ["public", "default", name]
     if not all(parts):
         raise ConfigError(f"topic {topic!r} cannot be used; accepted: [TENANT/NAMESPACE/]TOPIC")
-    return "/admin/v2/persistent/" + "/".join(quote(part, safe="") for part in parts)
+    return "/".join(quote(part, safe="") for part in parts)

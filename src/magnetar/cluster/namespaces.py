@@ -3,21 +3,31 @@
 | path | value |
 |---|---|
 | ``/admin/policies/<tenant>`` | anything |
-| ``/admin/policies/<tenant>/<namespace>`` | ``{}`` (policies will stand there) |
+| ``/admin/policies/<tenant>/<namespace>`` | a JSON object: its policies, by Pulsar's names |
 
 A tenant or namespace exists when its node does; ``public/default`` is made at the first start.
-Whether a namespace exists is asked for with every lookup, producer and subscription, and answered
-from memory (``watched_nodes``). Lists go to the store: only people ask for them.
+Whether a namespace exists, and what its policies are, is asked for with every lookup, producer and
+subscription, and answered from memory (``watched_nodes``). Lists go to the store: only people ask
+for them.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
+from magnetar.cluster.counters import RACES_MAX
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.cluster.watched_nodes import WatchedNodes
 from magnetar.env.metadata import MetadataStore
-from magnetar.model.errors import NodeExistsError, NoNodeError, TopicNotFoundError
+from magnetar.model.errors import (
+    BadVersionError,
+    BrokerMetadataError,
+    NodeExistsError,
+    NoNodeError,
+    TopicNotFoundError,
+)
 
 POLICIES: Final = "/admin/policies"
 
@@ -27,7 +37,7 @@ class Namespaces:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
-        self._exist = WatchedNodes(metadata, _exists)
+        self._nodes = WatchedNodes(metadata, _node)
 
     async def prepare(self) -> None:
         """Make the default namespace, and so its tenant, if it is missing."""
@@ -45,15 +55,17 @@ class Namespaces:
         """False when it exists."""
         return await self._create(f"{POLICIES}/{tenant}")
 
-    async def create_namespace(self, namespace: str) -> bool:
+    async def create_namespace(
+        self, namespace: str, policies: Mapping[str, object] | None = None
+    ) -> bool:
         """``tenant/namespace``; False when it exists. Raises ``TopicNotFoundError`` when its
         tenant does not."""
         await self.check_tenant(namespace.split("/")[0])
-        return await self._create(f"{POLICIES}/{namespace}")
+        return await self._create(f"{POLICIES}/{namespace}", json.dumps(policies or {}).encode())
 
     async def check_tenant(self, tenant: str) -> None:
         """Raise ``TopicNotFoundError`` if the tenant does not exist."""
-        if not await self._exist.get(f"{POLICIES}/{tenant}"):
+        if (await self._nodes.get(f"{POLICIES}/{tenant}")).value is None:
             raise TopicNotFoundError(f"tenant {tenant} does not exist; create it first")
 
     async def check(self, name: TopicName) -> None:
@@ -61,20 +73,48 @@ class Namespaces:
         await self.check_namespace(name.namespace)
 
     async def check_namespace(self, namespace: str) -> None:
-        if not await self._exist.get(f"{POLICIES}/{namespace}"):
-            raise TopicNotFoundError(
-                f"namespace {namespace} does not exist; create it first, or use {DEFAULT_NAMESPACE}"
-            )
+        await self._value(namespace)
 
-    async def _create(self, path: str) -> bool:
+    async def _value(self, namespace: str) -> bytes:
+        value = (await self._nodes.get(f"{POLICIES}/{namespace}")).value
+        if value is None:
+            raise _no_namespace(namespace)
+        return value
+
+    async def policies(self, namespace: str) -> Mapping[str, Any]:
+        """What is set for ``tenant/namespace``. Raises ``TopicNotFoundError``,
+        ``BrokerMetadataError`` for a node that cannot be read."""
+        return _policies(namespace, await self._value(namespace))
+
+    async def change_policies(self, namespace: str, changes: Mapping[str, object]) -> None:
+        """Set some, None to leave one unsaid; the others stay as they are."""
+        path = f"{POLICIES}/{namespace}"
         try:
-            await self._metadata.create(path, b"{}")
+            for _ in range(RACES_MAX):
+                # From the store, not from memory: the version to compare with is read here.
+                node = await self._metadata.get(path)
+                changed = {**_policies(namespace, node.value), **changes}
+                kept = {name: value for name, value in changed.items() if value is not None}
+                try:
+                    await self._metadata.put(path, json.dumps(kept).encode(), node.version)
+                except BadVersionError:
+                    continue
+                return
+        except NoNodeError:
+            raise _no_namespace(namespace) from None
+        finally:
+            self._nodes.forget(path)  # one that failed may have happened
+        raise BrokerMetadataError(f"{path} is changed by many at once; try again")
+
+    async def _create(self, path: str, value: bytes = b"{}") -> bool:
+        try:
+            await self._metadata.create(path, value)
         except NodeExistsError:
             return False
         finally:
             # Its parent may be made with it; and a create that failed may have happened.
-            self._exist.forget(path)
-            self._exist.forget(path.rpartition("/")[0])
+            self._nodes.forget(path)
+            self._nodes.forget(path.rpartition("/")[0])
         return True
 
     async def _children(self, path: str) -> list[str]:
@@ -84,8 +124,33 @@ class Namespaces:
             return []
 
     def close(self) -> None:
-        self._exist.close()
+        self._nodes.close()
 
 
-def _exists(_path: str, value: bytes | None) -> bool:
-    return value is not None
+class _NamespaceNode(NamedTuple):
+    """A node's bytes; None if there is none."""
+
+    value: bytes | None
+
+
+def _node(_path: str, value: bytes | None) -> _NamespaceNode:
+    return _NamespaceNode(value)
+
+
+def _no_namespace(namespace: str) -> TopicNotFoundError:
+    return TopicNotFoundError(
+        f"namespace {namespace} does not exist; create it first, or use {DEFAULT_NAMESPACE}"
+    )
+
+
+def _policies(namespace: str, value: bytes) -> dict[str, Any]:
+    """Nodes that others made may be empty."""
+    try:
+        found = json.loads(value or b"{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise BrokerMetadataError(
+            f"the node of namespace {namespace} holds {value[:40]!r}, which are no policies"
+        )
+    return found

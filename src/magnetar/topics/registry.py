@@ -289,6 +289,8 @@ class Topics:
             await self._unload(name)
             await self._store.delete(name.log_name)
             await self._control.counters.forget_topic(name)
+            if name.partition < 0:  # a partition's schema is that of them all
+                await self._control.schemas.forget_topic(name)
         finally:
             del self._deleting[name]
         if not existed and topic is None:

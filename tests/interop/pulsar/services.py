@@ -4,6 +4,7 @@ can be arranged), and a whole standalone process."""
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -12,12 +13,15 @@ from typing import Any, Protocol, TypeVar
 
 import httpx
 
+from magnetar.admin.schemas import SchemaService
 from magnetar.app.broker import Broker
+from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
 from magnetar.config import BrokerConfig
 from magnetar.env.connections import Connections
 from tests.doubles.admin import topic_service
 from tests.doubles.memory_log import MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
+from tests.doubles.memory_values import MemoryValues
 from tests.standalone import Standalone
 
 T = TypeVar("T")
@@ -32,6 +36,12 @@ class Service(Protocol):
     def subscriptions(self, topic: str) -> list[str]: ...
 
     def backlog(self, topic: str, subscription: str) -> int: ...
+
+    def schemas(self, topic: str) -> list[Any]:
+        """The definitions of its schema's versions, from the oldest on."""
+        ...
+
+    def set_auto_update(self, allowed: bool) -> None: ...
 
     def close(self) -> None: ...
 
@@ -48,7 +58,9 @@ class MemoryService:
         self.broker = self.run(self._start(replace(BrokerConfig(port=0), **settings)))
 
     async def _start(self, config: BrokerConfig) -> Broker:
-        broker = Broker(config, self.store, MemoryMetadata(), connections=self._connections)
+        broker = Broker(
+            config, self.store, MemoryMetadata(), MemoryValues(), connections=self._connections
+        )
         await broker.start()
         self.admin = topic_service(broker)
         return broker
@@ -70,6 +82,13 @@ class MemoryService:
     def backlog(self, topic: str, subscription: str) -> int:
         stats = self.run(self.admin.stats(topic))
         return stats.subscriptions[subscription].msg_backlog
+
+    def schemas(self, topic: str) -> list[Any]:
+        views = self.run(SchemaService(self.broker.control).versions(topic))
+        return [json.loads(each.data) for each in views.get_schema_responses]
+
+    def set_auto_update(self, allowed: bool) -> None:
+        self.run(SchemaService(self.broker.control).set_auto_update(DEFAULT_NAMESPACE, allowed))
 
     def close(self) -> None:
         self.run(self.broker.close())
@@ -101,6 +120,16 @@ class StandaloneService:
     def backlog(self, topic: str, subscription: str) -> int:
         stats = httpx.get(self._topic_url(topic) + "/stats", timeout=60).json()
         return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+    def schemas(self, topic: str) -> list[Any]:
+        path = topic.replace("persistent://", "schemas/")
+        found = httpx.get(f"{self._process.http_url}/admin/v2/{path}/schemas", timeout=60).json()
+        return [json.loads(each["data"]) for each in found["getSchemaResponses"]]
+
+    def set_auto_update(self, allowed: bool) -> None:
+        path = f"namespaces/{DEFAULT_NAMESPACE}/isAllowAutoUpdateSchema"
+        url = f"{self._process.http_url}/admin/v2/{path}"
+        httpx.post(url, json=allowed, timeout=60).raise_for_status()
 
     def _topic_url(self, topic: str) -> str:
         return f"{self._process.http_url}/admin/v2/{topic.replace('://', '/')}"

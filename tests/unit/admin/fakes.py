@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from magnetar.admin import api
+from magnetar.admin.schemas import SchemaService
 from magnetar.admin.views import BookieView, EntryView, FragmentView, LedgerView, WaitingSpaceView
 from magnetar.app.broker import Broker
 from magnetar.env.health import Health
@@ -29,6 +30,7 @@ def application(
         ledgers,  # type: ignore[arg-type]  # as far as it is asked
         before_scrape,
         health,
+        SchemaService(broker.control),
     )
 
 

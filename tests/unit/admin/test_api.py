@@ -402,7 +402,7 @@ def test_policies_that_say_nothing_are_no_obstacle() -> None:
         ("POST", "/admin/v2/namespaces/public/default/retention"),
         ("PUT", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff/unload"),
         ("POST", "/admin/v2/tenants/public"),
-        ("GET", "/admin/v2/schemas/public/default/t/schema"),
+        ("GET", "/admin/v2/schemas/public/default/t/metadata"),
         ("PUT", "/admin/v2/non-persistent/public/default/t"),
         ("GET", "/admin/v2/brokers/standalone"),
         ("GET", "/admin/v3/sinks/public/default"),

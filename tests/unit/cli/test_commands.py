@@ -262,3 +262,25 @@ def test_topics_may_be_named_in_short(given: str, path: str) -> None:
 def test_topic_names_that_cannot_be(given: str) -> None:
     with pytest.raises(ConfigError, match="cannot be used"):
         topic_path(given)
+
+
+def test_schemas(platform: Served, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def schemas(*arguments: str) -> str:
+        assert run(["schemas", *arguments, "--url", platform.url]) == 0
+        return capsys.readouterr().out
+
+    file = tmp_path / "definition"
+    file.write_text('{"type": "record", "name": "R", "fields": []}')
+    said = schemas("upload", "typed", "--file", str(file), "--type", "json")
+    assert said.endswith("the schema of typed has version 0\n"), "after what the platform logs"
+    assert json.loads(schemas("get", "typed")) == json.loads(file.read_text())
+    assert json.loads(schemas("get", "typed", "--version", "0", "--json"))["type"] == "JSON"
+    assert "JSON" in schemas("list", "typed")
+    assert schemas("test", "typed", "--file", str(file), "--type", "json") == "compatible (FULL)\n"
+    assert run(["schemas", "test", "typed", "--type", "INT8", "--url", platform.url]) == 1
+    assert "does not become INT8" in capsys.readouterr().out
+    assert run(["schemas", "upload", "typed", "--property", "x", "--url", platform.url]) == 2
+    assert "NAME=VALUE" in capsys.readouterr().err
+    assert schemas("delete", "typed") == "deleted the schema of typed\n"
+    assert run(["schemas", "get", "typed", "--url", platform.url]) == 1
+    assert "has no schema" in capsys.readouterr().err

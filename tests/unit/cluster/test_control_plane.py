@@ -8,11 +8,18 @@ import pytest
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At, Here, Owner, check_owned
+from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.model.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
 from tests.doubles.memory_metadata import MemoryMetadata
+from tests.doubles.memory_values import MemoryValues
 from tests.unit.protocols.pulsar.harness import TOPIC, Peer, World, run
+
+
+def control_plane(metadata: MemoryMetadata) -> ControlPlane:
+    return ControlPlane.over(metadata, MemoryValues(), "c", SchemaPolicy(), lambda: 0)
+
 
 ELSEWHERE = At("pulsar://other:6650", "http://other:8080")
 
@@ -61,7 +68,7 @@ def test_clients_cost_no_metadata_read_once_the_names_are_known(topic: str) -> N
 def test_what_another_process_changes_is_seen() -> None:
     async def main() -> None:
         store = MemoryMetadata()
-        ours, theirs = ControlPlane.over(store, "c"), ControlPlane.over(store, "c")
+        ours, theirs = control_plane(store), control_plane(store)
         await ours.namespaces.prepare()
         name = parse_topic("t")
         await ours.namespaces.check(name)
@@ -85,7 +92,7 @@ def test_what_another_process_changes_is_seen() -> None:
 
 def test_what_is_done_here_is_seen_here_without_waiting() -> None:
     async def main() -> None:
-        control = ControlPlane.over(MemoryMetadata(), "c")
+        control = control_plane(MemoryMetadata())
         name = parse_topic("acme/n/t")
         with pytest.raises(TopicNotFoundError, match="tenant acme does not exist"):
             await control.namespaces.create_namespace("acme/n")

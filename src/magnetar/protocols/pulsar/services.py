@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.config import BrokerConfig
@@ -14,27 +13,6 @@ from magnetar.metrics import Metrics
 from magnetar.protocols.pulsar.liveness import Connection
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
 from magnetar.topics.registry import Topics
-
-SAID_MAX: Final = 10_000
-
-
-class SaidOnce:
-    """Things that were said already, so that they are said once; past ``SAID_MAX`` the oldest is
-    forgotten."""
-
-    __slots__ = ("_keys",)
-
-    def __init__(self) -> None:
-        self._keys: dict[str, None] = {}
-
-    def add(self, key: str) -> bool:
-        """True if ``key`` was not said yet."""
-        if key in self._keys:
-            return False
-        if len(self._keys) >= SAID_MAX:
-            del self._keys[next(iter(self._keys))]
-        self._keys[key] = None
-        return True
 
 
 @dataclass(slots=True)
@@ -57,8 +35,6 @@ class Services:
     name_prefix: str = ""
     service_url: str = ""
     sessions: dict[Connection, None] = field(default_factory=dict)
-    unchecked_schemas: SaidOnce = field(default_factory=SaidOnce)
-    """Topics of which the log says that schemas are not checked."""
     names_given: int = 0
     closing: bool = False
     stored_ledgers: StoredLedgers | None = None

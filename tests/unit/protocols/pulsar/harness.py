@@ -25,6 +25,7 @@ from magnetar_sim.virtual_time import run_virtual
 from tests.doubles.admin import topic_service
 from tests.doubles.memory_log import MemoryLog, MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
+from tests.doubles.memory_values import MemoryValues
 from tests.interop.pulsar.wire import checked, message, send_frame
 
 TOPIC = "persistent://public/default/t"
@@ -84,8 +85,13 @@ class World:
     def __init__(self, ledger_entries: int = 5, **settings: Any) -> None:
         self.store = MemoryLogStore(ledger_entries)
         self.metadata = MemoryMetadata()
+        self.values = MemoryValues()
         self.broker = Broker(
-            replace(BrokerConfig(port=0), **settings), self.store, self.metadata, clock=lambda: 1e9
+            replace(BrokerConfig(port=0), **settings),
+            self.store,
+            self.metadata,
+            self.values,
+            clock=lambda: 1e9,
         )
         self.services = self.broker.pulsar.services
 

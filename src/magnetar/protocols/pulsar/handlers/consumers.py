@@ -26,7 +26,7 @@ from magnetar.model.ids import EARLIEST, LATEST
 from magnetar.protocols.pulsar.bounds import check_subscribe
 from magnetar.protocols.pulsar.consumer_stats import consumer_stats_reply
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
-from magnetar.protocols.pulsar.handlers.schemas import say_unchecked
+from magnetar.protocols.pulsar.handlers.schemas import check_consumer
 from magnetar.protocols.pulsar.log_extents import fill_log_extent
 from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
@@ -69,9 +69,8 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
         session.write(success(request.request_id))  # the client did not hear our first answer
         return
     topic = await session.services.topics.get(name, create=request.force_topic_creation)
-    if request.HasField("schema"):
-        say_unchecked(session, name, request.schema)
     with topic.held():  # until the consumer is connected, an idle topic could be unloaded
+        await check_consumer(session, topic, request)
         await _join_alive(session, topic, request, kind)
 
 

@@ -15,7 +15,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST
 from magnetar.protocols.pulsar.bounds import check_producer
-from magnetar.protocols.pulsar.handlers.schemas import NO_VERSION, say_unchecked
+from magnetar.protocols.pulsar.handlers.schemas import producer_version
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.access import AccessMode, Verdict
@@ -33,6 +33,7 @@ class ProducerAdmission(NamedTuple):
     topic: Topic
     producer: Producer
     request: CommandProducer
+    schema_version: bytes
 
 
 async def open_producer(session: Session, command: BaseCommand) -> None:
@@ -48,19 +49,21 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
             )
         if request.epoch <= old.epoch and not old.closed:
             # the client did not hear our first answer
-            _tell_success(session, old, request, old.topic.epoch)
-            return
+            version = await producer_version(session, name, request)
+            if not old.closed:  # it may have been sent away meanwhile
+                _tell_success(session, old, request, version, old.topic.epoch)
+                return
         old.topic.remove_producer(old)
         old.client.drop(tell=False)
     topic = await services.topics.get(name, create=True)
-    if request.HasField("schema"):
-        say_unchecked(session, name, request.schema)
     with topic.held():  # until the producer is connected, an idle topic could be unloaded
         await _open_on(session, topic, request)
 
 
 async def _open_on(session: Session, topic: Topic, request: CommandProducer) -> None:
     services = session.services
+    # Before anything else is made for a producer that may be refused by it.
+    schema_version = await producer_version(session, topic.name, request)
     if request.initial_subscription_name:
         await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
     producer = Producer(
@@ -73,12 +76,12 @@ async def _open_on(session: Session, topic: Topic, request: CommandProducer) -> 
         not (request.producer_name and request.user_provided_producer_name),
         services.now_ms(),
     )
-    await _admit(ProducerAdmission(session, topic, producer, request))
+    await _admit(ProducerAdmission(session, topic, producer, request, schema_version))
 
 
 async def _admit(admission: ProducerAdmission) -> None:
     """Connect the producer, if need be after asking whether the one in its place is alive."""
-    session, topic, producer, request = admission
+    session, topic, producer, request, _ = admission
     await session.services.topics.check_space(topic)
     if _comes_back(request):
         # Before the lock, for all who come back at a time: under it little is left to read.
@@ -102,7 +105,7 @@ def _comes_back(request: CommandProducer) -> bool:
 
 
 async def _admit_once(admission: ProducerAdmission) -> None:
-    session, topic, producer, request = admission
+    session, topic, producer, request, _ = admission
     async with topic.lock:
         verdict = topic.admit(
             producer.name,
@@ -124,7 +127,7 @@ async def _admit_once(admission: ProducerAdmission) -> None:
 
 
 def _connect(admission: ProducerAdmission) -> None:
-    session, topic, producer, request = admission
+    session, topic, producer, request, _ = admission
     if session.closed:
         return
     if topic.closed:
@@ -132,19 +135,20 @@ def _connect(admission: ProducerAdmission) -> None:
     producer.closed = False
     topic.add_producer(producer)
     session.producers[producer.producer_id] = producer
-    _tell_success(session, producer, request, topic.epoch)
+    _tell_success(session, producer, request, admission.schema_version, topic.epoch)
 
 
 def _queue(admission: ProducerAdmission) -> None:
     """Wait for exclusive access, beside the producer's subject: it may be closed meanwhile."""
-    session, topic, producer, request = admission
+    session, topic, producer, request, _ = admission
     if session.closed:
         return
     producer.closed = True
     turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     topic.waiting.append((producer, turn))
     session.producers[producer.producer_id] = producer
-    _tell_success(session, producer, request, topic.epoch, ready=False)
+    version = admission.schema_version
+    _tell_success(session, producer, request, version, topic.epoch, ready=False)
 
     def failed(task: str, error: BaseException) -> None:
         session.close()  # its client must not wait for a turn that will not come
@@ -154,7 +158,7 @@ def _queue(admission: ProducerAdmission) -> None:
 
 
 async def _wait_turn(admission: ProducerAdmission, turn: asyncio.Future[None]) -> None:
-    session, topic, producer, request = admission
+    session, topic, producer, request, _ = admission
     try:
         await turn
         async with topic.lock:
@@ -178,6 +182,7 @@ def _tell_success(
     session: Session,
     producer: Producer,
     request: CommandProducer,
+    schema_version: bytes,
     topic_epoch: int,
     ready: bool = True,
 ) -> None:
@@ -186,9 +191,9 @@ def _tell_success(
     reply.request_id = request.request_id
     reply.producer_name = producer.name
     reply.last_sequence_id = -1
-    # Java's client reads the version without asking whether it is there, and drops the connection,
-    # with everybody on it, when it is not.
-    reply.schema_version = NO_VERSION
+    # Set even if empty: Java's client reads the version without asking whether it is there, and
+    # drops the connection, with everybody on it, when it is not.
+    reply.schema_version = schema_version
     reply.producer_ready = ready
     if ready and producer.mode is not AccessMode.SHARED:
         reply.topic_epoch = topic_epoch
