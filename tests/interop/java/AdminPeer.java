@@ -41,6 +41,7 @@ import org.apache.pulsar.client.api.transaction.TxnID;
 import org.apache.pulsar.common.naming.TopicVersion;
 import org.apache.pulsar.common.policies.data.Policies;
 import org.apache.pulsar.common.policies.data.RetentionPolicies;
+import org.apache.pulsar.common.policies.data.SchemaCompatibilityStrategy;
 import org.apache.pulsar.common.policies.data.SubscriptionStats;
 import org.apache.pulsar.common.policies.data.TenantInfo;
 import org.apache.pulsar.common.policies.data.TopicStats;
@@ -64,10 +65,16 @@ public final class AdminPeer {
         "brokers.healthcheck", "clusters.getCluster", "clusters.getClusters",
         "clusters.createCluster", "lookups.lookupTopic", "lookups.lookupPartitionedTopic",
         "namespaces.createNamespace", "namespaces.getNamespaces", "namespaces.getTopics",
+        "namespaces.getIsAllowAutoUpdateSchema", "namespaces.getSchemaCompatibilityStrategy",
+        "namespaces.getSchemaValidationEnforced", "namespaces.setIsAllowAutoUpdateSchema",
+        "namespaces.setSchemaCompatibilityStrategy", "namespaces.setSchemaValidationEnforced",
         "nonPersistentTopics.createPartitionedTopic", "nonPersistentTopics.getList",
         "nonPersistentTopics.getPartitionedTopicMetadata", "nonPersistentTopics.getStats",
         "nonPersistentTopics.getInternalStats", "properties.createProperty",
-        "properties.getProperties", "properties.getPropertyAdmin", "tenants.createTenant",
+        "properties.getProperties", "properties.getPropertyAdmin", "schemas.createSchema",
+        "schemas.deleteSchema", "schemas.getAllSchemas", "schemas.getSchemaInfo",
+        "schemas.getSchemaInfoWithVersion", "schemas.getVersionBySchema",
+        "schemas.testCompatibility", "tenants.createTenant",
         "tenants.getTenantInfo", "tenants.getTenants", "topics.createNonPartitionedTopic",
         "topics.createPartitionedTopic", "topics.delete", "topics.deletePartitionedTopic",
         "topics.deleteSubscription", "topics.getInternalStats", "topics.getList",
@@ -116,6 +123,8 @@ public final class AdminPeer {
         step("stats of partitions", this::partitionStats);
         step("subscriptions", this::subscriptions);
         step("names", this::names);
+        step("schemas", this::schemas);
+        step("policies of schemas", this::schemaPolicies);
         step("moving a subscription is refused", this::moving);
         step("everything else is refused", this::everythingElse);
     }
@@ -329,6 +338,57 @@ public final class AdminPeer {
         refused(how, words, () -> topics.peekMessages(TOPIC, "s", 1));
         refused(how, "not served: making subscriptions over HTTP",
             () -> topics.createSubscription(TOPIC, "s", MessageId.earliest));
+    }
+
+    private static SchemaInfo avro(String fields) {
+        String text = "{\"type\":\"record\",\"name\":\"R\",\"fields\":[" + fields + "]}";
+        return SchemaInfo.builder().name("s").type(SchemaType.AVRO).schema(text.getBytes())
+            .properties(Map.of("owner", "peer")).build();
+    }
+
+    private static final SchemaInfo ONE = avro("{\"name\":\"a\",\"type\":\"int\"}");
+    private static final SchemaInfo TWO = avro("{\"name\":\"a\",\"type\":\"int\"},"
+        + "{\"name\":\"b\",\"type\":\"int\",\"default\":0}");
+    private static final SchemaInfo WRONG = avro("{\"name\":\"a\",\"type\":\"string\"}");
+
+    private void schemas() throws Exception {
+        Schemas schemas = admin.schemas();
+        refused(NotFoundException.class, "has no schema", () -> schemas.getSchemaInfo(TOPIC));
+        schemas.createSchema(TOPIC, ONE);
+        schemas.createSchema(TOPIC, TWO);
+        schemas.createSchema(TOPIC, ONE);
+        same(schemas.getSchemaInfo(TOPIC).getSchemaDefinition(), TWO.getSchemaDefinition(),
+            "the newest");
+        same(schemas.getSchemaInfo(TOPIC, 0).getProperties(), Map.of("owner", "peer"), "the first");
+        same(schemas.getSchemaInfoWithVersion(TOPIC).getVersion(), 1L, "its version");
+        same(schemas.getAllSchemas(TOPIC).size(), 2, "versions");
+        same(schemas.getVersionBySchema(TOPIC, ONE), 0L, "the version of the first");
+        same(schemas.getVersionBySchema(TOPIC, WRONG), -1L, "the version of none");
+        check(schemas.testCompatibility(TOPIC, TWO).isCompatibility(), "it may follow");
+        check(!schemas.testCompatibility(TOPIC, WRONG).isCompatibility(), "it may not");
+        refused(ConflictException.class, "R.a", () -> schemas.createSchema(TOPIC, WRONG));
+        schemas.deleteSchema(TOPIC);
+        refused(NotFoundException.class, "has no schema", () -> schemas.getSchemaInfo(TOPIC, 0));
+        schemas.createSchema(TOPIC, WRONG);
+        same(schemas.getSchemaInfoWithVersion(TOPIC).getVersion(), 3L, "no number twice");
+        schemas.deleteSchema(TOPIC, true);
+    }
+
+    private void schemaPolicies() throws Exception {
+        Namespaces namespaces = admin.namespaces();
+        same(namespaces.getSchemaCompatibilityStrategy(NAMESPACE),
+            SchemaCompatibilityStrategy.UNDEFINED, "nothing said");
+        for (SchemaCompatibilityStrategy each : SchemaCompatibilityStrategy.values()) {
+            namespaces.setSchemaCompatibilityStrategy(NAMESPACE, each);
+            same(namespaces.getSchemaCompatibilityStrategy(NAMESPACE), each, "what was set");
+        }
+        namespaces.setSchemaCompatibilityStrategy(NAMESPACE, SchemaCompatibilityStrategy.UNDEFINED);
+        namespaces.setSchemaValidationEnforced(NAMESPACE, true);
+        check(namespaces.getSchemaValidationEnforced(NAMESPACE), "enforced");
+        namespaces.setSchemaValidationEnforced(NAMESPACE, false);
+        namespaces.setIsAllowAutoUpdateSchema(NAMESPACE, false);
+        check(!namespaces.getIsAllowAutoUpdateSchema(NAMESPACE), "not allowed");
+        namespaces.setIsAllowAutoUpdateSchema(NAMESPACE, true);
     }
 
     private void everythingElse() throws Exception {

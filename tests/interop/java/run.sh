@@ -2,6 +2,7 @@
 # Fetch Pulsar's Java clients and pulsar-perf (once), compile the peers, run what is asked for.
 # Usage: run.sh WORK_DIR peer SERVICE_URL [STEP...]   each step of PulsarPeer, or those
 #        run.sh WORK_DIR admin HTTP_URL SERVICE_URL                 AdminPeer
+#        run.sh WORK_DIR schemas SERVICE_URL                        SchemaPeer
 #        run.sh WORK_DIR perf SERVICE_URL HTTP_URL COMMAND [ARGUMENT...]   pulsar-perf
 #        run.sh WORK_DIR fetch                                      nothing but fetch and compile
 set -eu
@@ -18,7 +19,7 @@ fi
 quiet="-Dorg.slf4j.simpleLogger.defaultLogLevel=${PEER_LOG_LEVEL:-off}"
 peers() {
     javac -nowarn -Xlint:-deprecation -cp "$work/lib/*" -d "$work/classes" \
-        "$here/PulsarPeer.java" "$here/AdminPeer.java" >&2
+        "$here/PulsarPeer.java" "$here/AdminPeer.java" "$here/SchemaPeer.java" >&2
 }
 case $what in
 fetch)
@@ -31,6 +32,10 @@ peer)
 admin)
     peers
     exec java "$quiet" -cp "$work/classes:$work/lib/*" AdminPeer "$@"
+    ;;
+schemas)
+    peers
+    exec java "$quiet" -cp "$work/classes:$work/lib/*" SchemaPeer "$@"
     ;;
 perf)
     printf 'brokerServiceUrl=%s\nwebServiceUrl=%s\n' "$1" "$2" > "$work/client.conf"

@@ -21,6 +21,7 @@ from tests.standalone import Standalone
 HERE = Path(__file__).parent
 STEPS = re.findall(r'^ +step\("([^"]+)"( \+ type)?', (HERE / "PulsarPeer.java").read_text(), re.M)
 ADMIN_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "AdminPeer.java").read_text(), re.M)
+SCHEMA_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "SchemaPeer.java").read_text(), re.M)
 TYPES = {
     "consume ": ("Exclusive", "Shared", "Failover"),
     "batches ": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
@@ -76,10 +77,16 @@ def test_the_java_client_uses_a_standalone(work_dir: Path, standalone: Standalon
 
 def test_the_java_admin_client_uses_a_standalone(work_dir: Path, tmp_path: Path) -> None:
     """What is served works; every other method of the client is refused as what it is."""
-    assert len(ADMIN_STEPS) >= 11
+    assert len(ADMIN_STEPS) >= 13
     with Standalone(tmp_path / "data") as standalone:
         said = run(work_dir, "admin", standalone.http_url, standalone.service_url)
     assert [line[3:] for line in said.splitlines() if line[:3] == "ok "] == ADMIN_STEPS
+
+
+def test_the_java_client_has_its_values_typed(work_dir: Path, standalone: Standalone) -> None:
+    assert len(SCHEMA_STEPS) >= 13
+    said = run(work_dir, "schemas", standalone.service_url)
+    assert [line[3:] for line in said.splitlines() if line[:3] == "ok "] == SCHEMA_STEPS
 
 
 def test_pulsar_perf_produces_and_consumes(work_dir: Path, standalone: Standalone) -> None:

@@ -33,6 +33,14 @@ var served = []string{
 	"Namespaces.CreateNamespace", "Namespaces.CreateNamespaceWithPolicies",
 	"Namespaces.CreateNsWithBundlesData", "Namespaces.CreateNsWithNumBundles",
 	"Namespaces.CreateNsWithPolices", "Namespaces.GetNamespaces", "Namespaces.GetTopics",
+	"Namespaces.GetIsAllowAutoUpdateSchema", "Namespaces.GetSchemaCompatibilityStrategy",
+	"Namespaces.GetSchemaValidationEnforced", "Namespaces.SetIsAllowAutoUpdateSchema",
+	"Namespaces.SetSchemaCompatibilityStrategy", "Namespaces.SetSchemaValidationEnforced",
+	"Schemas.CreateSchemaByPayload", "Schemas.CreateSchemaBySchemaInfo", "Schemas.DeleteSchema",
+	"Schemas.ForceDeleteSchema", "Schemas.GetAllSchemas", "Schemas.GetSchemaInfo",
+	"Schemas.GetSchemaInfoByVersion", "Schemas.GetSchemaInfoWithVersion",
+	"Schemas.GetVersionByPayload", "Schemas.GetVersionBySchemaInfo",
+	"Schemas.TestCompatibilityWithPostSchemaPayload", "Schemas.TestCompatibilityWithSchemaInfo",
 	"Subscriptions.Delete", "Subscriptions.ForceDelete", "Subscriptions.List",
 	"Tenants.Create", "Tenants.Get", "Tenants.List",
 	"Topics.Create", "Topics.CreateWithProperties", "Topics.Delete", "Topics.GetInternalStats", "Topics.GetMetadata",
@@ -65,6 +73,8 @@ func main() {
 		{"topics", p.topics},
 		{"partitioned topics", p.partitionedTopics},
 		{"subscriptions", p.subscriptions},
+		{"schemas", p.schemas},
+		{"policies of schemas", p.schemaPolicies},
 		{"everything else is refused", p.everythingElse},
 	} {
 		step.run()
@@ -215,6 +225,61 @@ func (p *peer) subscriptions() {
 	refused(501, moving, func() error {
 		return p.admin.Subscriptions().ExpireMessages(topic(plain), "s", 1)
 	})
+}
+
+func payload(fields string) utils.PostSchemaPayload {
+	return utils.PostSchemaPayload{
+		SchemaType: "AVRO", Schema: `{"type":"record","name":"R","fields":[` + fields + `]}`,
+		Properties: map[string]string{"owner": "peer"},
+	}
+}
+
+func (p *peer) schemas() {
+	one, wrong := payload(`{"name":"a","type":"int"}`), payload(`{"name":"a","type":"string"}`)
+	two := payload(`{"name":"a","type":"int"},{"name":"b","type":"int","default":0}`)
+	schemas := p.admin.Schemas()
+	refused(404, "has no schema", func() error {
+		_, err := schemas.GetSchemaInfo(plain)
+		return err
+	})
+	must(schemas.CreateSchemaByPayload(plain, one))
+	must(schemas.CreateSchemaByPayload(plain, two))
+	newest, err := schemas.GetSchemaInfoWithVersion(plain)
+	must(err)
+	check(newest.Version == 1 && string(newest.SchemaInfo.Schema) == two.Schema, "%v", newest)
+	oldest, err := schemas.GetSchemaInfoByVersion(plain, 0)
+	must(err)
+	check(oldest.Properties["owner"] == "peer", "the first: %v", oldest)
+	all, err := schemas.GetAllSchemas(plain)
+	must(err)
+	check(len(all) == 2, "versions: %v", all)
+	version, err := schemas.GetVersionByPayload(plain, one)
+	must(err)
+	check(version == 0, "version %d", version)
+	fits, err := schemas.TestCompatibilityWithPostSchemaPayload(plain, wrong)
+	must(err)
+	check(!fits.IsCompatibility && fits.SchemaCompatibilityStrategy == "FULL", "%v", fits)
+	refused(409, "R.a", func() error { return schemas.CreateSchemaByPayload(plain, wrong) })
+	must(schemas.DeleteSchema(plain))
+	refused(404, "has no schema", func() error { return schemas.ForceDeleteSchema(plain) })
+}
+
+func (p *peer) schemaPolicies() {
+	name, err := utils.GetNamespaceName(namespace)
+	must(err)
+	namespaces := p.admin.Namespaces()
+	must(namespaces.SetSchemaCompatibilityStrategy(*name, utils.SchemaCompatibilityStrategyBackward))
+	strategy, err := namespaces.GetSchemaCompatibilityStrategy(*name)
+	must(err)
+	check(strategy == utils.SchemaCompatibilityStrategyBackward, "strategy %s", strategy)
+	must(namespaces.SetSchemaValidationEnforced(*name, true))
+	enforced, err := namespaces.GetSchemaValidationEnforced(*name)
+	must(err)
+	check(enforced, "enforced")
+	must(namespaces.SetIsAllowAutoUpdateSchema(*name, false))
+	allowed, err := namespaces.GetIsAllowAutoUpdateSchema(*name)
+	must(err)
+	check(!allowed, "not allowed")
 }
 
 func (p *peer) everythingElse() {
