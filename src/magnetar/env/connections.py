@@ -4,8 +4,8 @@ be (``descriptors.py``).
 
 A connection holds no buffer of its own while it has nothing partial: reading and the handling of
 what was read are one call of the event loop, so that one buffer serves all. What is left of a
-frame is kept by the connection (``framed.py``). Frames of up to ``SMALL_FRAME_BYTES`` are
-always taken; larger ones come out of one budget (``frame_budget.py``).
+frame, or of a chunk that has to wait, is kept by the connection (``framed.py``). Frames of up to
+``SMALL_FRAME_BYTES`` are always taken; larger ones come out of one budget (``frame_budget.py``).
 """
 
 from __future__ import annotations

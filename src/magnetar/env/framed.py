@@ -7,9 +7,10 @@ Both Pulsar's and BookKeeper's protocols (and Kafka's) prefix each frame with a 
   chunk to ``frames_received`` in one call. The views are valid during that call only; whoever
   keeps bytes copies them (once);
 * keeps between reads what has arrived of a frame that is not whole yet, and nothing else: a
-  connection without one holds no buffer. A large frame gets a buffer of its own that grows with
-  what has arrived, never with what was announced, and within the budget of all connections
-  (``connections.py``); without room there, reading pauses until there is some;
+  connection without one holds no buffer (one that was stopped, see below, the rest of a chunk). A
+  large frame gets a buffer of its own that grows with what has arrived, never with what was
+  announced, and within the budget of all connections (``connections.py``); without room there,
+  reading pauses until there is some;
 * lets a subclass stop in the middle of a chunk (``stop_after``) when it has to pause: the frames
   after it are copied out of the shared buffer, at most one chunk of them, and come first when the
   connection goes on;
@@ -351,9 +352,12 @@ class FramedConnection(asyncio.BufferedProtocol):
         view, bounds, start = rest
         try:
             self.frames_received(view, bounds)
-        except MagnetarError as error:
+        except ProtocolError as error:
             self._fail(error)
             return
+        except Exception:
+            self.abort()  # as the transport does when ``buffer_updated`` raises; it is not there
+            raise
         if self._frames_left:
             self._rest = rest._replace(bounds=bounds[-self._frames_left :])
             self._frames_left = 0

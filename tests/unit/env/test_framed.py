@@ -12,6 +12,7 @@ import pytest
 
 from magnetar.env.connections import RECEIVE_BUFFER_BYTES, SMALL_FRAME_BYTES, Connections
 from magnetar.env.framed import BUFFER_STEP_BYTES, GROWTH, NO_ROOM, FramedConnection
+from magnetar.model.errors import BookieIOError
 from magnetar_sim.virtual_time import run_virtual
 
 FRAME_BYTES_MAX = 5 << 20
@@ -129,6 +130,31 @@ def test_a_chunk_that_is_stopped_after_each_frame_goes_on_where_it_was() -> None
 
     for seed in range(8):
         asyncio.run(main(seed))
+
+
+@pytest.mark.parametrize("error", [ValueError("a defect"), BookieIOError("a disk")])
+def test_a_defect_in_what_waited_ends_the_connection(error: Exception) -> None:
+    """Else it would never be read again, and its peer would wait for ever."""
+
+    class Failing(StopAndGo):
+        def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+            if self.got:
+                raise error
+            super().frames_received(view, bounds)
+
+    async def main() -> None:
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: told.append(context["exception"])
+        )
+        peer = Failing(Connections())
+        peer.receive(frame(b"first") + frame(b"second"))
+        peer.resume(peer.PAUSED)
+        await asyncio.sleep(0)
+        assert peer.wire.aborted
+        assert told == [error]
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("step", [1000, 20_000, 64 * 1024, RECEIVE_BUFFER_BYTES])
