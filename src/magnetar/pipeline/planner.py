@@ -61,6 +61,7 @@ class Planner:
         self._clock_ms = clock_ms
         self._reports = LossReports(fatal=options.fail_on_data_loss)
         self._absent: set[str] = set()
+        self._warned = False
 
     # -- which partitions ---------------------------------------------------------------------
 
@@ -295,11 +296,19 @@ class Planner:
         return self._logs.ask(name, LogQuestion(stored_ledgers=[ledger_id]))
 
     def ledgers(self, name: str, start: Place, end: Place) -> tuple[LedgerFacts, ...]:
-        """The ledgers between two places, in order; none if the broker does not tell them."""
+        """The ledgers between two places, in order; none, and a warning, if the broker does not
+        tell them: what depends on it then does not hold."""
         question = LogQuestion(
             ledgers=True, first_ledger_id=start.ledger_id, last_ledger_id=end.ledger_id
         )
-        return self._logs.ask(name, question).ledgers
+        found = self._logs.ask(name, question)
+        if not found.ledgers and found.extent.end_offset == NO_OFFSETS and not self._warned:
+            self._warned = True
+            warn(
+                f"the broker of {name} does not tell the ledgers of a topic: maxBytesPerTrigger "
+                "limits nothing, and minPartitions cuts nothing"
+            )
+        return found.ledgers
 
     def close(self) -> None:
         self._counting.close()

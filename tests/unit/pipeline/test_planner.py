@@ -13,6 +13,7 @@ from magnetar.pipeline.options import TriggerLimits
 from magnetar.pipeline.places import START, Offset, Place, Point
 from magnetar.pipeline.planner import Planner
 from magnetar.pipeline.plans import Points
+from magnetar.pipeline.topic_reader import LogAnswer
 from tests.unit.pipeline.driving import options
 from tests.unit.pipeline.fake_cluster import FakeCluster
 
@@ -199,6 +200,26 @@ def test_bytes_are_met_about_and_one_entry_is_taken_at_least() -> None:
     assert limited(plan, {A: Point(START, 0)}, bytes_max=1)[A] == Point(Place(1, 1, 0), 1)
     both = limited(plan, {A: Point(START, 0)}, bytes_max=100, messages_max=3)
     assert both[A] == Point(Place(1, 3, 0), 3)
+
+
+def test_a_broker_of_another_kind_counts_and_says_what_does_not_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It neither numbers messages nor tells ledgers."""
+    cluster = cluster_of(a=2, b=0)
+    for _ in range(3):
+        cluster.publish(A, 3, batched=True)
+    extent = cluster.logs[A].extent()._replace(first_offset=-1, end_offset=-1)
+    cluster.logs[A].answer = lambda _question: LogAnswer(extent)  # type: ignore[method-assign]
+    plan = planner(cluster, topics="a")
+    start = {A: Point(START)}
+    ends = {A: Point(extent.end)}
+    assert plan.limited(start, ends, TriggerLimits(messages_max=6)) == {A: Point(Place(1, 3, 1))}
+    for _ in range(2):
+        assert plan.limited(start, ends, TriggerLimits(bytes_max=1)) == ends
+    assert caplog.text.count("maxBytesPerTrigger limits nothing") == 1
+    with pytest.raises(ConfigError, match="does not number its messages; give places"):
+        bounds(planner(cluster, topics="a", startingOffsets='{"a": 2}'))
 
 
 def test_a_planner_travels_without_its_connections() -> None:
