@@ -15,7 +15,7 @@ from magnetar.topics.dispatch.shared import SharedRoundRobin
 from magnetar.topics.dispatch.single_active import SingleActive
 from magnetar.topics.dispatcher import Dispatcher
 from magnetar.topics.feed import EntryFeed
-from magnetar.topics.producer import Publish
+from magnetar.topics.producer import Producer
 from magnetar.topics.redelivery import Redelivery
 from magnetar.topics.resend import ResendWindow
 from magnetar.topics.subscription import Subscription
@@ -40,18 +40,18 @@ def _receipts_backwards() -> AbstractContextManager[None]:
 
 def _failed_is_stored() -> AbstractContextManager[None]:
     """What an append failed with is nobody's business: its sends are told the next places."""
-    original = Publish.done
+    original = Producer._answered
 
-    def done(self: Any, error: Any, runs: Sequence[Any]) -> None:
+    def answered(self: Any, sends: Any, messages: Any, size: int, error: Any, runs: Any) -> None:
         confirmed = sum(run.entries for run in runs)
         last = runs[-1] if runs else Run(0, 0, 0)
-        left = len(self.sequences) - confirmed
+        left = len(sends) - confirmed
         if error is not None and left:
             runs = [*runs, Run(last.ledger_id, last.first_entry_id + last.entries, left)]
             error = None
-        original(self, error, runs)
+        original(self, sends, messages, size, error, runs)
 
-    return replaced((Publish, "done", done))
+    return replaced((Producer, "_answered", answered))
 
 
 def _resent_is_new() -> AbstractContextManager[None]:
