@@ -14,7 +14,17 @@ from dataclasses import replace
 from itertools import pairwise
 
 from magnetar.log.policy import LogPolicy
-from magnetar.log.seam import AppendDone, Buffer, Content, Cursors, LogStats, Positions, Run
+from magnetar.log.seam import (
+    AppendDone,
+    Buffer,
+    Checkpoint,
+    Checkpoints,
+    Content,
+    Cursors,
+    LogStats,
+    Positions,
+    Run,
+)
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -230,6 +240,27 @@ class MemoryCursors:
         return moved
 
 
+class MemoryCheckpoints:
+    """``log.seam.Checkpoints``, written only by ``save``."""
+
+    def __init__(self) -> None:
+        self.stored: Checkpoint | None = None
+        self._current: Callable[[], Checkpoint | None] = lambda: self.stored
+
+    def keep(self, current: Callable[[], Checkpoint | None]) -> None:
+        self._current = current
+
+    async def save(self) -> None:
+        await asyncio.sleep(0)
+        self.stored = self._current()
+
+    def reopened(self) -> MemoryCheckpoints:
+        """As the next owner finds it."""
+        found = MemoryCheckpoints()
+        found.stored = self.stored
+        return found
+
+
 class MemoryLog:
     """One log; ledger ids start at 1."""
 
@@ -252,6 +283,8 @@ class MemoryLog:
         self._scheduled = False
         self._cursors = MemoryCursors(self)
         self.cursors: Cursors = self._cursors
+        self._checkpoints = MemoryCheckpoints()
+        self.checkpoints: Checkpoints = self._checkpoints
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -363,6 +396,7 @@ class MemoryLog:
         self._order.told(old._order.content())
         self._cursors = old._cursors.moved_to(self)
         self.cursors = self._cursors
+        self.checkpoints = self._checkpoints = old._checkpoints.reopened()
 
     async def close(self) -> None:
         self.closed = True

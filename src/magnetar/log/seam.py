@@ -13,6 +13,7 @@ than ten methods (``tests/tidy``):
 ``WritableLog``    ... and its one owner
 ``Positions``      ``log.positions``: the order of positions, and the log's two ends
 ``Cursors``        ``log.cursors``: open, delete, list
+``Checkpoints``    ``log.checkpoints``: what its feeder knows, kept with the log's record
 ``Cursor``         one of them; what it says is kept in an ``AckStore`` (``log.ack_store``)
 =================  ============================================================================
 
@@ -67,6 +68,14 @@ run, or several where the log changed ledgers in the middle. With ``error`` set 
 in the log. Called on the loop, never from inside ``append``. A log goes on after an error: whoever
 has more under way behind a failed append must refuse it until the failed one was sent again, or
 the order is lost."""
+
+
+class Checkpoint(NamedTuple):
+    """What whoever feeds a log out of another store knows of it: ``state`` (a few kilobytes at
+    most) counts everything up to ``position``, inclusive."""
+
+    position: Position
+    state: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,30 @@ class Cursors(Protocol):
         ...
 
 
+class Checkpoints(Protocol):
+    """The checkpoint of one log, kept in the log's own record: each write of the record (a ledger
+    comes, goes, or changes owners) stores the one of that moment. So what a later owner must read
+    to know all that its feeder knew lies between the stored position and the readable end.
+
+    What lies after the checkpoint's position is not deleted, whatever retention says.
+    """
+
+    @property
+    def stored(self) -> Checkpoint | None:
+        """What the record says: the former owner's until this one has written it. None: the log
+        is fed by nobody."""
+        ...
+
+    def keep(self, current: Callable[[], Checkpoint | None]) -> None:
+        """From now on ``current()`` is the checkpoint; it is asked at each write of the record,
+        and by what deletes."""
+        ...
+
+    async def save(self) -> None:
+        """Write the record now. Raises ``LogFencedError``, ``MetadataError``."""
+        ...
+
+
 class Positions(Protocol):
     """The order of one log's positions. Positions that the log does not hold (trimmed, not
     appended yet) are allowed everywhere."""
@@ -259,6 +292,7 @@ class WritableLog(ReadableLog, Protocol):
     """A log open for appending by this process, which owns it."""
 
     cursors: Cursors
+    checkpoints: Checkpoints
 
     def append(
         self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None

@@ -11,7 +11,7 @@ from magnetar.config import LedgerConfig
 from magnetar.log.managed import catch_up
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.store import HOUSEKEEPING_S
-from magnetar.log.seam import ReadableLog
+from magnetar.log.seam import Checkpoint, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LedgerError,
@@ -534,6 +534,39 @@ def test_a_log_says_what_was_trimmed_and_when_it_was_made() -> None:
         await store.delete(NAME)
         log = await store.open(NAME)
         assert (log.stats().trimmed, log.stats().created_ms) == (EARLIEST, 6000)
+
+    asyncio.run(scenario())
+
+
+def test_what_no_checkpoint_counts_is_not_trimmed() -> None:
+    """And what is trimmed is counted by the checkpoint in the same record, in memory or not."""
+
+    async def scenario() -> None:
+        config = replace(SMALL, retention_ms=0, retention_bytes=0)
+        process = Process(World())
+        log = await process.store(config).open(NAME)
+        counted = Position(-1, -1)
+        log.checkpoints.keep(lambda: Checkpoint(counted, b"state"))
+        positions = await publish(log, 0, 25)
+        for _ in range(2):
+            log.tick()
+            for _ in range(50):
+                await asyncio.sleep(0)
+        assert log.positions.first == positions[0]
+        counted = positions[12]
+        log.tick()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert positions[0] < log.positions.first <= positions[13]
+        stored = log.checkpoints.stored
+        assert stored == Checkpoint(counted, b"state")
+        again = await process.store(config).open(NAME)
+        assert again.checkpoints.stored == stored
+        again.tick()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert again.positions.first == log.positions.first, "kept for whoever reads on from there"
+        await again.close()
 
     asyncio.run(scenario())
 

@@ -1,5 +1,5 @@
 """The chain of ledgers kept durable: one compare-and-set record per log, and the ledgers that
-left the chain deleted after it.
+left the chain deleted after it. Implements ``log.seam.Checkpoints``.
 
 Rules: the record is written before the chain grows and before a ledger is deleted. A ledger that
 leaves is named in the record (``deleting``) until it is gone, so a crash in between is finished
@@ -8,6 +8,7 @@ at the next opening. A write that loses means that another broker owns the log.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -17,6 +18,7 @@ from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import LogRecord
 from magnetar.log.managed.stamping import Extent
+from magnetar.log.seam import Checkpoint
 from magnetar.model.errors import MagnetarError, NoSuchLedgerError
 
 log = structlog.get_logger(__name__)
@@ -33,6 +35,7 @@ class ChainStore:
         self._node = node
         self._ledgers = ledgers
         self._leaving: dict[int, None] = dict.fromkeys(node.record.deleting)
+        self._current: Callable[[], Checkpoint | None] = lambda: node.record.checkpoint
 
     async def take_over(self) -> None:
         """Write a new epoch, so that a former owner's next write loses."""
@@ -53,7 +56,23 @@ class ChainStore:
             trimmed=self.chain.trimmed,
             first_offset=self.chain.first_offset,
             deleting=tuple(self._leaving),
+            # With what it is of: what this write trims is counted by the checkpoint in it.
+            checkpoint=self.checkpoint,
         )
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """Of this moment: what the next write stores."""
+        return self._current()
+
+    @property
+    def stored(self) -> Checkpoint | None:
+        """What the record says."""
+        return self._node.record.checkpoint
+
+    def keep(self, current: Callable[[], Checkpoint | None]) -> None:
+        """Ask ``current`` from now on."""
+        self._current = current
 
     def leave(self, ledger_id: int) -> None:
         """The ledger is not, or no longer, part of the chain: the next ``save`` says so."""

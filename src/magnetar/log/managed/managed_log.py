@@ -8,7 +8,8 @@ Invariants beside those of the seam:
 * The record of the log was written by this process last; a lost write or a fenced ledger closes
   the log here (``LogFencedError`` to everything that is open).
 * A ledger is deleted only when every durable cursor has *stored* a mark-delete position at or
-  past its end and retention lets it go; the open ledger never is.
+  past its end, the log's checkpoint (if it has one) counts all of it, and retention lets it go;
+  the open ledger never is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from magnetar.log.managed.read_ahead import ReadAheadCache
 from magnetar.log.managed.rules import deletable, frees_later
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import LogPolicy
-from magnetar.log.seam import Cursors, LogStats, Positions
+from magnetar.log.seam import Checkpoints, Cursors, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -102,6 +103,7 @@ class ManagedLog:
             name, self._chain, context.cursors, self._scope, cursor_events
         )
         self.cursors: Cursors = self._cursors
+        self.checkpoints: Checkpoints = store
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
@@ -186,10 +188,18 @@ class ManagedLog:
             self._cursors.finish_deletions_nowait()
 
     def _deletable(self) -> int:
-        marks = [store.stored_mark_delete for store in self._cursors.stores()]
         return deletable(
-            self._chain.ledgers, marks, self._appender.policy.retention, self._context.now_ms()
+            self._chain.ledgers,
+            self._needed_after(),
+            self._appender.policy.retention,
+            self._context.now_ms(),
         )
+
+    def _needed_after(self) -> list[Position]:
+        """Positions after which somebody still needs what the log holds."""
+        marks = [store.stored_mark_delete for store in self._cursors.stores()]
+        checkpoint = self._store.checkpoint  # as the write before the deletion stores it
+        return marks if checkpoint is None else [*marks, checkpoint.position]
 
     def _frees_later(self, stored_bytes: int) -> bool:
         """See ``LogStats``."""
@@ -198,7 +208,7 @@ class ManagedLog:
         first = self._chain.ledgers[0].ledger_id
         return self._store.any_left or frees_later(
             Position(first, self._chain.last_entry(first)),
-            [store.stored_mark_delete for store in self._cursors.stores()],
+            self._needed_after(),
             stored_bytes,
             self._appender.policy.retention,
         )

@@ -16,9 +16,11 @@ from urllib.parse import quote_plus, unquote_plus
 from google.protobuf.message import DecodeError
 
 from magnetar.log.managed.chain import LedgerInfo
+from magnetar.log.managed.managed_pb2 import Checkpoint as CheckpointMessage
 from magnetar.log.managed.managed_pb2 import CursorRecord as CursorMessage
 from magnetar.log.managed.managed_pb2 import LedgerRecord as LedgerMessage
 from magnetar.log.managed.managed_pb2 import LogRecord as LogMessage
+from magnetar.log.seam import Checkpoint
 from magnetar.model.errors import LogError
 from magnetar.model.ids import EARLIEST, Position
 
@@ -38,6 +40,7 @@ class LogRecord:
     epoch: int = 0
     deleted: bool = False
     created_ms: int = 0  # 0: not known, made by an older release
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,23 @@ def encode_log(record: LogRecord) -> bytes:
         epoch=record.epoch,
         deleted=record.deleted,
         created_ms=record.created_ms,
+        checkpoint=_checkpoint_message(record.checkpoint),
     )
     return message.SerializeToString()
+
+
+def _checkpoint_message(checkpoint: Checkpoint | None) -> CheckpointMessage | None:
+    if checkpoint is None:
+        return None
+    (ledger_id, entry_id), state = checkpoint
+    return CheckpointMessage(ledger_id=ledger_id, entry_id=entry_id, state=state)
+
+
+def _checkpoint(message: LogMessage) -> Checkpoint | None:
+    if not message.HasField("checkpoint"):
+        return None
+    kept = message.checkpoint
+    return Checkpoint(Position(kept.ledger_id, kept.entry_id), kept.state)
 
 
 def decode_log(name: str, value: bytes) -> LogRecord:
@@ -127,6 +145,7 @@ def decode_log(name: str, value: bytes) -> LogRecord:
         epoch=message.epoch,
         deleted=message.deleted,
         created_ms=message.created_ms,
+        checkpoint=_checkpoint(message),
     )
 
 
