@@ -25,14 +25,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ledger": {"model", "wire", "env"} | SETTINGS,
     "log": {"model", "wire", "env", "ledger"} | SETTINGS,
     "cluster": {"model", "env"} | SETTINGS,
-    "topics": {"model", "env", "log", "cluster"} | SETTINGS,
+    "staging": {"model", "env"} | SETTINGS,
+    "topics": {"model", "env", "log", "cluster", "staging"} | SETTINGS,
     "protocols": {"model", "wire", "env", "log", "cluster", "topics"} | SETTINGS,
     "admin": {"model", "wire", "env", "cluster", "topics", "log", "ledger"}
     | SETTINGS,
-    "pipeline": {"model", "wire", "ledger"},
+    "pipeline": {"model", "wire", "env", "ledger", "log", "cluster", "staging"} | SETTINGS,
     "app": {
         "model", "wire", "env", "bookie", "ledger", "log", "cluster", "topics", "protocols",
-        "admin",
+        "admin", "staging",
     }
     | SETTINGS,
     "cli": {"model", "wire", "env", "app", "ledger", "config_loading"} | SETTINGS,
@@ -74,6 +75,9 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.managed.following",
     "magnetar.log.managed.rules",
     "magnetar.log.policy",
+    "magnetar.staging.commit_rules",
+    "magnetar.staging.marks",
+    "magnetar.staging.records",
     "magnetar.topics.access",
     "magnetar.topics.dispatch.seats",
     "magnetar.topics.dispatch.shared",
@@ -94,6 +98,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.cluster.schemas.resolution",
     "magnetar.cluster.schemas.rules",
     "magnetar.cluster.topic_name",
+    "magnetar.pipeline.delivery",
     "magnetar.pipeline.losses",
     "magnetar.pipeline.places",
     "magnetar.pipeline.bounds",
@@ -113,14 +118,14 @@ DECIDING: tuple[str, ...] = (
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "magnetar.topics": (
         ("access", "backlog", "entry_format", "idle_order", "positions", "redelivery"),
-        ("dispatch", "feed", "load_queue", "resend", "traffic"),
+        ("dispatch", "feed", "intake", "load_queue", "resend", "traffic"),
         ("consumer", "producer"),
         ("acknowledging", "dispatcher"),
         ("subscription",),
         ("topic",),
         ("opening", "seek", "stats", "unloading"),
         ("registry",),
-        ("rates",),
+        ("intakes", "rates"),
     ),
     "magnetar.protocols.pulsar": (
         ("liveness", "requests", "stored_ledgers"),

@@ -8,7 +8,7 @@ their logs; tasks end; connections end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.schemas.policies import SchemaPolicy
@@ -24,9 +24,17 @@ from magnetar.model.schema import SchemaStrategy
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.protocols.pulsar.server import PulsarServer
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
+from magnetar.staging.collecting import Leftovers
+from magnetar.staging.queries import Queries
+from magnetar.staging.reading import StagedReading
+from magnetar.staging.seams import StagedLedgers
+from magnetar.topics.intakes import Intakes
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.traffic import Traffic
+
+LEFTOVERS_S = 3600.0
+"""Each ledger is read once, and the next hour only those that are new."""
 
 
 class Broker:
@@ -35,8 +43,11 @@ class Broker:
     ``values`` keeps what is too large for the metadata. ``clock``: seconds since 1970.
     ``connections``: what clients' connections share with others of the process; their own by
     default. ``failed`` is told when the broker cannot go on; it takes no requests then.
-    ``stored_ledgers`` knows where the logs' entries lie, if that may be told. Neither the log store
-    nor the metadata store is closed with the broker: who made them does that.
+    ``stored_ledgers`` knows where the logs' entries lie, if that may be told. ``ledgers``: where
+    staged writes are read; without it none are taken in. ``living``: the ids of all ledgers, looked
+    through for staged ones that nobody needs.
+
+    Neither the log store nor the metadata store is closed with the broker: who made them does that.
     """
 
     def __init__(
@@ -51,6 +62,8 @@ class Broker:
         connections: Connections | None = None,
         failed: Callable[[MagnetarError], None] | None = None,
         stored_ledgers: StoredLedgers | None = None,
+        ledgers: StagedLedgers | None = None,
+        living: Callable[[], AsyncIterable[int]] | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
         self._failed = failed
@@ -75,6 +88,20 @@ class Broker:
             now_ms,
         )
         self.rates = Rates(self.topics)
+        self._intake_scope = self._scope.inner("staged writes", fails(self._task_failed))
+        self._intakes: Intakes | None = None
+        self._leftovers: Leftovers | None = None
+        self._living = living
+        if ledgers is not None:
+            queries = Queries(topic_metadata)
+            self._intakes = Intakes(
+                queries,
+                StagedReading(ledgers),
+                self.topics,
+                self.control.ownership,
+                self._intake_scope,
+            )
+            self._leftovers = Leftovers(queries, ledgers, now_ms)
         self.pulsar = PulsarServer(
             config,
             self.control,
@@ -91,6 +118,11 @@ class Broker:
         await self.control.namespaces.prepare()
         await self.pulsar.start()
         self._scope.spawn(self.rates.run(), "rates")
+        if self._intakes is not None:
+            self._intake_scope.spawn(self._intakes.run(), "queries")
+        if self._leftovers is not None and self._living is not None:
+            leftovers = self._leftovers.run(self._living, LEFTOVERS_S)
+            self._intake_scope.spawn(leftovers, "leftovers")
 
     @property
     def service_url(self) -> str:
@@ -100,6 +132,7 @@ class Broker:
     async def close(self) -> None:
         """Stop; what was acknowledged is stored. Idempotent."""
         self.pulsar.stop_listening()
+        await self._intake_scope.close()  # before topics: nothing begins any more
         await self.topics.close()
         await self._scope.close()
         self.pulsar.close()

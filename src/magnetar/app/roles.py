@@ -117,7 +117,7 @@ async def open_broker(process: Process) -> BrokerParts:
     cluster = await open_cluster(metadata, process.outside)
     await claim_cluster(process, metadata)
     ledgers = open_ledgers(process, cluster, {})
-    return BrokerParts(cluster, ledgers, await start_broker(process, metadata, ledgers))
+    return BrokerParts(cluster, ledgers, await start_broker(process, cluster, ledgers))
 
 
 async def run_zookeeper(

@@ -69,9 +69,10 @@ class BrokerParts(NamedTuple):
     broker: Broker
 
 
-async def start_broker(process: Process, metadata: MetadataStore, ledgers: LedgerAccess) -> Broker:
+async def start_broker(process: Process, cluster: Cluster, ledgers: LedgerAccess) -> Broker:
     """A broker that serves clients. Ends in the order: clients, logs."""
     config, outside, stack = process.config, process.outside, process.stack
+    metadata = cluster.metadata
     if keeps_everything(config.ledger):
         log.warning("nothing is ever deleted", what=KEPT_FOR_EVER)
     logs = ManagedLogStore(metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms)
@@ -87,6 +88,8 @@ async def start_broker(process: Process, metadata: MetadataStore, ledgers: Ledge
         process.connections,
         process.fate.fail,
         LedgerDirectory(ledgers.manager, ledgers.registry),
+        ledgers.client,
+        cluster.living_ledgers,
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     process.health.add("metadata", metadata_check(metadata))

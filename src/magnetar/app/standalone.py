@@ -84,7 +84,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     clients = [await _start_bookie(process, cluster, i, data_dir) for i in range(bookies)]
     local = {client.bookie_id: client for client in clients}
     ledgers = open_ledgers(process, cluster, local)
-    broker = await start_broker(process, metadata, ledgers)
+    broker = await start_broker(process, cluster, ledgers)
     url = await rest.start(process, BrokerParts(cluster, ledgers, broker))
     warning = await storage_warning(process)
     plural = "bookie" if bookies == 1 else "bookies"

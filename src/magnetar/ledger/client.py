@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from weakref import WeakValueDictionary
 
 from magnetar.config import LedgerConfig
+from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag, ReadOnlyReason
 from magnetar.ledger.catalog.ledger_list import LedgerList
 from magnetar.ledger.catalog.metadata import LedgerManager
@@ -221,6 +222,11 @@ class LedgerClient:
         except NoSuchLedgerError:
             if not missing_ok:
                 raise
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """The store that ledgers' metadata are in; not this client's to close."""
+        return self._manager.store
 
     def ledger_list(self, name: str) -> LedgerList:
         """The named list of ledgers, by which a program finds its own."""

@@ -214,6 +214,19 @@ class DataLossError(MagnetarError):
     """Messages that a pipeline was to read are gone; says which, and how to go on without them."""
 
 
+class StagedWriteError(MagnetarError):
+    """A staged write cannot go on: what was offered, stored or asked for does not fit; says
+    what."""
+
+
+class StaleRunError(StagedWriteError):
+    """Another run of the query has begun: what this one offers is refused, now and later."""
+
+
+class StagedBacklogError(StagedWriteError):
+    """Batches were committed faster than topics take them in, for too long."""
+
+
 # -- broker -----------------------------------------------------------------------------------
 
 

@@ -34,6 +34,15 @@ class EntryFormat(Protocol):
         payload's size."""
         ...
 
+    def published(self, payload: memoryview) -> tuple[int, int]:
+        """How many messages the entry holds, and when its producer published it (milliseconds
+        since 1970)."""
+        ...
+
+    def sent(self, payload: memoryview) -> tuple[str, int]:
+        """The name of the entry's producer, and its sequence id."""
+        ...
+
     def fingerprint(self, sequence_id: int, payload: memoryview) -> Fingerprint | None:
         """What identifies a send among its producer's; None if nothing does for certain."""
         ...

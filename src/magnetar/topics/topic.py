@@ -42,10 +42,12 @@ from magnetar.model.errors import (
     TooManyConnectionsError,
 )
 from magnetar.model.ids import Position
+from magnetar.staging.marks import SENDER_PREFIX
 from magnetar.topics import access
 from magnetar.topics.access import AccessMode, Verdict
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.intake import TopicIntake
 from magnetar.topics.positions import PublishTime
 from magnetar.topics.producer import Producer
 from magnetar.topics.resend import KeptFrames, ResendWindow, StoredFrames
@@ -103,6 +105,8 @@ class Topic:
         self.frames = StoredFrames(source, entry_format, kept)
         """What producers that come back may send again (``resend``)."""
         self._format = entry_format
+        self.intake = TopicIntake(str(name), source, entry_format, self.entries_confirmed)
+        """What queries write beside the topic, on its way in."""
         self._on_closed = on_closed
         self._on_released = on_released
         self._held = 0
@@ -118,6 +122,17 @@ class Topic:
         self._end_watch: Callable[[], None] | None = None
         self._watch_while_subscribed()
         source.watch_lost(self.fail)
+        if self.intake.left_behind:
+            self._scope.spawn(self._load_intake(), "staged entries")
+
+    async def _load_intake(self) -> None:
+        """Until it is known what a former owner has taken in, its checkpoint keeps ledgers from
+        being trimmed. Whoever takes something in loads as well; so a failure is no more than
+        late."""
+        try:
+            await self.intake.load()
+        except MagnetarError as error:
+            log.warning("staged entries not looked at yet", topic=str(self.name), error=str(error))
 
     def _subscription(self, cursor: Cursor) -> Subscription:
         return Subscription(
@@ -211,6 +226,11 @@ class Topic:
         """What to do with a new producer of that name; raises the reason to refuse it. The old
         producer that a new incarnation replaces is disconnected here."""
         self._check_usable()
+        if name.startswith(SENDER_PREFIX):
+            raise NotAllowedError(
+                f"no producer may be named {name}: names that begin with {SENDER_PREFIX!r} are "
+                "those of staged writes"
+            )
         self._check_condemned(name, epoch)
         old = self.producers.get(name)
         if old is not None:

@@ -33,6 +33,14 @@ class PulsarEntryFormat:
         last = meta.chunk_id >= meta.num_chunks_from_msg - 1
         return Description(1, Chunk(hash(meta.uuid), last))
 
+    def published(self, payload: memoryview) -> tuple[int, int]:
+        meta = parse_metadata(payload)[0]
+        return max(1, meta.num_messages_in_batch), meta.publish_time
+
+    def sent(self, payload: memoryview) -> tuple[str, int]:
+        meta = parse_metadata(payload)[0]
+        return meta.producer_name, meta.sequence_id
+
     def fingerprint(self, sequence_id: int, payload: memoryview) -> Fingerprint | None:
         """The checksum covers the metadata, publish time included. A send without one (of very
         old clients) is never taken for a repeat."""

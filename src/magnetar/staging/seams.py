@@ -1,0 +1,48 @@
+"""What staged writes ask of the ledger client (``ledger.client`` implements it)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from magnetar.model.entry import Entry
+from magnetar.model.ledger import LedgerMetadata
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class StagedLedgerWriter(Protocol):
+    @property
+    def ledger_id(self) -> int: ...
+
+    async def add(self, payloads: Sequence[Buffer]) -> object:
+        """Append; returns when all are confirmed."""
+        ...
+
+    async def close(self) -> object: ...
+
+    async def abandon(self) -> None: ...
+
+
+class StagedLedgerReader(Protocol):
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def last_add_confirmed(self) -> int: ...
+
+    async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Consecutive entries from ``first_entry_id`` on, at least one."""
+        ...
+
+
+class StagedLedgers(Protocol):
+    """See ``ledger.client.LedgerClient``."""
+
+    async def create(self, custom: Mapping[str, bytes] | None = None) -> StagedLedgerWriter: ...
+
+    async def open_no_recovery(self, ledger_id: int) -> StagedLedgerReader: ...
+
+    async def delete(self, ledger_id: int, *, missing_ok: bool = False) -> None: ...
+
+    async def read_metadata(self, ledger_id: int) -> LedgerMetadata: ...

@@ -1,0 +1,187 @@
+"""What queries have committed is taken into the topics that this broker serves.
+
+One node per query says what is to be taken in (``staging.records``). Each is watched, by a task of
+its own: it takes in a query's batches one after the other, the topics of a batch at once, and says
+so in the record when a topic's share is confirmed. The last of them deletes the staged ledgers.
+
+* A watch is told of at least once after the last change, a lost session included; besides, all is
+  looked at again every ``LOOK_AGAIN_S``.
+* What fails is tried again, later each time. A topic whose append failed is opened again first.
+* Topics of other brokers are theirs to take in. A query's node may be read late, or by two brokers:
+  what is in the log already is known from the log (``intake``).
+* A share for a topic that does not exist makes it, as a producer would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from magnetar.cluster.ownership import Here, Ownership
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.tasks import TaskScope
+from magnetar.model.errors import LogClosedError, MagnetarError
+from magnetar.staging.commit_rules import collected, taken_in
+from magnetar.staging.queries import Queries
+from magnetar.staging.reading import StagedReading
+from magnetar.staging.records import ROOT, Commit, QueryRecord, query_path
+from magnetar.topics.registry import Topics
+
+log = structlog.get_logger(__name__)
+
+LOOK_AGAIN_S: Final = 20.0
+RETRY_FIRST_S: Final = 0.2
+RETRY_S_MAX: Final = 10.0
+
+
+class Intakes:
+    """Of one broker."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        reading: StagedReading,
+        topics: Topics,
+        ownership: Ownership,
+        scope: TaskScope,
+    ) -> None:
+        self._queries = queries
+        self._reading = reading
+        self._topics = topics
+        self._ownership = ownership
+        self._scope = scope
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._keys: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Serve every query there is, until cancelled."""
+        look = _Look(self._queries, ROOT)
+        try:
+            while True:
+                try:
+                    names = await self._queries.names()
+                except MagnetarError as error:
+                    log.warning("staged writes cannot be listed", error=str(error))
+                    await look.wait(RETRY_S_MAX)
+                    continue
+                for name in names:
+                    if name not in self._serving:
+                        self._serve_from_now(name)
+                await look.wait(LOOK_AGAIN_S)
+        finally:
+            look.close()
+
+    def _serve_from_now(self, query: str) -> None:
+        serving = self._scope.spawn(self._serve(query), f"staged writes of {query}")
+        self._serving[query] = serving
+        serving.add_done_callback(lambda _: self._serving.pop(query, None))
+
+    async def _serve(self, query: str) -> None:
+        """Until the query is gone."""
+        look = _Look(self._queries, query_path(query))
+        retry_s = RETRY_FIRST_S
+        try:
+            while True:
+                try:
+                    record = await self._read(query)
+                    self._forget(query, record)
+                    if record is None:
+                        return
+                    await self._take_in(query, record)
+                    retry_s = RETRY_FIRST_S
+                    wait_s = LOOK_AGAIN_S
+                except MagnetarError as error:
+                    log.warning("not taken in yet", query=query, error=str(error))
+                    wait_s, retry_s = retry_s, min(retry_s * 2, RETRY_S_MAX)
+                await look.wait(wait_s)
+        finally:
+            look.close()
+
+    async def _read(self, query: str) -> QueryRecord | None:
+        """None only if it is gone for certain."""
+        record = await self._queries.read(query)
+        if record is None:
+            await self._queries.metadata.sync()
+            record = await self._queries.read(query)
+        return record
+
+    def _forget(self, query: str, record: QueryRecord | None) -> None:
+        """What topics know of the query, and of those that had its name before."""
+        key = None if record is None else record.key(query)
+        if key is None or self._keys.get(query) != key:
+            for topic in self._topics.loaded():
+                topic.intake.forget(query, key)
+        if key is None:
+            self._keys.pop(query, None)
+        else:
+            self._keys[query] = key
+
+    async def _take_in(self, query: str, record: QueryRecord) -> None:
+        for commit in record.commits:
+            await self._take_commit(query, record.key(query), commit)
+        if record.garbage:
+            await self._collect(query, record.garbage)
+
+    async def _take_commit(self, query: str, key: str, commit: Commit) -> None:
+        """The topics of a batch at once; the next batch only when all have theirs."""
+        shares = (self._take(query, key, commit, topic) for topic in commit.shares)
+        outcomes = await asyncio.gather(*shares, return_exceptions=True)  # each to its end
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _take(self, query: str, key: str, commit: Commit, topic_name: str) -> None:
+        name = parse_topic(topic_name)
+        if not isinstance(await self._ownership.owner_of(name), Here):
+            return
+        topic = await self._topics.get(name, create=True)
+        with topic.held():
+            try:
+                await topic.intake.take(key, commit, self._reading)
+            except MagnetarError as error:
+                lost = isinstance(error, LogClosedError)
+                if lost or topic.intake.broken is not None:
+                    topic.fail(error)
+                raise
+        ledgers = await self._queries.change(
+            query, partial(_without_share, commit.batch, topic_name)
+        )
+        if ledgers:
+            await self._collect(query, ledgers)
+
+    async def _collect(self, query: str, ledger_ids: tuple[int, ...]) -> None:
+        """Delete, then forget: what is not deleted stays named."""
+        for ledger_id in ledger_ids:
+            await self._reading.delete(ledger_id)
+        await self._queries.change(query, lambda record: (None, collected(record, ledger_ids)))
+
+
+def _without_share(
+    batch: int, topic: str, record: QueryRecord
+) -> tuple[tuple[int, ...], QueryRecord]:
+    after = taken_in(record, batch, topic)
+    return after.garbage, after
+
+
+class _Look:
+    """Waits until a node may have changed."""
+
+    def __init__(self, queries: Queries, path: str) -> None:
+        self._changed = asyncio.Event()
+        # Before the first read: what changes after that is told of.
+        self._end: Callable[[], None] = queries.metadata.watch(path, lambda _: self._changed.set())
+
+    async def wait(self, at_most_s: float) -> None:
+        try:
+            async with asyncio.timeout(at_most_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        self._changed.clear()
+
+    def close(self) -> None:
+        self._end()
