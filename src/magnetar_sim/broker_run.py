@@ -23,7 +23,7 @@ from magnetar_sim.broker_watch import BrokerWatch
 from magnetar_sim.brokers import BROKER_PORT, BrokerMachine, plan_brokers
 from magnetar_sim.cluster import Cluster, plan_cluster
 from magnetar_sim.cluster_checkers import MetadataChecker
-from magnetar_sim.faults import Faults
+from magnetar_sim.faults import Faults, Host
 from magnetar_sim.loop import SimLoop, until
 from magnetar_sim.network import SimServer
 from magnetar_sim.outside import SINCE_1970_S
@@ -213,9 +213,13 @@ class BrokerRun:
         rng, end_s = self.random, begin_s + HEAL_S - 1
         ours = BrokerFaults(self.cluster, rng, self.brokers, self.clients)
         ours.plan(rng.choice((1, 3, 8)), begin_s + FAULTS_FROM_S, end_s)
-        theirs = Faults(self.cluster, rng, self.brokers, lose_disks=0)
+        theirs = Faults(self.cluster, rng, self.hosts(), lose_disks=0)
         theirs.plan(rng.choice((0, 2, 5)), begin_s + FAULTS_FROM_S, end_s)
         return [ours, theirs]
+
+    def hosts(self) -> Sequence[Host]:
+        """Whose ways to bookies and metadata fail."""
+        return self.brokers
 
     # -- topics that are deleted --------------------------------------------------------------
 

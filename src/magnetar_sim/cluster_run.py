@@ -42,6 +42,7 @@ from magnetar_sim.log_workload import LogJob
 from magnetar_sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.shapes import draw_shape
+from magnetar_sim.staged_run import StagedRun
 from magnetar_sim.trace import ProductLog, Trace
 from magnetar_sim.upkeep_workload import SHARE, UpkeepJob, plan_upkeep
 
@@ -75,11 +76,15 @@ class ClusterOutcome:
     """How often the run met what it is to meet."""
 
 
-def run_cluster(seed: int, metrics: Metrics | None = None, tracing: bool = False) -> ClusterOutcome:
-    """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them."""
+def run_cluster(
+    seed: int, metrics: Metrics | None = None, tracing: bool = False, staged: bool = False
+) -> ClusterOutcome:
+    """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
+    and queries that write beside them (``staged_run``), whatever the seed is else."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
-    kind = BrokerRun if has_brokers(seed) else _Run
+    run: _Run | BrokerRun
+    kind = StagedRun if staged else BrokerRun if has_brokers(seed) else _Run
     run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()

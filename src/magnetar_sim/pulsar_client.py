@@ -261,6 +261,22 @@ def encode_send(
     chunk: Chunk | None = None,
 ) -> bytes:
     """A SEND frame: of one message, of a batch, or of a chunk of a message."""
+    command = BaseCommand(type=BaseCommand.SEND)
+    command.send.producer_id = producer_id
+    command.send.sequence_id = sequence_id
+    command.send.num_messages = len(texts)
+    payload = encode_payload(producer, sequence_id, time_ms, texts, chunk)
+    return encode_payload_command(command, payload)
+
+
+def encode_payload(
+    producer: str,
+    sequence_id: int,
+    time_ms: int,
+    texts: Sequence[bytes],
+    chunk: Chunk | None = None,
+) -> bytes:
+    """An entry, as its producer sends it."""
     metadata = MessageMetadata(
         producer_name=producer, sequence_id=sequence_id, publish_time=time_ms
     )
@@ -274,12 +290,7 @@ def encode_send(
         data = b"".join(_single(text) for text in texts)
     header = metadata.SerializeToString()
     rest = len(header).to_bytes(4, "big") + header + data
-    payload = b"\x0e\x01" + crc32c(rest).to_bytes(4, "big") + rest
-    command = BaseCommand(type=BaseCommand.SEND)
-    command.send.producer_id = producer_id
-    command.send.sequence_id = sequence_id
-    command.send.num_messages = len(texts)
-    return encode_payload_command(command, payload)
+    return b"\x0e\x01" + crc32c(rest).to_bytes(4, "big") + rest
 
 
 def _single(text: bytes) -> bytes:

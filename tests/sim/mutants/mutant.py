@@ -20,7 +20,8 @@ from magnetar_sim.ledger_run import run
 class Mutant:
     """``known``: where the field met the bug, empty for an obvious way to get a rule wrong.
     ``seeds_max``: how many runs may be needed. ``brokers``: it is a bug of topics, so that runs of
-    ring 2 without brokers are passed over, and else those with."""
+    ring 2 without brokers are passed over, and else those with. ``staged``: of queries that write
+    by staged ledgers, so that every run has some."""
 
     name: str
     ring: int
@@ -28,10 +29,12 @@ class Mutant:
     plant: Callable[[], AbstractContextManager[object]]
     seeds_max: int
     brokers: bool = False
+    staged: bool = False
 
     def seeds(self, first: int) -> Iterator[int]:
         """The seeds to try, from ``first`` on."""
-        wanted = (n for n in count(first) if self.ring == 1 or has_brokers(n) == self.brokers)
+        every = self.ring == 1 or self.staged
+        wanted = (n for n in count(first) if every or has_brokers(n) == self.brokers)
         return islice(wanted, self.seeds_max)
 
 
@@ -51,8 +54,8 @@ def search(mutant: Mutant, first: int = 0) -> Found:
     seed = first
     for tried, seed in enumerate(mutant.seeds(first), 1):
         with mutant.plant():
-            failure = _failure(mutant.ring, seed, metrics)
-        if failure is not None and _failure(mutant.ring, seed, metrics) is None:
+            failure = _failure(mutant, seed, metrics)
+        if failure is not None and _failure(mutant, seed, metrics) is None:
             return Found(mutant, tried, seed, failure)
     return Found(mutant, None, seed, "")
 
@@ -63,14 +66,14 @@ def transcript(mutant: Mutant, seed: int) -> tuple[Sequence[str], str | None]:
         if mutant.ring == 1:
             outcome = run(seed, tracing=True)
             return outcome.trace, outcome.failure
-        whole = run_cluster(seed, tracing=True)
+        whole = run_cluster(seed, tracing=True, staged=mutant.staged)
         return whole.trace, whole.failure
 
 
-def _failure(ring: int, seed: int, metrics: Metrics) -> str | None:
-    if ring == 1:
+def _failure(mutant: Mutant, seed: int, metrics: Metrics) -> str | None:
+    if mutant.ring == 1:
         return run(seed).failure
-    failure = run_cluster(seed, metrics).failure
+    failure = run_cluster(seed, metrics, staged=mutant.staged).failure
     gc.collect()
     return failure
 

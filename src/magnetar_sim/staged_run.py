@@ -1,0 +1,179 @@
+"""One run of ring 2 with queries that write by staged ledgers, beside brokers, producers, consumers
+and faults as in ``broker_run``. What must hold: ``staged_world``, and all that ``topic_history``
+says.
+
+A subscription of its own reads all of each topic, from before the first row on, and never fails:
+so each entry is seen before it may be trimmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from magnetar.metrics import Metrics
+from magnetar_sim.broker_faults import BrokerFaults
+from magnetar_sim.broker_run import EXCLUSIVE, FAULTS_FROM_S, HEAL_S, BrokerRun
+from magnetar_sim.cluster import Client
+from magnetar_sim.faults import Faults, Host
+from magnetar_sim.loop import SimLoop, SimProcess, until
+from magnetar_sim.staged_actors import Engine, QueryPlan, Sweeper
+from magnetar_sim.staged_world import StagedWorld
+from magnetar_sim.topic_consumers import ConsumerPlan, TopicConsumer
+from magnetar_sim.trace import Trace
+
+KEEPER = "keeper"
+CROWDED_SHARE = 0.2
+"""Of the runs: with all clients that a run of brokers has. In the others each topic has but a
+producer and the keeper: what is taken in is what is looked at."""
+
+
+class _Whoever:
+    """The driver of the moment, as a host that faults befall."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def name(self) -> str:
+        current = self._engine.current
+        return "no driver" if current is None else current.name
+
+    @property
+    def process(self) -> SimProcess | None:
+        current = self._engine.current
+        return None if current is None else current.process
+
+
+class StagedRun(BrokerRun):
+    """The run of ``seed``."""
+
+    def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
+        super().__init__(seed, loop, trace, metrics)
+        self._staged_random = rng = random.Random(f"{seed}/staged")
+        self.world = StagedWorld(self.watch.topic, self.cluster.broken, self.cluster.count)
+        self.engines: list[Engine] = []
+        self.workers: list[Client] = []
+        self._sweeper: Sweeper | None = None
+        self._queries = rng.choice((1, 1, 2))
+        self._workers_lost = rng.choice((0, 0, 1, 3))
+        self._crowded = False
+        self._deletes = False  # what is taken in afterwards makes the topic anew
+        self._supervisors: list[asyncio.Task[None]] = []
+
+    def hosts(self) -> Sequence[Host]:
+        drivers: list[Host] = [_Whoever(engine) for engine in self.engines]
+        return [*self.brokers, *drivers, *self.workers]
+
+    def _populate(self) -> None:
+        cluster, rng = self.cluster, self._staged_random
+        self._crowded = rng.random() < CROWDED_SHARE
+        if self._crowded:
+            super()._populate()
+        else:
+            client = self._client("c1")
+            for topic in self.topics:
+                self._produce(client, topic, exclusive=False)
+        checked = cluster.metadata.written
+
+        def written(path: str, before: bytes | None, after: bytes | None) -> None:
+            checked(path, before, after)
+            self.world.written(path, before, after)
+
+        cluster.metadata.written = written
+        keeper = self._client(KEEPER)
+        for topic in self.topics:
+            plan = ConsumerPlan(topic, KEEPER, EXCLUSIVE, earliest=True, queue=50, think_s=0.0)
+            self.consumers.append(TopicConsumer(keeper, f"{topic} {KEEPER}", plan, rng))
+        self.workers = [cluster.client(f"w{i + 1}") for i in range(2)]
+        self._sweeper = Sweeper(cluster.client("sweeper"), rng.choice((0.2, 1.0, 4.0)))
+        for number in range(self._queries):
+            self._query(f"q{number + 1}")
+        for _ in range(self._workers_lost):
+            at_s = self.loop.time() + rng.uniform(FAULTS_FROM_S, HEAL_S - 1)
+            self.loop.call_at(at_s, self._lose_worker)
+
+    def _plan_faults(self, begin_s: float) -> list[Faults | BrokerFaults]:
+        """More often than elsewhere: owners that go in the middle of taking in, and answers of the
+        metadata store that are lost."""
+        planned = super()._plan_faults(begin_s)
+        rng, end_s = self._staged_random, begin_s + HEAL_S - 1
+        for _ in range(rng.choice((0, 0, 2, 5))):
+            self.loop.call_at(rng.uniform(begin_s + FAULTS_FROM_S, end_s), self._lose_owner)
+        for _ in range(rng.choice((0, 0, 1, 4))):
+            at_s = rng.uniform(begin_s, end_s)
+            self.loop.call_at(at_s, self._lose_answers, rng.choice((0.1, 0.4)))
+        return planned
+
+    def _lose_owner(self) -> None:
+        serving = [broker for broker in self.brokers if broker.topics is not None]
+        if serving:
+            self._staged_random.choice(serving).kill(0.1)
+
+    def _lose_answers(self, share: float) -> None:
+        metadata = self.cluster.metadata
+        metadata.lost_answers = share
+        self.loop.call_later(self._staged_random.choice((0.3, 1.0)), self._answer)
+
+    def _answer(self) -> None:
+        self.cluster.metadata.lost_answers = 0.0
+
+    def _query(self, name: str) -> None:
+        rng = self._staged_random
+        topics = tuple(self.topics[: rng.choice((1, 2))])
+        query = self.world.add(name, topics, rng.choice((3, 6, 12)))
+        plan = QueryPlan(
+            tasks=rng.choice((1, 2, 4)),
+            entries_max=rng.choice((2, 4) if self._crowded else (2, 6, 20, 60)),
+            inline_bytes_max=rng.choice((0, 0, 200, 64 << 10)),
+            batch_inline_bytes_max=rng.choice((0, 300, 64 << 10)),
+            pause_s=rng.choice((0.05, 0.5, 1.0)),
+            fails=rng.choice((0.0, 0.2)),
+            twins=rng.choice((0.0, 0.3)),
+            dies=rng.choice((0.0, 0.1, 0.3)),
+            haunts=rng.choice((0.0, 0.3, 0.7)),
+        )
+        seed = rng.random()
+        engine = Engine(
+            self.cluster, self.world, query, plan, self.workers, random.Random(f"{seed}")
+        )
+        self.engines.append(engine)
+        self._supervisors.append(self.loop.create_task(self._begin(engine)))
+
+    async def _begin(self, engine: Engine) -> None:
+        """When the keeper has its subscriptions: what is trimmed before nobody sees."""
+        await until(self._kept, 0.05)
+        await engine.supervise()
+
+    def _kept(self) -> bool:
+        topics = [self.watch.topic(name) for name in self.topics]
+        return all(KEEPER in topic.subscriptions for topic in topics)
+
+    def _lose_worker(self) -> None:
+        rng = self._staged_random
+        index = rng.randrange(len(self.workers))
+        self.workers[index].kill()
+        self.cluster.count("workers that were lost")
+        name = f"w{len(self.cluster.clients)}"
+        self.workers[index] = self.cluster.client(name)
+
+    def check(self) -> None:
+        super().check()
+        for supervisor in self._supervisors:
+            if supervisor.done():
+                supervisor.result()
+
+    async def _last_look(self, rng: random.Random) -> None:
+        for engine in self.engines:
+            engine.calm = True
+        await until(lambda: self._staged_unfinished() is None, 0.2)
+        await super()._last_look(rng)
+        self.world.check_order()
+
+    def _staged_unfinished(self) -> str | None:
+        self.check()
+        return self.world.unfinished()
+
+    def _unfinished(self) -> str | None:
+        return self.world.unfinished() or super()._unfinished()
