@@ -18,6 +18,7 @@ from magnetar.pipeline.bounds import (
     parse_offsets,
     parse_times,
 )
+from magnetar.pipeline.delivery import DELIVERY_OPTIONS, DeliveryOptions, parse_delivery
 from magnetar.pipeline.option_values import OptionValues
 from magnetar.pipeline.selection import Selection, parse_selection
 from magnetar.pipeline.storage_splits import SPLIT_BYTES
@@ -37,6 +38,7 @@ READ_OPTIONS = (
 )  # fmt: skip
 WRITE_OPTIONS = (
     "service.url", "topic", "sendTimeoutMs", "compression", "batchingMaxMessages", "columnNames",
+    *DELIVERY_OPTIONS,
 )  # fmt: skip
 
 TRIGGER_DELAY_MS = 15 * 60_000
@@ -82,6 +84,7 @@ class WriteOptions:
     send_timeout_ms: int
     compression: str
     batching_messages_max: int
+    delivery: DeliveryOptions
 
 
 def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
@@ -183,4 +186,5 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         send_timeout_ms=options.number("sendTimeoutMs", 60_000) or 0,
         compression=options.choice("compression", ("none", "lz4", "zlib", "zstd", "snappy")),
         batching_messages_max=options.number("batchingMaxMessages", 1000) or 1,
+        delivery=parse_delivery(options),
     )

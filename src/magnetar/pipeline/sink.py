@@ -60,7 +60,7 @@ def check_write_schema(schema: StructType, options: WriteOptions, *, overwrite: 
     }
     for field in schema.fields:
         if field.name in GIVEN_BY_THE_BROKER:
-            continue  # see ``_refuse_given``
+            continue  # see ``refuse_given``
         if field.name not in allowed:
             raise ConfigError(f"column {field.name!r} has no place in a message: {COLUMNS}")
         if not isinstance(field.dataType, allowed[field.name]):
@@ -87,7 +87,7 @@ class Sink:
             delivery = _Delivery(client, self.options)
             with said_in_one_line():
                 for batch in batches:
-                    _refuse_given(batch)
+                    refuse_given(batch)
                     for row in batch.to_pylist():
                         delivery.send(row)
                 return Written(delivery.finish())
@@ -133,12 +133,16 @@ class _Delivery:
             compression_type=kinds[self._options.compression],
             batching_enabled=self._options.batching_messages_max > 1,
             batching_max_messages=self._options.batching_messages_max,
-            batching_type=pulsar.BatchingType.KeyBased,
+            batching_type=self._batching(pulsar.BatchingType),
             block_if_queue_full=True,
             send_timeout_millis=self._options.send_timeout_ms,
         )
         self._producers[topic] = producer
         return producer
+
+    def _batching(self, kinds: type[pulsar.BatchingType]) -> pulsar.BatchingType:
+        """By key an entry holds one key's rows: as many entries as keys, in each batch."""
+        return kinds.KeyBased if self._options.delivery.by_key else kinds.Default
 
     def _answered(self, result: pulsar.Result, _message_id: pulsar.MessageId) -> None:
         import pulsar
@@ -163,7 +167,7 @@ class _Delivery:
             return self._acknowledged
 
 
-def _refuse_given(batch: pa.RecordBatch) -> None:
+def refuse_given(batch: pa.RecordBatch) -> None:
     """A row that was read brings what its own message had there, and the new one would not."""
     for name in GIVEN_BY_THE_BROKER:
         index = batch.schema.get_field_index(name)

@@ -6,7 +6,9 @@ Guarantees:
 * Streaming read: offsets are places (next message, exclusive) and live in Spark's checkpoint; a
   query restarted from it reads on exactly where the last committed micro-batch ended, and a
   micro-batch that runs again reads the same messages.
-* Write, batch and streaming: when a task's data is committed every row is acknowledged by the
+* Write, batch and streaming, with ``metadata.url``: **exactly once**, also when tasks, commits and
+  micro-batches run again (``staged_sink``).
+* Write through brokers alone: when a task's data is committed every row is acknowledged by the
   broker. A task or micro-batch that Spark runs again sends its rows again: **at least once**.
 
 * What retention deleted before it was read, and a topic that is not the one of the checkpoint, end
@@ -52,6 +54,7 @@ from magnetar.pipeline.losses import UNKNOWN_MS
 from magnetar.pipeline.micro_batches import MicroBatches
 from magnetar.pipeline.options import (
     ReadOptions,
+    WriteOptions,
     check_streaming,
     ignored_in_batch,
     parse_read_options,
@@ -65,6 +68,7 @@ from magnetar.pipeline.schema import check_read_schema, spark_schema
 from magnetar.pipeline.sink import Sink, check_write_schema
 from magnetar.pipeline.split_readers import ReadTask, read_split
 from magnetar.pipeline.splits import PlannedRange, Split, Splitter, WholeRanges, check_cover
+from magnetar.pipeline.staged_sink import StagedSink
 from magnetar.pipeline.storage_planning import BookieReach, StorageSplitter
 from magnetar.pipeline.table_options import of_query, of_table
 
@@ -106,18 +110,24 @@ class MagnetarDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with said_in_one_line():
-            return BatchWriter(self._sink(schema, overwrite=overwrite))
+            options = self._write_options(schema, overwrite=overwrite)
+            if options.delivery.metadata_url is None:
+                return BatchWriter(Sink(options))
+            return StagedBatchWriter(StagedSink.of_batch(options))
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         with said_in_one_line():
-            return StreamWriter(self._sink(schema, overwrite=overwrite))
+            options = self._write_options(schema, overwrite=overwrite)
+            if options.delivery.metadata_url is None:
+                return StreamWriter(Sink(options))
+            return StagedStreamWriter(StagedSink(options, once=None))
 
-    def _sink(self, schema: StructType, *, overwrite: bool) -> Sink:
+    def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
         options = parse_write_options(of_query(schema, self._raw))
         check_write_schema(schema, options, overwrite=overwrite)
-        return Sink(options)
+        return options
 
 
 class SplitPartition(InputPartition):
@@ -290,3 +300,41 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What was sent stays in the topic (at least once); nothing can be taken back."""
+
+
+class StagedBatchWriter(DataSourceArrowWriter):
+    """Commits the rows of a job, once."""
+
+    def __init__(self, sink: StagedSink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with said_in_one_line():
+            return self._sink.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        with said_in_one_line():
+            self._sink.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        with said_in_one_line():
+            self._sink.abort(messages)
+
+
+class StagedStreamWriter(DataSourceStreamArrowWriter):
+    """Commits the rows of each micro-batch, once. Which one it is the messages say."""
+
+    def __init__(self, sink: StagedSink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with said_in_one_line():
+            return self._sink.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        with said_in_one_line():
+            self._sink.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        with said_in_one_line():
+            self._sink.abort(messages)

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.options import parse_write_options
 from magnetar.pipeline.schema import spark_schema
-from magnetar.pipeline.sink import _message_fields, _refuse_given, check_write_schema
+from magnetar.pipeline.sink import _message_fields, check_write_schema, refuse_given
 
 OPTIONS = parse_write_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t"})
 
@@ -20,10 +20,10 @@ def test_rows_as_they_are_read_may_be_written_if_the_rest_is_null() -> None:
     for naming in ("magnetar", "kafka"):
         check_write_schema(spark_schema(None, naming, headers=True), OPTIONS, overwrite=False)
     batch = pa.RecordBatch.from_pydict({"value": [b"a", b"b"], "partition": [None, None]})
-    _refuse_given(batch)
+    refuse_given(batch)
     given = pa.RecordBatch.from_pydict({"value": [b"a", b"b"], "partition": [None, 1]})
     with pytest.raises(ConfigError, match="'partition' cannot be written, the broker gives it"):
-        _refuse_given(given)
+        refuse_given(given)
 
 
 def test_what_cannot_be_written_is_refused() -> None:

@@ -118,3 +118,52 @@ def _from_pyarrow(compression: Compression) -> Decompressor:
         return found
 
     return run
+
+
+Compressor: TypeAlias = Callable[[Buffer], bytes]
+
+
+def find_compressor(compression: Compression) -> Compressor:
+    """Compresses as Pulsar's clients do; raises ``ConfigError`` that names the extra to install."""
+    if compression == Compression.NONE:
+        return bytes
+    if compression == Compression.ZLIB:
+        return zlib.compress
+    for find in (_to_cramjam, _to_pyarrow):
+        try:
+            return find(compression)
+        except ModuleNotFoundError:
+            continue
+    raise ConfigError(
+        f"no library for {compression.name} messages is installed: "
+        "pip install 'magnetar[codecs]' (or 'magnetar[spark]')"
+    )
+
+
+def _to_cramjam(compression: Compression) -> Compressor:
+    cramjam = import_module("cramjam")
+
+    def lz4(data: Buffer) -> bytes:
+        return bytes(cramjam.lz4.compress_block(bytes(data), store_size=False))
+
+    runs: dict[Compression, Compressor] = {
+        Compression.LZ4: lz4,
+        Compression.ZSTD: lambda data: bytes(cramjam.zstd.compress(bytes(data))),
+        Compression.SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(bytes(data))),
+    }
+    return runs[compression]
+
+
+def _to_pyarrow(compression: Compression) -> Compressor:
+    pyarrow = import_module("pyarrow")
+    names = {
+        Compression.LZ4: "lz4_raw",
+        Compression.ZSTD: "zstd",
+        Compression.SNAPPY: "snappy",
+    }
+    codec = pyarrow.Codec(names[compression])
+
+    def run(data: Buffer) -> bytes:
+        return bytes(codec.compress(pyarrow.py_buffer(data), asbytes=True))
+
+    return run

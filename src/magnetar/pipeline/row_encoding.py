@@ -1,0 +1,249 @@
+"""Rows of a task into entries, by columns: no object per row but the values themselves.
+
+Rows keep their order in each topic partition, and keys stay inside each message. A topic with
+partitions gets rows with a key by the key's hash (Java's string hash, as Pulsar's Java client does
+by default), others a whole entry at a time in turn. ``by_key``: each entry holds the rows of one
+key, for consumers that share a subscription by key; an entry per key and record batch is what that
+costs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from magnetar.model.errors import BrokerError, ConfigError
+from magnetar.wire.pulsar.codes import Compression
+from magnetar.wire.pulsar.compression import find_compressor
+from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
+
+ENTRY_BYTES_MAX: Final = 5 << 20
+"""What Pulsar's clients and brokers take by default."""
+ROW_OVERHEAD_BYTES: Final = 24
+
+
+class Encoding(NamedTuple):
+    """What entries are like."""
+
+    compression: str
+    messages_max: int
+    bytes_max: int
+    by_key: bool
+
+
+class Encoded(NamedTuple):
+    """Entries for one topic partition, in order, with that many messages together."""
+
+    topic: str
+    entries: list[bytes]
+    messages: int
+
+
+class RowEncoder:
+    """Of one task. ``partitions`` gives the partitions of a topic (itself for one without);
+    ``number`` the number of the next entry for a partition; ``sender`` is the producer's name."""
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        topic: str | None,
+        full_topic: Callable[[str], str],
+        partitions: Callable[[str], Sequence[str]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._encoding = encoding
+        self._topic = topic
+        self._full_topic = full_topic
+        self._ask_partitions = partitions
+        self._partitions: dict[str, Sequence[str]] = {}
+        self._turn = 0
+        self._now_ms = now_ms
+        compression = Compression[encoding.compression.upper()]
+        self._writer = EntryBuilder(compression, find_compressor(compression))
+        self._hashes: dict[str | bytes, int] = {}
+
+    def encode(
+        self, batch: pa.RecordBatch, sender: str, number: Callable[[str], int]
+    ) -> Iterator[Encoded]:
+        """The rows of ``batch``, topic by topic; ``number(topic)`` is asked when its entries are
+        built, so each is to be taken before the next."""
+        columns = columns_of(batch)
+        for name, rows in self._by_topic(batch, columns):
+            for topic, part in self._by_partition(name, rows):
+                first = number(topic)
+                entries = [
+                    self._entry(Head(sender, first + i, self._now_ms(), key), piece)
+                    for i, (key, piece) in enumerate(self._pieces(part))
+                ]
+                yield Encoded(topic, entries, len(part.values))
+
+    def _entry(self, head: Head, columns: Columns) -> bytes:
+        entry = self._writer.entry(head, columns)
+        if len(entry) > ENTRY_BYTES_MAX:
+            raise BrokerError(
+                f"a row makes an entry of {len(entry)} bytes; the most that a topic takes is "
+                f"{ENTRY_BYTES_MAX}. Split the value, or store it elsewhere and write where it is"
+            )
+        return entry
+
+    # -- which rows go together ---------------------------------------------------------------
+
+    def _by_topic(self, batch: pa.RecordBatch, columns: Columns) -> Iterator[tuple[str, Columns]]:
+        names = batch.column("topic").to_pylist() if "topic" in batch.schema.names else None
+        if names is None or not any(names):
+            yield self._full(None), columns
+            return
+        rows: dict[str | None, list[int]] = {}
+        for index, name in enumerate(names):
+            rows.setdefault(name or None, []).append(index)
+        for name, indices in rows.items():
+            yield self._full(name), columns.chosen(indices)
+
+    def _full(self, name: str | None) -> str:
+        if name:
+            return self._full_topic(name)
+        if self._topic is None:
+            raise BrokerError("a row has no topic, and there is no option 'topic'")
+        return self._topic
+
+    def _by_partition(self, topic: str, columns: Columns) -> Iterator[tuple[str, Columns]]:
+        partitions = self._partitions.get(topic)
+        if partitions is None:
+            partitions = self._partitions[topic] = self._ask_partitions(topic)
+        if len(partitions) == 1:
+            yield partitions[0], columns
+            return
+        rows: dict[int, list[int]] = {}
+        keys = columns.keys
+        for index in range(len(columns.values)):
+            key = None if keys is None else keys[index]
+            place = self._in_turn(index) if key is None else self._hash(key)
+            rows.setdefault(place % len(partitions), []).append(index)
+        self._turn += 1 + len(columns.values) // self._encoding.messages_max
+        for place, indices in sorted(rows.items()):
+            yield partitions[place], columns.chosen(indices)
+
+    def _in_turn(self, index: int) -> int:
+        return self._turn + index // self._encoding.messages_max
+
+    def _hash(self, key: str | bytes) -> int:
+        found = self._hashes.get(key)
+        if found is None:
+            if len(self._hashes) > 1_000_000:
+                self._hashes.clear()
+            found = self._hashes[key] = java_hash(key)
+        return found
+
+    def _pieces(self, columns: Columns) -> Iterator[tuple[str | bytes | None, Columns]]:
+        """What goes into one entry each: (the key of all, rows)."""
+        if not self._encoding.by_key or columns.keys is None:
+            yield from ((None, piece) for piece in self._sized(columns))
+            return
+        rows: dict[str | bytes | None, list[int]] = {}
+        for index, key in enumerate(columns.keys):
+            rows.setdefault(key, []).append(index)
+        for key, indices in rows.items():
+            yield from ((key, piece) for piece in self._sized(columns.chosen(indices)))
+
+    def _sized(self, columns: Columns) -> Iterator[Columns]:
+        """At most so many messages, and about so many bytes, at a time."""
+        count = len(columns.values)
+        ends = list(
+            accumulate(ROW_OVERHEAD_BYTES + (0 if v is None else len(v)) for v in columns.values)
+        )
+        start = 0
+        while start < count:
+            before = ends[start - 1] if start else 0
+            stop = min(start + self._encoding.messages_max, count)
+            if ends[stop - 1] - before > self._encoding.bytes_max:
+                stop = _last_within(ends, start, stop, before + self._encoding.bytes_max)
+            yield columns if stop - start == count else columns.part(start, stop)
+            start = stop
+
+
+def _last_within(ends: Sequence[int], start: int, stop: int, limit: int) -> int:
+    """The end of the longest run from ``start`` on within ``limit``, of one row at least."""
+    return max(start + 1, bisect_right(ends, limit, start, stop))
+
+
+def columns_of(batch: pa.RecordBatch) -> Columns:
+    """The columns of messages in a record batch (see ``sink.COLUMNS``)."""
+    names = batch.schema.names
+    return Columns(
+        _buffers(batch.column("value")),
+        _keys(batch.column("key")) if "key" in names else None,
+        _times_ms(batch.column("event_time")) if "event_time" in names else None,
+        _properties(batch),
+    )
+
+
+def _buffers(column: pa.Array) -> list[bytes | None]:
+    found: list[bytes | None] = _as_binary(column).to_pylist()
+    return found
+
+
+def _as_binary(column: pa.Array) -> pa.Array:
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.large_binary())
+    return column.cast(pa.binary()) if pa.types.is_string(column.type) else column
+
+
+def _keys(column: pa.Array) -> list[str | None] | None:
+    """None when no row has one."""
+    if column.null_count == len(column):
+        return None
+    try:
+        found: list[str | None] = column.cast(pa.string()).to_pylist()
+    except pa.ArrowInvalid as error:
+        raise ConfigError(
+            f"a key is not UTF-8 text, which is all a message takes: {error}"
+        ) from error
+    return found
+
+
+def _times_ms(column: pa.Array) -> list[int | None] | None:
+    if column.null_count == len(column):
+        return None
+    micros: list[int | None] = column.cast(pa.int64()).to_pylist()
+    return [None if each is None else each // 1000 for each in micros]
+
+
+def _properties(batch: pa.RecordBatch) -> list[Mapping[str, Any] | None] | None:
+    """Of the columns ``properties`` and ``headers``; None when no row has any."""
+    found: list[Mapping[str, Any] | None] | None = None
+    if "properties" in batch.schema.names:
+        column = batch.column("properties")
+        if column.null_count < len(column):
+            found = [None if each is None else dict(each) for each in column.to_pylist()]
+    if "headers" in batch.schema.names:
+        column = batch.column("headers")
+        if column.null_count < len(column):
+            before = found or [None] * len(column)
+            found = [
+                {**(one or {}), **_texts(headers or ())}
+                for one, headers in zip(before, column.to_pylist(), strict=True)
+            ]
+    return found
+
+
+def _texts(headers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    try:
+        return {header["key"]: (header["value"] or b"").decode() for header in headers}
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"a header is not UTF-8 text, which is all a message takes: {error}"
+        ) from error
+
+
+def java_hash(key: str | bytes) -> int:
+    """``String.hashCode`` of a key, without its sign: how Pulsar's Java client chooses."""
+    text = key if isinstance(key, str) else key.decode("latin-1")
+    found = 0
+    units = text.encode("utf-16-be")
+    for index in range(0, len(units), 2):
+        found = (31 * found + (units[index] << 8 | units[index + 1])) & 0xFFFF_FFFF
+    return found & 0x7FFF_FFFF
