@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from magnetar.metrics import Metrics
 from magnetar_sim.cluster_run import run_cluster
+from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.staged import STAGED
 
 SEEDS = 10
 
@@ -40,3 +44,10 @@ def test_a_seed_runs_the_same_again() -> None:
     first, again = (run_cluster(2, tracing=True, staged=True) for _ in range(2))
     assert first.trace == again.trace
     assert first.digest == again.digest
+
+
+@pytest.mark.parametrize("mutant", STAGED, ids=lambda each: each.name)
+def test_a_bug_can_be_planted(mutant: Mutant) -> None:
+    for _ in range(2):  # the second time: the first gave everything back
+        with mutant.plant():
+            pass
