@@ -216,7 +216,6 @@ class StreamReader(_SplitReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self._planner = Planner(options)
         self._plan = MicroBatches(self._planner, options.limits)
         self._reach = BookieReach(self._planner)
-        self._reach = BookieReach(self._planner)
         self._initial: dict[str, object] | None = None
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
