@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from magnetar.model.ids import Position
 from magnetar.wire.pulsar.pulsar_pb2 import (
@@ -41,6 +41,8 @@ class Consuming:
     kind: int
     process: int
     permits: int = 0
+    begun: set[str] = field(default_factory=set)
+    """Messages in chunks of which it was sent any."""
     active: bool = False
     last: Position | None = None
 
@@ -150,8 +152,11 @@ class BrokerWatch:
         topic.stands_at(position, content, consumer.who)
         bits = bits_of(command.ack_set, len(content.texts))
         self.count("entries that consumers were sent")
-        if consumer.permits <= 0 and not content.chunk:
+        # Chunks go where the message has begun, whatever the permits; so does its first one again.
+        if consumer.permits <= 0 and not content.chunk and content.message not in consumer.begun:
             topic.broken(f"{consumer.who} is sent {position} without a permit")
+        if content.message:
+            consumer.begun.add(content.message)
         consumer.permits -= max(1, len(content.texts))
         if consumer.kind == SHARED:
             self._shared(consumer, position, command.redelivery_count)

@@ -121,7 +121,8 @@ class TopicProducer:
     def _in_chunks(self, texts: Sequence[bytes]) -> list[_Pending]:
         """Texts are what one entry has, so each chunk has one; all go under one sequence id."""
         message = f"{self.name}-{self._sequence_id}"
-        total, now_ms = sum(map(len, texts)), self._now_ms()
+        # Even of unequal chunks: the broker holds the total against each of them.
+        total, now_ms = len(texts) * min(map(len, texts)), self._now_ms()
         return [
             _Pending(self._sequence_id, (text,), now_ms, Chunk(message, index, len(texts), total))
             for index, text in enumerate(texts)
