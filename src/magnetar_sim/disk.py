@@ -145,6 +145,7 @@ class SimDisk:
         self.slowness = 1.0
         self.fails_writes = False
         self.fails_reads = False
+        self.failed_reads = 0
         self.unwritable: dict[str, None] = {}
         """Names of files whose place on the disk takes no writes, while all others do."""
         self.capacity_bytes = CAPACITY_BYTES
@@ -243,6 +244,7 @@ class SimDisk:
     def check_readable(self, path: Path) -> None:
         device = self.device(path)
         if self.fails_reads or device.fails_reads:
+            self.failed_reads += 1
             self._fail(path, device)
 
     def _fail(self, path: Path, device: Device) -> NoReturn:

@@ -146,10 +146,11 @@ class UpkeepChecker:
     async def probe(self, machine: BookieMachine, bookie: Bookie, key: Key) -> None:
         """Invariant 5: have the bookie give an entry that its index names."""
         failing, owes = machine.reads_fail, self._owes(machine, bookie, key)
+        failed_reads = machine.disk.failed_reads  # a slow disk may fail and be well again meanwhile
         try:
             await bookie.read_entry(*key)
         except (NoEntryError, NoLedgerError, BookieIOError) as error:
-            bad_disk = failing or machine.reads_fail
+            bad_disk = failing or machine.reads_fail or machine.disk.failed_reads > failed_reads
             excused = bad_disk or machine.closing or machine.ending
             if (isinstance(error, BookieIOError) and excused) or machine.lost is not None:
                 return

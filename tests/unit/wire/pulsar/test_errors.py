@@ -22,9 +22,12 @@ NEVER_TOLD = (
     errors.DataLossError,
     errors.DefectError,
     errors.RestError,
+    errors.StagedBacklogError,
+    errors.StagedWriteError,
+    errors.StaleRunError,
     errors.StartError,
 )
-"""Errors of commands, pipelines and starting processes, to which no client is connected; and faults
+"""Errors of commands, pipelines (staged writes too) and starting processes, to which no client is connected; and faults
 of this program, which are for its operator."""
 
 
