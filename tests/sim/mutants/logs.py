@@ -79,10 +79,10 @@ def _cursor_rolled_back() -> AbstractContextManager[None]:
     """A cursor is opened as its node says, without what its ledger has since."""
     original = cursor.recover_state
 
-    async def recover_state(name: str, chain: Any, node: Any, ledgers: Any) -> Any:
+    async def recover_state(name: str, chain: Any, node: Any, *others: Any) -> Any:
         record, node.record = node.record, replace(node.record, ledger_id=None)
         try:
-            return await original(name, chain, node, ledgers)
+            return await original(name, chain, node, *others)
         finally:
             node.record = record
 

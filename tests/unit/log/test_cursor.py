@@ -392,6 +392,31 @@ def test_a_former_owner_stores_nothing_more() -> None:
     run_virtual(scenario())
 
 
+def test_a_former_owner_forgets_nothing_that_a_later_one_stored() -> None:
+    """It reads the later owner's cursor against a chain that lacks the later owner's ledgers."""
+
+    async def scenario() -> None:
+        world = World()
+        await filled(world)
+        told: list[LogFencedError] = []
+        old = await Process(world).store(CONFIG).open(NAME)
+        old.watch_lost(told.append)
+        new = await Process(world).store(CONFIG).open(NAME)
+        positions = await publish(new, ENTRIES, 4)
+        cursor = await new.cursors.open("s", EARLIEST)
+        cursor.acknowledge([positions[0], positions[2]])
+        await cursor.wait_stored()
+        with pytest.raises(LogFencedError):
+            await old.cursors.open("s", EARLIEST)
+        await asyncio.sleep(0)
+        assert len(told) == 1
+        newest = await Process(world).store(CONFIG).open(NAME)
+        found = newest.cursors.durable()["s"]
+        assert acked(found, positions) == {positions[0], positions[2]}
+
+    run_virtual(scenario())
+
+
 def test_a_log_that_only_acknowledges_hears_that_it_is_lost() -> None:
     async def scenario() -> None:
         world = World()

@@ -41,6 +41,10 @@ class ChainStore:
         """Write a new epoch, so that a former owner's next write loses."""
         await self._node.update(lambda record: self._now(replace(record, epoch=record.epoch + 1)))
 
+    async def confirm_owned(self) -> None:
+        """Raises ``LogFencedError`` when the log has another owner."""
+        await self._node.confirm_owned()
+
     async def save(self, opened: LedgerInfo | None = None) -> None:
         """Write what the chain is now, with ``opened`` as its new last ledger. Raises
         ``LogFencedError`` when the log has another owner."""

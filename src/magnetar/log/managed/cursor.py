@@ -6,7 +6,7 @@ reader's (``NullAckStore``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from magnetar.log.ack_store import AckStore
@@ -84,12 +84,17 @@ class ManagedCursor:
 
 
 async def recover_state(
-    name: str, chain: Chain, node: RecordNode[CursorRecord], ledgers: Ledgers
+    name: str,
+    chain: Chain,
+    node: RecordNode[CursorRecord],
+    ledgers: Ledgers,
+    confirm_owned: Callable[[], Awaitable[None]],
 ) -> AckState:
     """The acknowledgements that were stored, and the node taken over.
 
     Fences the cursor's ledger, so that a former owner stores nothing more, then reads it; then
-    writes the node, so that a former owner cannot move to another ledger. A state that the
+    asks whether the log is still ours (``confirm_owned`` raises if not); then writes the node, so
+    that a former owner cannot move to another ledger. A state that the
     mark-delete position says wholly goes into the node, and the ledger with it goes away.
     Raises ``LogError`` when the ledger is not what a cursor wrote.
     """
@@ -102,6 +107,10 @@ async def recover_state(
         state = AckState(chain, images[0].mark_delete, images[0].reset_epoch)
         for image in images:
             state.merge(image)
+    # A later owner may have stored what is read here, and of ledgers that our chain does not know
+    # nothing is kept: written, that would forget acknowledgements. One who takes the log over from
+    # here on reads the same node, and one of the two writes it first.
+    await confirm_owned()
     await node.update(lambda record: _taken_over(record, state))
     return state
 

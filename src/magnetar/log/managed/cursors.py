@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -48,11 +48,13 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class CursorEvents:
     """What the log wants to know; called on the loop. ``stored``: a cursor was stored, or is
-    gone, so that ledgers may be free. ``require_usable`` raises why no cursor can be opened."""
+    gone, so that ledgers may be free. ``require_usable`` raises why no cursor can be opened, and
+    ``confirm_owned`` (it asks the metadata) ``LogFencedError`` when another owner has the log."""
 
     stored: Callable[[], None]
     lost: Callable[[LogFencedError], None]
     require_usable: Callable[[], None]
+    confirm_owned: Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,11 @@ class ManagedCursors:
                         "yet; try again"
                     )
                 record = CursorRecord(self._mark_before(start), properties=dict(properties or {}))
-                cursor = await self._load(name, record)
+                try:
+                    cursor = await self._load(name, record)
+                except LogFencedError as error:
+                    self._events.lost(error)
+                    raise
             return cursor
 
     def _mark_before(self, start: Position) -> Position:
@@ -123,7 +129,9 @@ class ManagedCursors:
             lambda value: decode_cursor(label, value),
             initial,
         )
-        state = await recover_state(label, self._chain, node, context.ledgers)
+        state = await recover_state(
+            label, self._chain, node, context.ledgers, self._events.confirm_owned
+        )
         store = CursorStore(
             label,
             state,

@@ -98,7 +98,9 @@ class ManagedLog:
         )
         self._search = HeaderSearch(self._chain, self.read)
         self.positions: Positions = ChainPositions(self._chain, self._search)
-        cursor_events = CursorEvents(self._maybe_trim, self._on_lost, self._require_open)
+        cursor_events = CursorEvents(
+            self._maybe_trim, self._on_lost, self._require_open, store.confirm_owned
+        )
         self._cursors = ManagedCursors(
             name, self._chain, context.cursors, self._scope, cursor_events
         )

@@ -87,6 +87,18 @@ class RecordNode(Generic[R]):
                 self._written(wanted, Versioned(value, version))
             return wanted
 
+    async def confirm_owned(self) -> None:
+        """Raises ``LogFencedError`` if somebody else has written the record, or deleted it."""
+        async with self._lock:
+            if self._attempted is not None:
+                await self._resolve()
+            try:
+                stored = await self._store.get(self.path)
+            except NoNodeError:
+                raise self._fenced() from None
+            if stored != self._stored:
+                raise self._fenced()
+
     def _written(self, record: R, stored: Versioned) -> None:
         self.record, self._stored = record, stored
         self._attempted = None

@@ -117,11 +117,15 @@ async def _node(process: Process) -> RecordNode[CursorRecord]:
     )
 
 
+async def _owned() -> None:
+    """Nobody takes the log over."""
+
+
 async def in_a_ledger(scope: TaskScope) -> Kept:
     world, chain = World(), _chain()
     process = Process(world)
     node = await _node(process)
-    state = await recover_state("c", chain, node, process.ledgers)
+    state = await recover_state("c", chain, node, process.ledgers, _owned)
 
     def lost(error: Exception) -> None:
         raise AssertionError(error)
@@ -140,7 +144,7 @@ async def in_a_ledger(scope: TaskScope) -> Kept:
 
     async def found() -> AckState:
         other = Process(world)
-        return await recover_state("c", _chain(), await _node(other), other.ledgers)
+        return await recover_state("c", _chain(), await _node(other), other.ledgers, _owned)
 
     def gone() -> bool:
         return cursor_path(NAME, "c") not in world.nodes and not world.alive()

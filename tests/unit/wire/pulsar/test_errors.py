@@ -27,8 +27,8 @@ NEVER_TOLD = (
     errors.StaleRunError,
     errors.StartError,
 )
-"""Errors of commands, pipelines (staged writes too) and starting processes, to which no client is connected; and faults
-of this program, which are for its operator."""
+"""Errors of commands, pipelines (staged writes too) and starting processes, to which no client is
+connected; and faults of this program, which are for its operator."""
 
 
 @pytest.mark.parametrize("kind", TREE)
