@@ -27,6 +27,7 @@ from magnetar.model.errors import MetadataFormatError
 from magnetar.model.ids import NO_ENTRY, BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata, LedgerState
 from magnetar.wire.bookie.metadata_pb2 import LedgerMetadataFormat
+from magnetar.wire.varint import varint
 
 VERSION_KEY = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 10
@@ -48,7 +49,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
         message = _message(metadata)
         message.cToken = metadata.creator_token
         body = message.SerializeToString(deterministic=True) + metadata.unknown_fields
-        return header + _varint32(len(body)) + body
+        return header + varint(len(body)) + body
     if metadata.format_version == 2:
         return header + text_format.MessageToString(_message(metadata)).encode()
     assert metadata.format_version == 1, f"no ledger metadata format {metadata.format_version}"
@@ -98,15 +99,6 @@ def _message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
     for key, value in metadata.custom:
         message.customMetadata.add(key=key, value=value)
     return message
-
-
-def _varint32(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _encode_v1(metadata: LedgerMetadata) -> bytes:

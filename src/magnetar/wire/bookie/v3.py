@@ -48,6 +48,7 @@ from magnetar.wire.bookie.messages import (
     WriteLac,
 )
 from magnetar.wire.bookie.status import v3_code
+from magnetar.wire.varint import varint
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Bounds: TypeAlias = Sequence[tuple[int, int]]
@@ -91,20 +92,11 @@ def _frame(message: Message) -> bytes:
     return _pack_int(len(data)) + data
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _frame_with_body(outer: Message, tag: bytes, inner: Message, body: bytes) -> list[Buffer]:
     """A frame of ``outer`` with ``inner`` under ``tag``, and ``body`` as inner's field 4."""
     head, small = outer.SerializePartialToString(), inner.SerializePartialToString()
-    body_head = _BODY_TAG + _varint(len(body))
-    nested = tag + _varint(len(small) + len(body_head) + len(body))
+    body_head = _BODY_TAG + varint(len(body))
+    nested = tag + varint(len(small) + len(body_head) + len(body))
     size = len(head) + len(nested) + len(small) + len(body_head) + len(body)
     return [b"".join((_pack_int(size), head, nested, small, body_head)), body]
 
@@ -404,8 +396,8 @@ def encode_adds(
         sizes = (len(small), len(entry))
         if sizes != last_sizes:
             last_sizes = sizes
-            body_head = _BODY_TAG + _varint(len(entry))
-            nested = _ADD_REQUEST_TAG + _varint(len(small) + len(body_head) + len(entry))
+            body_head = _BODY_TAG + varint(len(entry))
+            nested = _ADD_REQUEST_TAG + varint(len(small) + len(body_head) + len(entry))
         size = len(head) + len(nested) + len(small) + len(body_head) + len(entry)
         parts.append(b"".join((pack(size), head, nested, small, body_head)))
         parts.append(entry)

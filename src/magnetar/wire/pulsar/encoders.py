@@ -12,24 +12,10 @@ from typing import Final
 
 from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.varint import BYTES, U64, varint
 
-_BYTES: Final = tuple(bytes((value,)) for value in range(256))
-_U64: Final = 0xFFFF_FFFF_FFFF_FFFF
 _JOIN: Final = b"".join
 _UNSET: Final = (-1, -1, -1)
-
-
-def varint(value: int) -> bytes:
-    """``value`` as a protobuf varint; negative numbers as their 64-bit two's complement."""
-    if 0 <= value < 128:
-        return _BYTES[value]
-    value &= _U64
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _high_part(value: int) -> tuple[int, bytes]:
@@ -71,9 +57,9 @@ class ReceiptEncoder:
             self._prepare(sequence_id, ledger_id, entry_id)
         return _JOIN((
             self._before,
-            _BYTES[sequence_id & 127 | self._sequence_flag],
+            BYTES[sequence_id & 127 | self._sequence_flag],
             self._between,
-            _BYTES[entry_id & 127 | self._entry_flag],
+            BYTES[entry_id & 127 | self._entry_flag],
             self._after,
         ))  # fmt: skip
 
@@ -82,7 +68,7 @@ class ReceiptEncoder:
     ) -> bytes:
         """The receipts of SENDs with these sequence ids and highest ones, which lie one behind
         the other. As ``encode`` for each, by a third cheaper."""
-        low, entry_id = _BYTES, first_entry_id
+        low, entry_id = BYTES, first_entry_id
         parts: list[bytes] = []
         sequence_block = entry_block = -1
         for sequence_id, highest in sends:
@@ -127,8 +113,8 @@ class ReceiptEncoder:
         receipt = command.send_receipt
         receipt.producer_id = self.producer_id
         receipt.sequence_id = sequence
-        receipt.message_id.ledgerId = ledger_id & _U64
-        receipt.message_id.entryId = entry_id & _U64
+        receipt.message_id.ledgerId = ledger_id & U64
+        receipt.message_id.entryId = entry_id & U64
         receipt.message_id.partition = self.partition
         if highest:
             receipt.highest_sequence_id = highest
@@ -174,7 +160,7 @@ class MessageHeaderEncoder:
         return _JOIN((
             (self._command_bytes + payload_bytes).to_bytes(4, "big"),
             self._before,
-            _BYTES[entry_id & 127 | self._flag],
+            BYTES[entry_id & 127 | self._flag],
             self._after,
         ))  # fmt: skip
 

@@ -23,8 +23,9 @@ from google.protobuf.message import DecodeError
 from magnetar.model.errors import ChecksumError, ProtocolError
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.commands import COMMAND_NAMES, command_bounds, parse_command
-from magnetar.wire.pulsar.encoders import MessageHeaderEncoder, ReceiptEncoder, varint
+from magnetar.wire.pulsar.encoders import MessageHeaderEncoder, ReceiptEncoder
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandAck, MessageIdData
+from magnetar.wire.varint import varint
 
 __all__ = [
     "AckCommand",

@@ -23,6 +23,7 @@ from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import Compressor
 from magnetar.wire.pulsar.metadata import MAGIC_CRC32C
 from magnetar.wire.pulsar.pulsar_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
+from magnetar.wire.varint import varint
 
 _MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
 LENGTHS_KEPT_MAX: Final = 10_000
@@ -111,7 +112,7 @@ class EntryBuilder:
     def _value_head(self, size: int) -> bytes:
         found = self._of_values.get(size)
         if found is None:
-            single = b"\x18" + _varint(size)
+            single = b"\x18" + varint(size)
             found = len(single).to_bytes(4, "big") + single
             if len(self._of_values) < LENGTHS_KEPT_MAX:
                 self._of_values[size] = found
@@ -129,8 +130,8 @@ class EntryBuilder:
         return b"".join(parts)
 
     def _around(self, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
-        before = b"\x12" + _varint(key_bytes)
-        after = b"\x18" + _varint(value_bytes)
+        before = b"\x12" + varint(key_bytes)
+        after = b"\x18" + varint(value_bytes)
         size = len(before) + key_bytes + len(after)
         found = size.to_bytes(4, "big") + before, after
         if len(self._of_keyed) < LENGTHS_KEPT_MAX:
@@ -168,12 +169,3 @@ def _key_text(key: str | bytes) -> tuple[str, bool]:
         return key.decode(), False
     except UnicodeDecodeError:
         return b64encode(key).decode(), True
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)

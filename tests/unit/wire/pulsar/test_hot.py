@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from magnetar.model.errors import ChecksumError, ProtocolError
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
-from magnetar.wire.pulsar.encoders import varint
 from magnetar.wire.pulsar.hot import (
     AckCommand,
     AckId,
@@ -23,6 +22,7 @@ from magnetar.wire.pulsar.hot import (
     verify_checksum,
 )
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.varint import varint
 from tests.unit.wire.pulsar.strategies import I64, U64, commands
 
 RELAXED = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
