@@ -1,6 +1,6 @@
-"""Taking apart what producers compressed.
+"""Taking apart what producers compressed, and compressing as they do.
 
-Brokers never do this: they store and serve compressed data as it came. Pipelines and tools do.
+Brokers do neither: they store and serve compressed data as it came. Pipelines and tools do.
 zlib is in the standard library; LZ4, zstd and Snappy come from ``cramjam`` (the extra
 ``magnetar[codecs]``) or from ``pyarrow`` (which ``magnetar[spark]`` brings anyway).
 
@@ -13,14 +13,22 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from importlib import import_module
-from typing import TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from magnetar.model.errors import ConfigError, ProtocolError
 from magnetar.wire.pulsar.codes import Compression
 
+T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Decompressor: TypeAlias = Callable[[Buffer, int], bytes]
 """``decompress(data, uncompressed_size)``; gives exactly that size or raises ``ValueError``."""
+Compressor: TypeAlias = Callable[[Buffer], bytes]
+
+_PYARROW_NAMES: Final = {
+    Compression.LZ4: "lz4_raw",
+    Compression.ZSTD: "zstd",
+    Compression.SNAPPY: "snappy",
+}
 
 UNCOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """More than any client sends; a size past it is a lie that would cost memory."""
@@ -60,9 +68,14 @@ def find_decompressor(compression: Compression) -> Decompressor:
     """The best installed decompressor; raises ``ConfigError`` that names the extra to install."""
     if compression == Compression.ZLIB:
         return _zlib
-    for find in (_from_cramjam, _from_pyarrow):
+    return _of_a_library(compression, _from_cramjam, _from_pyarrow)
+
+
+def _of_a_library(compression: Compression, *makers: Callable[[Compression], T]) -> T:
+    """What the first maker makes whose library is installed."""
+    for make in makers:
         try:
-            return find(compression)
+            return make(compression)
         except ModuleNotFoundError:
             continue
     raise ConfigError(
@@ -96,12 +109,7 @@ def _from_cramjam(compression: Compression) -> Decompressor:
 
 def _from_pyarrow(compression: Compression) -> Decompressor:
     pyarrow = import_module("pyarrow")
-    names = {
-        Compression.LZ4: "lz4_raw",
-        Compression.ZSTD: "zstd",
-        Compression.SNAPPY: "snappy",
-    }
-    codec = pyarrow.Codec(names[compression])
+    codec = pyarrow.Codec(_PYARROW_NAMES[compression])
 
     def fits(data: Buffer, size: int) -> bool:
         try:
@@ -120,24 +128,13 @@ def _from_pyarrow(compression: Compression) -> Decompressor:
     return run
 
 
-Compressor: TypeAlias = Callable[[Buffer], bytes]
-
-
 def find_compressor(compression: Compression) -> Compressor:
     """Compresses as Pulsar's clients do; raises ``ConfigError`` that names the extra to install."""
     if compression == Compression.NONE:
         return bytes
     if compression == Compression.ZLIB:
         return zlib.compress
-    for find in (_to_cramjam, _to_pyarrow):
-        try:
-            return find(compression)
-        except ModuleNotFoundError:
-            continue
-    raise ConfigError(
-        f"no library for {compression.name} messages is installed: "
-        "pip install 'magnetar[codecs]' (or 'magnetar[spark]')"
-    )
+    return _of_a_library(compression, _to_cramjam, _to_pyarrow)
 
 
 def _to_cramjam(compression: Compression) -> Compressor:
@@ -156,12 +153,7 @@ def _to_cramjam(compression: Compression) -> Compressor:
 
 def _to_pyarrow(compression: Compression) -> Compressor:
     pyarrow = import_module("pyarrow")
-    names = {
-        Compression.LZ4: "lz4_raw",
-        Compression.ZSTD: "zstd",
-        Compression.SNAPPY: "snappy",
-    }
-    codec = pyarrow.Codec(names[compression])
+    codec = pyarrow.Codec(_PYARROW_NAMES[compression])
 
     def run(data: Buffer) -> bytes:
         return bytes(codec.compress(pyarrow.py_buffer(data), asbytes=True))
