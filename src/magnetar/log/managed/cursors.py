@@ -67,6 +67,19 @@ class CursorContext:
     limits: CursorLimits
 
 
+async def cursor_node(
+    metadata: MetadataStore, log_name: str, name: str, initial: CursorRecord | None = None
+) -> RecordNode[CursorRecord]:
+    """The node of a cursor; made with ``initial``, or else ``NoNodeError``, if there is none."""
+    return await RecordNode.load_or_create(
+        metadata,
+        cursor_path(log_name, name),
+        encode_cursor,
+        lambda value: decode_cursor(f"{log_name}/{name}", value),
+        initial,
+    )
+
+
 class ManagedCursors:
     """Implements ``log.seam.Cursors``."""
 
@@ -101,7 +114,8 @@ class ManagedCursors:
                     )
                 record = CursorRecord(self._mark_before(start), properties=dict(properties or {}))
                 try:
-                    cursor = await self._load(name, record)
+                    node = await cursor_node(self._context.metadata, self._log_name, name, record)
+                    cursor = await self.recover(name, node)
                 except LogFencedError as error:
                     self._events.lost(error)
                     raise
@@ -115,20 +129,10 @@ class ManagedCursors:
             return self._chain.before_first()
         return self._chain.previous_position(start)
 
-    async def recover(self, name: str) -> None:
-        """Load a cursor that the metadata store lists (while opening)."""
-        await self._load(name, None)
-
-    async def _load(self, name: str, initial: CursorRecord | None) -> ManagedCursor:
+    async def recover(self, name: str, node: RecordNode[CursorRecord]) -> ManagedCursor:
+        """Load a cursor that the metadata store has, and take it over."""
         context = self._context
         label = f"{self._log_name}/{name}"
-        node = await RecordNode.load_or_create(
-            context.metadata,
-            cursor_path(self._log_name, name),
-            encode_cursor,
-            lambda value: decode_cursor(label, value),
-            initial,
-        )
         state = await recover_state(
             label, self._chain, node, context.ledgers, self._events.confirm_owned
         )

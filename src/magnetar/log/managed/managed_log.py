@@ -27,8 +27,10 @@ from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCursors
 from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
+from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
+from magnetar.log.managed.records import CursorRecord
 from magnetar.log.managed.rules import deletable, frees_later
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import LogPolicy
@@ -278,9 +280,9 @@ class ManagedLog:
     def closed(self) -> bool:
         return self._closed
 
-    async def recover_cursor(self, name: str) -> None:
-        """Load a cursor that the metadata store lists (while opening)."""
-        await self._cursors.recover(name)
+    async def recover_cursor(self, name: str, node: RecordNode[CursorRecord]) -> None:
+        """Load a cursor that the metadata store has (while opening)."""
+        await self._cursors.recover(name, node)
 
     async def abandon(self) -> None:
         """End without finishing anything (opening failed)."""

@@ -20,7 +20,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
-from magnetar.log.managed.cursors import CursorContext
+from magnetar.log.managed.cursors import CursorContext, cursor_node
 from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.ledgers import Ledgers
@@ -30,13 +30,9 @@ from magnetar.log.managed.read_ahead import ReadAheadCache
 from magnetar.log.managed.records import (
     NAME_PARTS,
     ROOT,
-    CursorRecord,
     LogRecord,
-    cursor_path,
-    decode_cursor,
     decode_log,
     decode_name,
-    encode_cursor,
     encode_log,
     encode_name,
     log_path,
@@ -123,8 +119,11 @@ class ManagedLogStore:
         try:
             for segment in await self._children(log_path(name)):
                 cursor = decode_name(segment)
-                if not await self._finish_cursor_deletion(name, cursor):
-                    await opened.recover_cursor(cursor)
+                node = await cursor_node(self._metadata, name, cursor)
+                if node.record.deleted:
+                    await finish_deletion(self._ledgers, node, node.record)
+                else:
+                    await opened.recover_cursor(cursor, node)
         except BaseException:
             await opened.abandon()
             raise
@@ -161,22 +160,6 @@ class ManagedLogStore:
             lambda value: decode_log(name, value),
             initial,
         )
-
-    async def _cursor_node(self, name: str, cursor: str) -> RecordNode[CursorRecord]:
-        return await RecordNode.load_or_create(
-            self._metadata,
-            cursor_path(name, cursor),
-            encode_cursor,
-            lambda value: decode_cursor(f"{name}/{cursor}", value),
-            None,
-        )
-
-    async def _finish_cursor_deletion(self, name: str, cursor: str) -> bool:
-        """True if the cursor was being deleted; it is gone now."""
-        node = await self._cursor_node(name, cursor)
-        if node.record.deleted:
-            await finish_deletion(self._ledgers, node, node.record)
-        return node.record.deleted
 
     async def _children(self, path: str) -> list[str]:
         try:
@@ -262,7 +245,7 @@ class ManagedLogStore:
         store = ChainStore(name, Chain(), node, self._ledgers)
         await store.mark_deleted()
         for segment in await self._children(log_path(name)):
-            cursor = await self._cursor_node(name, decode_name(segment))
+            cursor = await cursor_node(self._metadata, name, decode_name(segment))
             await finish_deletion(self._ledgers, cursor, cursor.record)
         await store.delete_log()
 
