@@ -18,6 +18,7 @@ from collections.abc import Callable
 import structlog
 
 from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
+from magnetar.env.node_changes import NodeChanges
 from magnetar.model.errors import MetadataError, NodeExistsError, NoNodeError, StartError
 
 log = structlog.get_logger(__name__)
@@ -52,18 +53,15 @@ class ExclusiveClaim:
 
         ``what`` names it for people. Raises ``StartError`` that says who holds it.
         """
-        changed = asyncio.Event()
-        end_watch = self._store.watch(self._path, lambda _path: changed.set())
         deadline = asyncio.get_running_loop().time() + self._timeout_s + _MARGIN_S
         self._end_watch = self._store.watch_session(self._session_changed)
         try:
-            while not await self._try():
-                await self._wait(changed, deadline, what)
+            with NodeChanges(self._store, self._path) as changes:
+                while not await self._try():
+                    await self._wait(changes, deadline, what)
         except BaseException:
             self._stop_watching()
             raise
-        finally:
-            end_watch()
         self._held = True
         if self._seen is not SessionState.CONNECTED:
             self._session_changed(self._seen)
@@ -76,7 +74,7 @@ class ExclusiveClaim:
             return False
         return True
 
-    async def _wait(self, changed: asyncio.Event, deadline: float, what: str) -> None:
+    async def _wait(self, changes: NodeChanges, deadline: float, what: str) -> None:
         left_s = deadline - asyncio.get_running_loop().time()
         holder = await self._holder()
         if left_s <= 0:
@@ -87,12 +85,7 @@ class ExclusiveClaim:
         log.info(
             "waiting for the holder to go", claim=what, holder=holder, seconds=round(left_s, 1)
         )
-        try:
-            async with asyncio.timeout(left_s):  # wait_for may lose a cancellation
-                await changed.wait()
-        except TimeoutError:
-            return  # one more look decides
-        changed.clear()
+        await changes.wait(left_s)  # one more look decides
 
     async def _holder(self) -> str:
         try:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
+from magnetar.env.node_changes import NodeChanges
 from magnetar.model.errors import MagnetarError, StagedBacklogError, StaleRunError
 from magnetar.staging.commit_rules import CommitVerdict, Offer, decide, dropped, may_delete
 from magnetar.staging.queries import Queries
@@ -130,20 +131,16 @@ class Committer:
         self, query: str, look: Callable[[], Awaitable[T | None]], timeout_s: float
     ) -> T | None:
         """What ``look`` gives, asked again whenever the record changes; None after the time."""
-        changed = asyncio.Event()
-        end_watch = self._queries.metadata.watch(query_path(query), lambda _: changed.set())
-        try:
-            async with asyncio.timeout(timeout_s) as limit:
-                while (found := await look()) is None:
-                    await _wait(changed, LOOK_AGAIN_S)
-                    changed.clear()
-                return found
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return None
-        finally:
-            end_watch()
+        with NodeChanges(self._queries.metadata, query_path(query)) as changes:
+            try:
+                async with asyncio.timeout(timeout_s) as limit:
+                    while (found := await look()) is None:
+                        await changes.wait(LOOK_AGAIN_S)
+                    return found
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                return None
 
     async def _behind(self, query: str) -> str:
         record = await self._queries.read(query)
@@ -171,11 +168,3 @@ class Committer:
             await self._ledgers.delete(ledger_id, missing_ok=True)
         except MagnetarError as error:
             log.warning("staged ledger left over", ledger=ledger_id, error=str(error))
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -15,7 +15,6 @@ so in the record when a topic's share is confirmed. The last of them deletes the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -23,6 +22,7 @@ import structlog
 
 from magnetar.cluster.ownership import Here, Ownership
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.node_changes import NodeChanges
 from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import LogClosedError, MagnetarError
 from magnetar.staging.commit_rules import collected, taken_in
@@ -59,21 +59,18 @@ class Intakes:
 
     async def run(self) -> None:
         """Serve every query there is, until cancelled."""
-        look = _Look(self._queries, ROOT)
-        try:
+        with NodeChanges(self._queries.metadata, ROOT) as changes:
             while True:
                 try:
                     names = await self._queries.names()
                 except MagnetarError as error:
                     log.warning("staged writes cannot be listed", error=str(error))
-                    await look.wait(RETRY_S_MAX)
+                    await changes.wait(RETRY_S_MAX)
                     continue
                 for name in names:
                     if name not in self._serving:
                         self._serve_from_now(name)
-                await look.wait(LOOK_AGAIN_S)
-        finally:
-            look.close()
+                await changes.wait(LOOK_AGAIN_S)
 
     def _serve_from_now(self, query: str) -> None:
         serving = self._scope.spawn(self._serve(query), f"staged writes of {query}")
@@ -82,9 +79,8 @@ class Intakes:
 
     async def _serve(self, query: str) -> None:
         """Until the query is gone."""
-        look = _Look(self._queries, query_path(query))
         retry_s = RETRY_FIRST_S
-        try:
+        with NodeChanges(self._queries.metadata, query_path(query)) as changes:
             while True:
                 try:
                     record = await self._read(query)
@@ -97,9 +93,7 @@ class Intakes:
                 except MagnetarError as error:
                     log.warning("not taken in yet", query=query, error=str(error))
                     wait_s, retry_s = retry_s, min(retry_s * 2, RETRY_S_MAX)
-                await look.wait(wait_s)
-        finally:
-            look.close()
+                await changes.wait(wait_s)
 
     async def _read(self, query: str) -> QueryRecord | None:
         """None only if it is gone for certain."""
@@ -165,23 +159,3 @@ def _without_share(
 ) -> tuple[tuple[int, ...], QueryRecord]:
     after = taken_in(record, batch, topic)
     return after.garbage, after
-
-
-class _Look:
-    """Waits until a node may have changed."""
-
-    def __init__(self, queries: Queries, path: str) -> None:
-        self._changed = asyncio.Event()
-        # Before the first read: what changes after that is told of.
-        self._end: Callable[[], None] = queries.metadata.watch(path, lambda _: self._changed.set())
-
-    async def wait(self, at_most_s: float) -> None:
-        try:
-            async with asyncio.timeout(at_most_s):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
-        self._changed.clear()
-
-    def close(self) -> None:
-        self._end()

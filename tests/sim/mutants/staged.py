@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from magnetar.env.metadata import MetadataStore
+from magnetar.env.node_changes import NodeChanges
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.seam import Checkpoint
 from magnetar.staging import collecting, commit_rules, committer
@@ -266,10 +267,11 @@ def _one_failure_cancels_all() -> AbstractContextManager[None]:
 def _nobody_watches() -> AbstractContextManager[None]:
     """A broker takes in what it finds when it starts, and hears of nothing later."""
 
-    async def wait(self: Any, at_most_s: float) -> None:
-        await asyncio.Event().wait()
+    class NoChanges(NodeChanges):
+        async def wait(self, at_most_s: float) -> None:
+            await asyncio.Event().wait()
 
-    return replaced((intakes._Look, "wait", wait))
+    return replaced((intakes, "NodeChanges", NoChanges))
 
 
 def _mutant(name: str, plant: Any, seeds_max: int = SEEDS_MAX) -> Mutant:
