@@ -10,9 +10,9 @@ null. A task ends only when the broker has acknowledged all of its rows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import (
@@ -25,7 +25,6 @@ from pyspark.sql.types import (
 )
 
 from magnetar.model.errors import BrokerError, ConfigError
-from magnetar.pipeline.loss_reports import said_in_one_line
 from magnetar.pipeline.options import WriteOptions
 from magnetar.pipeline.topic_names import full_topic
 
@@ -71,6 +70,17 @@ def check_write_schema(schema: StructType, options: WriteOptions, *, overwrite: 
         raise ConfigError("say where to write: option 'topic', or a column of that name")
 
 
+class RowSink(Protocol):
+    """Where rows go: this module's ``Sink``, or ``staged_sink``. Picklable; ``write`` is for tasks,
+    the others for the driver, with what the tasks' ``write`` gave."""
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage: ...
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None: ...
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None: ...
+
+
 @dataclass(frozen=True)
 class Sink:
     """Sends record batches; picklable, opens its client in the task."""
@@ -85,14 +95,19 @@ class Sink:
         client = pulsar.Client(self.options.service_url, logger=logger)
         try:
             delivery = _Delivery(client, self.options)
-            with said_in_one_line():
-                for batch in batches:
-                    refuse_given(batch)
-                    for row in batch.to_pylist():
-                        delivery.send(row)
-                return Written(delivery.finish())
+            for batch in batches:
+                refuse_given(batch)
+                for row in batch.to_pylist():
+                    delivery.send(row)
+            return Written(delivery.finish())
         finally:
             client.close()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Everything is delivered already: acknowledged before each task ended."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What was sent stays in the topic (at least once); nothing can be taken back."""
 
 
 class _Delivery:

@@ -65,7 +65,7 @@ from magnetar.pipeline.planner import Planner
 from magnetar.pipeline.plans import created_of
 from magnetar.pipeline.presentation import Presentation
 from magnetar.pipeline.schema import check_read_schema, spark_schema
-from magnetar.pipeline.sink import Sink, check_write_schema
+from magnetar.pipeline.sink import RowSink, Sink, check_write_schema
 from magnetar.pipeline.split_readers import ReadTask, read_split
 from magnetar.pipeline.splits import PlannedRange, Split, Splitter, WholeRanges, check_cover
 from magnetar.pipeline.staged_sink import StagedSink
@@ -111,18 +111,16 @@ class MagnetarDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with said_in_one_line():
             options = self._write_options(schema, overwrite=overwrite)
-            if options.delivery.metadata_url is None:
-                return BatchWriter(Sink(options))
-            return StagedBatchWriter(StagedSink.of_batch(options))
+            staged = options.delivery.metadata_url is not None
+            return BatchWriter(StagedSink.of_batch(options) if staged else Sink(options))
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         with said_in_one_line():
             options = self._write_options(schema, overwrite=overwrite)
-            if options.delivery.metadata_url is None:
-                return StreamWriter(Sink(options))
-            return StagedStreamWriter(StagedSink(options, once=None))
+            staged = options.delivery.metadata_url is not None
+            return StreamWriter(StagedSink(options, once=None) if staged else Sink(options))
 
     def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
         options = parse_write_options(of_query(schema, self._raw))
@@ -270,41 +268,9 @@ class StreamReader(_SplitReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Sends the rows; a task succeeds when all of its rows are acknowledged."""
+    """Hands the rows of a job to its sink."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Everything is delivered already: acknowledged before each task ended."""
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was sent stays in the topic (at least once); nothing can be taken back."""
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """As ``BatchWriter``, for each micro-batch."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Everything is delivered already: acknowledged before each task ended."""
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What was sent stays in the topic (at least once); nothing can be taken back."""
-
-
-class StagedBatchWriter(DataSourceArrowWriter):
-    """Commits the rows of a job, once."""
-
-    def __init__(self, sink: StagedSink) -> None:
+    def __init__(self, sink: RowSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -320,10 +286,10 @@ class StagedBatchWriter(DataSourceArrowWriter):
             self._sink.abort(messages)
 
 
-class StagedStreamWriter(DataSourceStreamArrowWriter):
-    """Commits the rows of each micro-batch, once. Which one it is the messages say."""
+class StreamWriter(DataSourceStreamArrowWriter):
+    """As ``BatchWriter``, for each micro-batch. Which one it is the messages say."""
 
-    def __init__(self, sink: StagedSink) -> None:
+    def __init__(self, sink: RowSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

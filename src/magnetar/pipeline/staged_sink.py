@@ -144,18 +144,14 @@ class StagedSink:
         encoding = Encoding(
             options.compression,
             options.batching_messages_max,
-            self.options.delivery.batching_bytes_max,
-            self.options.delivery.by_key,
+            options.delivery.batching_bytes_max,
+            options.delivery.by_key,
         )
-
-        def now_ms() -> int:
-            return time.time_ns() // 1_000_000
-
-        return RowEncoder(encoding, options.topic, full_topic, client.partitions, now_ms)
+        return RowEncoder(encoding, options.topic, full_topic, client.partitions, _now_ms)
 
     def _expires_ms(self, after_ms: int) -> int:
         """When the record of a batch write may go; a stream's stays."""
-        return 0 if self.once is None else time.time_ns() // 1_000_000 + after_ms
+        return 0 if self.once is None else _now_ms() + after_ms
 
     def _session(self) -> StagedSession:
         assert self.options.delivery.metadata_url is not None
@@ -194,3 +190,7 @@ class StagedSink:
     def _committer(self, session: StagedSession) -> Committer:
         ledgers = session.ledgers(self.options.delivery.quorums, self.options.topic)
         return Committer(session.queries, ledgers)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
