@@ -44,7 +44,7 @@ from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.shapes import draw_shape
 from magnetar_sim.staged_run import StagedRun
 from magnetar_sim.trace import ProductLog, Trace
-from magnetar_sim.upkeep_workload import SHARE, UpkeepJob, plan_upkeep
+from magnetar_sim.upkeep_workload import UpkeepJob, has_upkeep, plan_upkeep
 
 QUORUMS = (
     (1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 3),
@@ -148,7 +148,8 @@ class _Run:
         self._tail_random = random.Random(f"{seed}/tail")
         self._tails: dict[LedgerJob, asyncio.Task[None]] = {}
         self._upkeep_random = random.Random(f"{seed}/upkeep")
-        self._with_upkeep = self._upkeep_random.random() < SHARE
+        self._upkeep_random.random()  # that which ``has_upkeep`` looks at
+        self._with_upkeep = has_upkeep(seed)
         if self._with_upkeep:
             self._plan = plan_upkeep(self._plan, self._upkeep_random)
         self.upkeep: UpkeepJob | None = None

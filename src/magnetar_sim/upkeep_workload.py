@@ -54,6 +54,10 @@ QUIET_S = 2.5
 """More than the longest interval between two compactions."""
 
 
+def has_upkeep(seed: int) -> bool:
+    return random.Random(f"{seed}/upkeep").random() < SHARE
+
+
 def plan_upkeep(plan: ClusterPlan, rng: random.Random) -> ClusterPlan:
     """``plan``, with small logs and much upkeep."""
     bookie = replace(

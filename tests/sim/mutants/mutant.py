@@ -14,14 +14,16 @@ from magnetar.metrics import Metrics
 from magnetar_sim.broker_run import has_brokers
 from magnetar_sim.cluster_run import run_cluster
 from magnetar_sim.ledger_run import run
+from magnetar_sim.upkeep_workload import has_upkeep
 
 
 @dataclass(frozen=True)
 class Mutant:
     """``known``: where the field met the bug, empty for an obvious way to get a rule wrong.
     ``seeds_max``: how many runs may be needed. ``brokers``: it is a bug of topics, so that runs of
-    ring 2 without brokers are passed over, and else those with. ``staged``: of queries that write
-    by staged ledgers, so that every run has some."""
+    ring 2 without brokers are passed over, and else those with. ``upkeep``: of collecting and
+    compaction, so that runs without are passed over. ``staged``: of queries that write by staged
+    ledgers, so that every run has some."""
 
     name: str
     ring: int
@@ -29,13 +31,17 @@ class Mutant:
     plant: Callable[[], AbstractContextManager[object]]
     seeds_max: int
     brokers: bool = False
+    upkeep: bool = False
     staged: bool = False
 
     def seeds(self, first: int) -> Iterator[int]:
         """The seeds to try, from ``first`` on."""
-        every = self.ring == 1 or self.staged
-        wanted = (n for n in count(first) if every or has_brokers(n) == self.brokers)
-        return islice(wanted, self.seeds_max)
+        return islice(filter(self._wants, count(first)), self.seeds_max)
+
+    def _wants(self, seed: int) -> bool:
+        if self.ring == 1 or self.staged:
+            return True
+        return has_brokers(seed) == self.brokers and (not self.upkeep or has_upkeep(seed))
 
 
 @dataclass(frozen=True)

@@ -344,7 +344,7 @@ def _freed_before_it_is_durable() -> AbstractContextManager[None]:
 
 
 UPKEEP = tuple(
-    Mutant(name, 2, known, plant, SEEDS_MAX)
+    Mutant(name, 2, known, plant, SEEDS_MAX, upkeep=True)
     for name, known, plant in (
         ("sources are removed before the index is synced", "", _sources_before_the_index),
         ("a compacted log is not synced", "", _new_log_not_synced),
