@@ -133,6 +133,9 @@ class WatchedConnection:
                 handler(command, payload)
 
     def ended(self) -> None:
+        for asked in self._requests.values():
+            if isinstance(asked, Seeking):  # not answered: nobody knows where it stands
+                self._linger(asked.consumer)
         for consumer_id in list(self._consumers):
             self._drop(consumer_id)
         self._producers.clear()
@@ -370,8 +373,7 @@ class WatchedConnection:
         )
         topic.exempt_now()
         self._watch.count("seeks")
-        if not subscription.durable:  # its client comes back to it, whatever start it names
-            self._watch.lingering[self._process, topic.name, subscription.name] = subscription
+        self._linger(asked.consumer)
         if request.HasField("message_id"):
             lower, since = _start(topic, request.message_id)
             floor = following(asked.floor) if lower == HIGHEST else lower
@@ -384,6 +386,12 @@ class WatchedConnection:
             subscription.move(known[0], known[0], 0, at_ms)
         else:
             subscription.move(LOWEST, following(asked.floor), topic.sends, at_ms)
+
+    def _linger(self, consumer: Consuming) -> None:
+        """A reader that has sought comes back to the same place, whatever start it names."""
+        topic, subscription = consumer.topic, consumer.subscription
+        if not subscription.durable:
+            self._watch.lingering[self._process, topic.name, subscription.name] = subscription
 
     def _unsubscribe(self, command: BaseCommand, _payload: memoryview) -> None:
         consumer = self._consumers.get(command.unsubscribe.consumer_id)

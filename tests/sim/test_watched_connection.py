@@ -1,0 +1,87 @@
+"""What the simulator's watch of a broker's connections takes for broken, and what not."""
+
+from __future__ import annotations
+
+from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageIdData
+from magnetar_sim.broker_watch import BrokerWatch
+from magnetar_sim.pulsar_client import encode_payload
+from magnetar_sim.topic_history import content_of
+from magnetar_sim.watched_connection import WatchedConnection
+
+TOPIC, READER, CONSUMER_ID, PROCESS = "persistent://public/default/t", "reader", 2, 0
+ENTRY = encode_payload("p", 0, 1_700_000_000_000, [b"p/0"])
+
+
+class Watched:
+    """A topic with one entry, and the connections of its reader."""
+
+    def __init__(self) -> None:
+        self.broken: list[str] = []
+        self.watch = BrokerWatch(lambda: 0.0, self.broken.append, lambda _what: None)
+        self.watch.topic(TOPIC).sent(content_of(memoryview(ENTRY)))
+
+    def connect(self) -> WatchedConnection:
+        return WatchedConnection(self.watch, PROCESS)
+
+    def read_from(self, entry_id: int) -> WatchedConnection:
+        """The reader subscribes, and may be sent a message."""
+        connection = self.connect()
+        command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        request = command.subscribe
+        request.topic, request.subscription, request.durable = TOPIC, READER, False
+        request.subType = request.Exclusive
+        request.consumer_id, request.request_id = CONSUMER_ID, 1
+        request.start_message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=entry_id))
+        connection.received(encode_command(command))
+        answer = BaseCommand(type=BaseCommand.SUCCESS)
+        answer.success.request_id = 1
+        connection.sent(encode_command(answer))
+        flow = BaseCommand(type=BaseCommand.FLOW)
+        flow.flow.consumer_id, flow.flow.messagePermits = CONSUMER_ID, 1
+        connection.received(encode_command(flow))
+        return connection
+
+    def message(self, connection: WatchedConnection, entry_id: int) -> None:
+        command = BaseCommand(type=BaseCommand.MESSAGE)
+        command.message.consumer_id = CONSUMER_ID
+        command.message.message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=entry_id))
+        connection.sent(encode_payload_command(command, ENTRY))
+
+
+def seek(connection: WatchedConnection, entry_id: int) -> None:
+    command = BaseCommand(type=BaseCommand.SEEK)
+    command.seek.consumer_id, command.seek.request_id = CONSUMER_ID, 2
+    command.seek.message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=entry_id))
+    connection.received(encode_command(command))
+
+
+def test_a_reader_begins_where_it_asks() -> None:
+    watched = Watched()
+    watched.message(watched.read_from(179), 78)
+    assert len(watched.broken) == 1
+    assert "0:78, and was to begin at 0:179" in watched.broken[0]
+
+
+def test_nobody_knows_where_a_reader_stands_after_a_seek_without_an_answer() -> None:
+    """The broker seeks, also if the connection ends meanwhile."""
+    watched = Watched()
+    connection = watched.read_from(170)
+    seek(connection, 78)
+    connection.ended()
+    watched.message(watched.read_from(179), 78)
+    assert watched.broken == []
+
+
+def test_who_comes_back_after_a_seek_without_an_answer_is_held_to_the_next_seek() -> None:
+    watched = Watched()
+    connection = watched.read_from(170)
+    seek(connection, 78)
+    connection.ended()
+    again = watched.read_from(179)
+    seek(again, 90)
+    answer = BaseCommand(type=BaseCommand.SUCCESS)
+    answer.success.request_id = 2
+    again.sent(encode_command(answer))
+    watched.message(again, 78)
+    assert len(watched.broken) == 1
