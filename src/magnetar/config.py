@@ -382,6 +382,21 @@ class BrokerConfig:
         default=50_000,
         metadata={"meaning": "messages out at a consumer before it waits", "least": 1},
     )
+    delayed_entries_per_subscription_max: int = field(
+        default=2_000_000,
+        metadata={
+            "meaning": "entries of a shared subscription that wait for their time (24 bytes each) "
+            "before what comes behind them waits too",
+            "least": 1,
+        },
+    )
+    delayed_delivery_tick_ms: int = field(
+        default=1000,
+        metadata={
+            "meaning": "how late a delayed message may be, where no policy says; it is never early",
+            "least": 1,
+        },
+    )
     handshake_timeout_ms: int = field(
         default=10_000, metadata={"meaning": "a new connection's time to say CONNECT", "least": 10}
     )

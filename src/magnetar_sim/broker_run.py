@@ -45,6 +45,7 @@ CHUNKS_SHARE = 0.3
 DELETIONS_SHARE = 0.25
 FOLLOWERS_SHARE = 0.35
 """Of the runs without deletions."""
+DELAYS_SHARE = 0.3
 ASK_AGAIN_S = 0.1
 QUORUMS = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 2, 2))
 TOPIC = "persistent://public/default/{}"
@@ -101,6 +102,19 @@ class BrokerRun:
                 brokers, config=replace(brokers.config, idle_topic_unload_ms=unload_ms)
             )
             self._quiet_times = idle.choice((1, 3, 6))
+        # Its number leaves those seeds as they were that tests hold on to.
+        self._delays = delays = random.Random(f"{seed}/delays 1")
+        self._delayed = 0.0
+        if delays.random() < DELAYS_SHARE:
+            self._delayed = delays.choice((0.1, 0.5, 1.0))
+            brokers = replace(
+                brokers,
+                config=replace(
+                    brokers.config,
+                    delayed_delivery_tick_ms=delays.choice((1, 50, 1000)),
+                    delayed_entries_per_subscription_max=delays.choice((1, 10, 1_000_000)),
+                ),
+            )
         self.watch.unacked_max = brokers.config.unacknowledged_per_consumer_max
         self.brokers = [
             BrokerMachine(self.cluster, f"k{i + 1}", brokers.config, random.Random(f"{seed}/k{i}"))
@@ -339,13 +353,16 @@ class BrokerRun:
                 ProducerAccessMode.ExclusiveWithFencing,
             )) if exclusive else ProducerAccessMode.Shared,
             chunked=self._chunked,
+            delayed=self._delayed,
         )  # fmt: skip
         name = f"p{len(self.producers) + 1}"
 
         def now_ms() -> int:
             return int((SINCE_1970_S + self.loop.time()) * 1000) + skew_ms
 
-        self.producers.append(TopicProducer(client, name, plan, rng, now_ms, self._chunks))
+        self.producers.append(
+            TopicProducer(client, name, plan, rng, now_ms, self._chunks, self._delays)
+        )
 
     def _subscribe(self, clients: Sequence[PulsarClient], topic: str, name: str) -> None:
         rng = self.random

@@ -18,6 +18,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     CommandSubscribe,
 )
 from magnetar_sim.loop import SimProcess
+from magnetar_sim.outside import SINCE_1970_S
 from magnetar_sim.topic_history import (
     HIGHEST,
     Confirmed,
@@ -159,6 +160,7 @@ class BrokerWatch:
             consumer.begun.add(content.message)
         consumer.permits -= max(1, len(content.texts))
         if consumer.kind == SHARED:
+            self._in_time(consumer, position, content)
             self._shared(consumer, position, command.redelivery_count)
             if content.chunk:
                 self._chunk(consumer, position, content)
@@ -172,6 +174,14 @@ class BrokerWatch:
         if subscription.audited is not None:
             known = subscription.audited.get(position, 0)
             subscription.audited[position] = known | bits
+
+    def _in_time(self, consumer: Consuming, position: Position, content: Content) -> None:
+        """Invariant 15."""
+        if content.deliver_at_ms:
+            self.count("delayed entries that shared consumers were sent")
+        early_ms = content.deliver_at_ms - int((SINCE_1970_S + self.now_s()) * 1000)
+        if early_ms > 0:
+            consumer.topic.broken(f"{consumer.who} is sent {position} {early_ms} ms too early")
 
     def _shared(self, consumer: Consuming, position: Position, count: int) -> None:
         key = consumer.process, consumer.subscription

@@ -259,13 +259,14 @@ def encode_send(
     time_ms: int,
     texts: Sequence[bytes],
     chunk: Chunk | None = None,
+    deliver_at_ms: int = 0,
 ) -> bytes:
     """A SEND frame: of one message, of a batch, or of a chunk of a message."""
     command = BaseCommand(type=BaseCommand.SEND)
     command.send.producer_id = producer_id
     command.send.sequence_id = sequence_id
     command.send.num_messages = len(texts)
-    payload = encode_payload(producer, sequence_id, time_ms, texts, chunk)
+    payload = encode_payload(producer, sequence_id, time_ms, texts, chunk, deliver_at_ms)
     return encode_payload_command(command, payload)
 
 
@@ -275,11 +276,14 @@ def encode_payload(
     time_ms: int,
     texts: Sequence[bytes],
     chunk: Chunk | None = None,
+    deliver_at_ms: int = 0,
 ) -> bytes:
     """An entry, as its producer sends it."""
     metadata = MessageMetadata(
         producer_name=producer, sequence_id=sequence_id, publish_time=time_ms
     )
+    if deliver_at_ms:
+        metadata.deliver_at_time = deliver_at_ms
     data = texts[0]
     if chunk is not None:
         metadata.uuid, metadata.chunk_id = chunk.message, chunk.chunk_id

@@ -24,6 +24,8 @@ A broker has *told* what it has written to a connection, whether it arrives or n
 12. *Deleted is gone.* Nothing that was sent before a deletion that was answered is served after it.
 13. *Chunks stay together.* Of a message in chunks, a shared consumer that has one gets the next.
 14. *Who follows reads the log*, in order, none left out, and gets all that was stored.
+15. *Never early.* A shared consumer is sent nothing before the time that its producer gave it.
+    (That it is sent then is 11.)
 
 An old broker that does not know yet that it has lost its topics may send again what its successor
 has acknowledgements of (4).
@@ -60,6 +62,7 @@ class Content:
     message: str = ""
     """Of a chunk: the message that it is of; of all else empty."""
     chunk: int = 0
+    deliver_at_ms: int = 0
 
     @property
     def all_bits(self) -> int:
@@ -72,8 +75,9 @@ def content_of(payload: memoryview) -> Content:
     head = meta.producer_name, meta.sequence_id, meta.publish_time_ms
     if meta.num_chunks > 1:
         text = _text(payload[meta.data_start :])
-        return Content(*head, (text,), meta.chunk_uuid, meta.chunk_id)
-    return Content(*head, tuple(_text(value) for value in split_entry(payload, meta).values))
+        return Content(*head, (text,), meta.chunk_uuid, meta.chunk_id, meta.deliver_at_time_ms)
+    texts = tuple(_text(value) for value in split_entry(payload, meta).values)
+    return Content(*head, texts, deliver_at_ms=meta.deliver_at_time_ms)
 
 
 def _text(value: Buffer) -> str:

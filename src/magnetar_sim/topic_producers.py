@@ -24,6 +24,7 @@ from magnetar_sim.pulsar_client import (
 )
 
 PENDING_MAX = 40
+DELAY_MS_MAX = 6000
 TURN_S = 25.0
 """How long it waits for its turn to have the topic for itself."""
 
@@ -33,6 +34,7 @@ class _Pending(NamedTuple):
     texts: tuple[bytes, ...]
     time_ms: int
     chunk: Chunk | None = None
+    deliver_at_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class ProducerPlan:
     """Of ``CommandProducer``."""
     chunked: float = 0.0
     """The chance that a message is sent in chunks."""
+    delayed: float = 0.0
+    """The chance that an entry is for later."""
 
 
 class TopicProducer:
@@ -63,6 +67,7 @@ class TopicProducer:
         rng: random.Random,
         now_ms: Callable[[], int],
         chunk_rng: random.Random,
+        delay_rng: random.Random,
     ) -> None:
         self.client = client
         self.name = name
@@ -74,6 +79,7 @@ class TopicProducer:
         self._random = rng
         self._now_ms = now_ms
         self._chunk_random = chunk_rng
+        self._delay_random = delay_rng
         self._producer_id = client.new_id()
         self._given_name = name if plan.named else ""
         self._epoch = 0
@@ -107,10 +113,12 @@ class TopicProducer:
                     b"%s/%d" % (self.name.encode(), index + i) + padding for i in range(count)
                 )
                 index += count
+                due_ms = self._due_ms()
                 if self._chunk_random.random() < plan.chunked:
-                    burst += self._in_chunks(texts)
+                    burst += self._in_chunks(texts, due_ms)
                 else:
-                    burst.append(_Pending(self._sequence_id, texts, self._now_ms()))
+                    now_ms = self._now_ms()
+                    burst.append(_Pending(self._sequence_id, texts, now_ms, None, due_ms))
                 self._sequence_id += count
             self._pending += burst
             self._send(burst)
@@ -118,14 +126,23 @@ class TopicProducer:
                 await asyncio.sleep(0.05)
         self.sent_all = True
 
-    def _in_chunks(self, texts: Sequence[bytes]) -> list[_Pending]:
+    def _due_ms(self) -> int:
+        """When what is sent now is to be delivered; 0: at once. Some together, by the second."""
+        rng = self._delay_random
+        if rng.random() >= self.plan.delayed:
+            return 0
+        due_ms = self._now_ms() + rng.choice((1, 50, 500, 2000, DELAY_MS_MAX))
+        return due_ms if rng.random() < 0.5 else -(-due_ms // 1000) * 1000
+
+    def _in_chunks(self, texts: Sequence[bytes], due_ms: int) -> list[_Pending]:
         """Texts are what one entry has, so each chunk has one; all go under one sequence id."""
         message = f"{self.name}-{self._sequence_id}"
         # Even of unequal chunks: the broker holds the total against each of them.
         total, now_ms = len(texts) * min(map(len, texts)), self._now_ms()
+        chunks = (Chunk(message, index, len(texts), total) for index in range(len(texts)))
         return [
-            _Pending(self._sequence_id, (text,), now_ms, Chunk(message, index, len(texts), total))
-            for index, text in enumerate(texts)
+            _Pending(self._sequence_id, (text,), now_ms, chunk, due_ms)
+            for text, chunk in zip(texts, chunks, strict=True)
         ]
 
     def _send(self, entries: Sequence[_Pending]) -> None:
@@ -136,7 +153,13 @@ class TopicProducer:
         link.write(
             b"".join(
                 encode_send(
-                    producer_id, name, entry.sequence_id, entry.time_ms, entry.texts, entry.chunk
+                    producer_id,
+                    name,
+                    entry.sequence_id,
+                    entry.time_ms,
+                    entry.texts,
+                    entry.chunk,
+                    entry.deliver_at_ms,
                 )
                 for entry in entries
             )

@@ -33,6 +33,7 @@ FOUND_SOON = [
         "a part of a batch acknowledges all of it",
         "a topic that is deleted is only closed",
         "chunks of a message go to consumers in turn",
+        "a delayed entry is sent a moment early",
     )
 ]
 
@@ -66,6 +67,7 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
         "topics that were deleted",
         "chunks that shared consumers were sent",
         "entries that followers read",
+        "delayed entries that shared consumers were sent",
     ):
         assert happened[what], what
     assert happened["brokers that served"] > SEEDS  # some took over from others

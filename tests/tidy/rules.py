@@ -79,6 +79,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.staging.marks",
     "magnetar.staging.records",
     "magnetar.topics.access",
+    "magnetar.topics.dispatch.delayed",
     "magnetar.topics.dispatch.seats",
     "magnetar.topics.dispatch.shared",
     "magnetar.topics.dispatch.single_active",
@@ -119,7 +120,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "magnetar.topics": (
         ("access", "backlog", "entry_format", "idle_order", "positions", "redelivery"),
         ("dispatch", "feed", "intake", "load_queue", "resend", "traffic"),
-        ("consumer", "producer"),
+        ("consumer", "delays", "producer"),
         ("acknowledging", "dispatcher"),
         ("subscription",),
         ("topic",),

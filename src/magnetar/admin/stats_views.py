@@ -56,7 +56,8 @@ class SubscriptionView(View):
     msg_backlog_no_delayed: int
     entries_backlog: int  # ours: a batch is one entry
     backlog_size: int
-    msg_delayed: int = 0
+    msg_delayed: int = 0  # entries that wait for their time; clients send them one by one
+    delayed_message_index_size_in_bytes: int = 0  # about
     unacked_messages: int
     blocked_subscription_on_unacked_msgs: bool
     active_consumer_name: str | None
@@ -91,6 +92,7 @@ class TopicTotals(View):
     total_messages: int  # ours: all that were ever published, from the log; a restart keeps it
     backlog_size: int
     offloaded_storage_size: int = 0
+    delayed_message_index_size_in_bytes: int = 0
     publishers: list[PublisherView]
     waiting_publishers: int
     subscriptions: dict[str, SubscriptionView]

@@ -61,6 +61,9 @@ async def topic_stats(
         total_messages=topic.log.positions.end_offset,
         # Of the slowest subscription, as in Pulsar: what cannot go before it is acknowledged.
         backlog_size=max((each.backlog_size for each in views if each.is_durable), default=0),
+        delayed_message_index_size_in_bytes=sum(
+            each.delayed_message_index_size_in_bytes for each in views
+        ),
         publishers=[_publisher(each, rates) for each in topic.producers.values()],
         waiting_publishers=len(topic.waiting),
         subscriptions=subscriptions,
@@ -93,7 +96,8 @@ def _subscription(
 ) -> SubscriptionView:
     going, cursor = rates.of(subscription), subscription.cursor
     consumers, dispatcher = subscription.consumers, subscription.dispatcher
-    active = subscription.active
+    active, delays = subscription.active, dispatcher.delays
+    delayed = 0 if delays is None else len(delays.index)
     return SubscriptionView(
         type=KIND_NAMES[subscription.kind] if consumers else "None",
         is_durable=subscription.durable,
@@ -104,9 +108,11 @@ def _subscription(
         msg_out_counter=dispatcher.messages_out,
         bytes_out_counter=dispatcher.bytes_out,
         msg_backlog=backlog.messages,
-        msg_backlog_no_delayed=backlog.messages,
+        msg_backlog_no_delayed=max(0, backlog.messages - delayed),
         entries_backlog=backlog.entries,
         backlog_size=backlog_bytes(stored.ledgers, cursor.mark_delete) if backlog.entries else 0,
+        msg_delayed=delayed,
+        delayed_message_index_size_in_bytes=0 if delays is None else delays.index.size_bytes,
         unacked_messages=sum(consumer.seat.unacked for consumer in consumers),
         blocked_subscription_on_unacked_msgs=bool(consumers)
         and all(subscription.is_full(consumer) for consumer in consumers),
@@ -177,11 +183,13 @@ SUMMED = (
     "msg_rate_in", "msg_throughput_in", "msg_rate_out", "msg_throughput_out", "msg_in_counter",
     "bytes_in_counter", "entries_in_counter", "msg_out_counter", "bytes_out_counter",
     "storage_size", "stored_entries", "total_messages", "backlog_size", "waiting_publishers",
+    "delayed_message_index_size_in_bytes",
 )  # fmt: skip
 SUBSCRIPTION_SUMMED = (
     "msg_rate_out", "msg_throughput_out", "msg_rate_redeliver", "message_ack_rate",
     "msg_out_counter", "bytes_out_counter", "msg_backlog", "msg_backlog_no_delayed",
-    "entries_backlog", "backlog_size", "unacked_messages",
+    "entries_backlog", "backlog_size", "unacked_messages", "msg_delayed",
+    "delayed_message_index_size_in_bytes",
 )  # fmt: skip
 
 

@@ -26,11 +26,13 @@ class Chunk(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What an entry says of itself, as far as it decides who gets it. A chunk of a message that is
-    larger than an entry counts as one message."""
+    """What an entry says of itself, as far as it decides who gets it, and when. A chunk of a
+    message that is larger than an entry counts as one message. ``deliver_at_ms``: the time before
+    which it is not delivered to shared consumers (milliseconds since 1970; 0: none)."""
 
     messages: int
     chunk: Chunk | None = None
+    deliver_at_ms: int = 0
 
 
 class Entry:

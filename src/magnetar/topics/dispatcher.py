@@ -4,11 +4,12 @@
 machine (``dispatch``) place them and hands each consumer its run. Who is seated, and who is
 active, is the subscription's business.
 
-Invariant: an entry of a shared subscription is out at one consumer, or in the feed, or neither. The
+Invariant: an entry of a shared subscription is out at one consumer, or in the feed, or not due yet
+(``delays``), or none of these. The
 machine says what is out and asserts that it was in no other place; what goes back to the feed has
 been taken from it (``take_back``, ``remove``).
 
-Why: docs/adr/0064-dispatch.md.
+Why: docs/adr/0064-dispatch.md, docs/adr/0069-delayed-delivery.md.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from magnetar.model.entry import Description, Entry
 from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.consumer import Consumer
+from magnetar.topics.delays import Delays
 from magnetar.topics.dispatch.seats import Machine
 from magnetar.topics.entry_format import EntryFormat, describe
-from magnetar.topics.feed import EntryFeed
+from magnetar.topics.feed import ENTRIES_MAX, EntryFeed
 from magnetar.topics.redelivery import Key
 from magnetar.topics.traffic import Traffic
 
@@ -66,10 +68,43 @@ class Dispatcher:
         self._round = scope.guarded(self._dispatch, f"dispatch {cursor.name}")
         self._scheduled = False
         self._held = False
+        self._delays: Delays | None = None
+        self._skims = False
+        """Nothing of what came last is due: more than there is room for may be read."""
 
-    def use(self, machine: Machine[Consumer]) -> None:
-        """Place by ``machine`` from now on."""
+    @property
+    def delays(self) -> Delays | None:
+        """What is not due yet; None where nothing is delayed."""
+        return self._delays
+
+    def begin(self, machine: Machine[Consumer], delays: Delays | None = None) -> None:
+        """Place by ``machine`` from now on, from after the mark-delete position. With ``delays``
+        entries wait until they are due; if it holds some they stay there, and dispatch goes on
+        where it rested (``rest``)."""
+        resting = delays is not None and delays is self._delays and len(delays.index) > 0
         self.machine = machine
+        if not resting:
+            self.rewind()
+        self._delays = delays
+
+    def end(self, machine: Machine[Consumer]) -> None:
+        """Everybody was sent away, with what was out; ``machine`` seats nobody."""
+        self.machine = machine
+        self.rewind()
+
+    def rest(self) -> None:
+        """Nobody is left. What is not due yet stays known: to find it again, everything that is not
+        acknowledged would have to be read."""
+        if self._delays is not None and len(self._delays.index):
+            self.feed.rest()
+        else:
+            self.rewind()
+
+    def rewind(self) -> None:
+        """Start again after the mark-delete position; nothing may be out."""
+        if self._delays is not None:
+            self._delays.index.clear()
+        self.feed.rewind()
 
     # -- rounds -------------------------------------------------------------------------------
 
@@ -91,12 +126,19 @@ class Dispatcher:
         """No rounds and no reads any more."""
         self._held = True
         self.feed.closed = True
+        if self._delays is not None:
+            self._delays.close()
 
     def _dispatch(self) -> None:
         self._scheduled = False
         if self._held:
             return
-        machine = self.machine
+        self._rounds()
+        if self._delays is not None:
+            self._delays.arm()
+
+    def _rounds(self) -> None:
+        machine, delays = self.machine, self._delays
         full, self._full = self._full, []
         for consumer in full:
             self.follow_connection(consumer)
@@ -105,9 +147,16 @@ class Dispatcher:
             room = machine.room()
             if room <= 0:
                 break
-            entries, replay = self.feed.take(room)
+            if delays is None:
+                entries, replay = self.feed.take(room)
+            else:
+                delays.release(self.feed.redelivery)
+                room = max(room, ENTRIES_MAX) if self._skims else room
+                entries, replay = self.feed.take(room, ahead=not delays.index.full)
             if not entries:
-                return  # new entries, or the feed, will wake us
+                if delays is not None and delays.waiting and not self.feed.waits:
+                    continue  # what was due is gone from the log; the next may not be
+                return  # new entries, or the feed, or the timer, will wake us
             stuck = not self._place(machine, self._cursor.unacknowledged(entries), replay)
             if stuck:
                 break
@@ -121,6 +170,9 @@ class Dispatcher:
     def _place(self, machine: Machine[Consumer], entries: list[Entry], replay: bool) -> bool:
         """False if all of it waits, though there is room: chunks for one connection."""
         entries, descriptions = self._describe(entries)
+        if self._delays is not None:
+            entries, descriptions = self._delays.hold(entries, descriptions)
+            self._skims = not entries
         if not entries:
             return True
         feed, total = self.feed, len(entries)

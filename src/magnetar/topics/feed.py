@@ -5,7 +5,8 @@ bounded number of entries and bytes, and calls ``ready``. What was read and coul
 kept (``give_back``), so nothing is read twice for lack of permits.
 
 Invariant: an entry is either before ``position``, and then it is acknowledged, out at a consumer,
-waiting in ``redelivery`` or held here; or it is at ``position`` or after it.
+not due yet (``delays``), waiting in ``redelivery`` or held here; or it is at ``position`` or after
+it.
 """
 
 from __future__ import annotations
@@ -59,9 +60,24 @@ class EntryFeed:
         self.redelivery.clear()
         self.position = self._positions.next_position(self._cursor.mark_delete)
 
-    def take(self, room: int) -> tuple[list[Entry], bool]:
-        """The next entries for about ``room`` messages, and whether they are replays. Empty when
-        there are none, or none yet (then ``ready`` will be called)."""
+    def rest(self) -> None:
+        """Nobody is there, and everything stays where it is: what was read is read again, how often
+        it was refused is forgotten. What is being read now stays in memory."""
+        # Not by going back to the first: those between that are not due would be kept twice.
+        self.redelivery.add(map(_place, (*self._replayed, *self._ahead)), counted=False)
+        self._replayed.clear()
+        self._ahead.clear()
+        self.redelivery.counts.clear()
+
+    @property
+    def waits(self) -> bool:
+        """``take`` gives nothing before ``ready`` is called."""
+        return self._reading is not None or self.closed
+
+    def take(self, room: int, ahead: bool = True) -> tuple[list[Entry], bool]:
+        """The next entries for about ``room`` messages, and whether they are replays; without
+        ``ahead`` only replays. Empty when there are none, or none yet (then ``ready`` will be
+        called)."""
         if self._replayed and not self._lower_waits():
             entries, self._replayed = self._replayed, []
             return entries, True
@@ -70,6 +86,8 @@ class EntryFeed:
         count = max(1, min(ENTRIES_MAX, int(room / self._messages_per_entry) + 1, room))
         if len(self.redelivery):
             return self._take_replays(count), True
+        if not ahead:
+            return [], False
         if self._ahead:
             entries, self._ahead = self._ahead, []
             return entries, False

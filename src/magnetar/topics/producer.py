@@ -72,6 +72,11 @@ class Destination(Protocol):
     name: TopicName
     epoch: int
 
+    @property
+    def delay_ms_max(self) -> int:
+        """The longest delay that a message may ask for; 0: any."""
+        ...
+
     def publish(self, payloads: Sequence[memoryview], done: AppendDone, content: Content) -> None:
         """Append entries; the payloads are copied before this returns."""
         ...

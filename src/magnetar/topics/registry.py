@@ -33,6 +33,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.model.ids import EARLIEST
+from magnetar.topics.delays import DelayPolicy
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.load_queue import LoadQueue
 from magnetar.topics.opening import open_durable
@@ -229,7 +230,9 @@ class Topics:
             raise
         config = self._config
         limits = Limits(
-            config.unacknowledged_per_consumer_max, config.consumers_per_subscription_max
+            config.unacknowledged_per_consumer_max,
+            config.consumers_per_subscription_max,
+            config.delayed_entries_per_subscription_max,
         )
         topic = Topic(
             name,
@@ -240,6 +243,8 @@ class Topics:
             self._traffic,
             self._format,
             self._frames,
+            DelayPolicy(tick_ms=config.delayed_delivery_tick_ms),
+            self._now_ms,
             self._retire,
             self._unloading.touch,
         )

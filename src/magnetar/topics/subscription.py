@@ -10,7 +10,7 @@ Rules:
   told, nobody is active for ``SWITCH_DELAY_S`` (its acknowledgements on the way arrive), then the
   new one starts after the mark-delete position. Never two at once.
 * Shared: each unacknowledged entry is out at one consumer; when that one leaves, or refuses the
-  entry, it goes to any other, before new entries.
+  entry, it goes to any other, before new entries. One that is not due yet waits (``delays``).
 * An acknowledgement of something outside of the log, or by a consumer that was closed, has no
   effect.
 """
@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -28,6 +28,7 @@ from magnetar.model.errors import ConsumerBusyError, NotAllowedError
 from magnetar.model.ids import Position
 from magnetar.topics.acknowledging import Acked, Acknowledging
 from magnetar.topics.consumer import Consumer
+from magnetar.topics.delays import DelayPolicy, Delays
 from magnetar.topics.dispatch.shared import SharedRoundRobin
 from magnetar.topics.dispatch.single_active import Change, SingleActive
 from magnetar.topics.dispatcher import Dispatcher
@@ -46,8 +47,11 @@ class Kind(IntEnum):
 
 
 class Limits(NamedTuple):
+    """``delayed_entries_max``: that wait until they are due, before nothing more is read."""
+
     unacked_messages_max: int
     consumers_max: int
+    delayed_entries_max: int
 
 
 class Subscription:
@@ -63,6 +67,8 @@ class Subscription:
         scope: TaskScope,
         traffic: Traffic,
         entry_format: EntryFormat,
+        delays: DelayPolicy,
+        now_ms: Callable[[], int],
     ) -> None:
         self.name = name
         self.cursor = cursor
@@ -75,6 +81,9 @@ class Subscription:
         """Deleting it failed: nobody may be told that it is there before its cursor is stored."""
         self._log_name = source.name
         self._limits = limits
+        self._now_ms = now_ms
+        self._delay_policy = delays
+        self._delays: Delays | None = None
         self._loop = asyncio.get_running_loop()
         self._single: SingleActive[Consumer] = SingleActive(partition)
         self._switch: asyncio.TimerHandle | None = None
@@ -127,11 +136,25 @@ class Subscription:
         self.kind = kind
         self._cancel_switch()
         self._single = SingleActive(self.partition)
-        shared = kind is Kind.SHARED
-        self.dispatcher.use(
-            SharedRoundRobin(self._limits.unacked_messages_max) if shared else self._single
-        )
-        self.dispatcher.feed.rewind()
+        if kind is not Kind.SHARED:
+            self.dispatcher.begin(self._single)
+            return
+        limits, dispatcher = self._limits, self.dispatcher
+        if self._delays is None:
+            self._delays = Delays(
+                f"{self.name} of {self._log_name}",
+                limits.delayed_entries_max,
+                self._delay_policy,
+                self._now_ms,
+                dispatcher.wake,
+            )
+        dispatcher.begin(SharedRoundRobin(limits.unacked_messages_max), self._delays)
+
+    def set_delays(self, policy: DelayPolicy) -> None:
+        """How delayed entries are served, from now on."""
+        self._delay_policy = policy
+        if self._delays is not None:
+            self._delays.set_policy(policy)
 
     def announce(self, consumer: Consumer) -> None:
         """``consumer`` has been told that it is subscribed: it may be active and get entries."""
@@ -155,7 +178,7 @@ class Subscription:
             self._change(self._single.elect())
         if self.consumers:
             return False
-        dispatcher.feed.rewind()
+        dispatcher.rest()
         return True
 
     def detach_all(self) -> list[Consumer]:
@@ -166,7 +189,7 @@ class Subscription:
             consumer.closed = True
             consumer.client.forget()
         self._single = SingleActive(self.partition)
-        self.dispatcher.use(self._single)
+        self.dispatcher.end(self._single)
         return consumers
 
     # -- failover -----------------------------------------------------------------------------
@@ -253,7 +276,7 @@ class Subscription:
         """Dispatch again after ``dispatcher.hold``; from after the mark-delete position if nobody
         is connected."""
         if not self.consumers:
-            self.dispatcher.feed.rewind()
+            self.dispatcher.rewind()
         self.dispatcher.release()
 
     def close(self) -> None:

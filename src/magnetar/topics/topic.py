@@ -46,6 +46,7 @@ from magnetar.staging.marks import SENDER_PREFIX
 from magnetar.topics import access
 from magnetar.topics.access import AccessMode, Verdict
 from magnetar.topics.consumer import Consumer
+from magnetar.topics.delays import DelayPolicy
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.intake import TopicIntake
 from magnetar.topics.positions import PublishTime
@@ -80,6 +81,8 @@ class Topic:
         traffic: Traffic,
         entry_format: EntryFormat,
         kept: KeptFrames,
+        delays: DelayPolicy,
+        now_ms: Callable[[], int],
         on_closed: Callable[[Topic], None],
         on_released: Callable[[Topic], None],
     ) -> None:
@@ -99,6 +102,8 @@ class Topic:
         self.messages_in = 0
         self.bytes_in = 0
         self._limits = limits
+        self._delays = delays
+        self._now_ms = now_ms
         self._producers_max = producers_max
         self._scope = scope.inner(f"topic {name}", fails(self._task_failed))
         self._traffic = traffic
@@ -144,6 +149,8 @@ class Topic:
             self._scope,
             self._traffic,
             self._format,
+            self._delays,
+            self._now_ms,
         )
 
     # -- being used ---------------------------------------------------------------------------
@@ -172,6 +179,11 @@ class Topic:
             self._on_released(self)
 
     # -- publishing ---------------------------------------------------------------------------
+
+    @property
+    def delay_ms_max(self) -> int:
+        """The longest delay that a message may ask for; 0: any."""
+        return self._delays.delay_ms_max
 
     def entries_confirmed(self, count: int, byte_count: int, message_count: int) -> None:
         self.entries_in += count

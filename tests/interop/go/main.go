@@ -59,7 +59,7 @@ func main() {
 		{"protobuf schemas", p.protobuf},
 		{"primitive schemas", p.primitives},
 		{"dead letter", p.deadLetter},
-		{"delayed is refused", p.delayed},
+		{"delayed", p.delayed},
 		{"transactions are refused", p.transactions},
 		{"bad names are refused", p.badNames},
 	} {
@@ -344,16 +344,24 @@ func (p *peer) deadLetter() {
 func (p *peer) delayed() {
 	topic := p.topic()
 	for _, plain := range []bool{true, false} {
+		consumer := p.consumer(topic, pulsar.Shared)
 		producer := p.producer(pulsar.ProducerOptions{Topic: topic, DisableBatching: plain})
-		refused("delayed delivery is not served", func() error {
-			_, err := producer.Send(context.Background(), &pulsar.ProducerMessage{
-				Payload: []byte("later"), DeliverAfter: time.Minute,
-			})
-			return err
-		})
+		due := time.Now().Add(2 * time.Second)
+		for _, message := range []*pulsar.ProducerMessage{
+			{Payload: []byte("2"), DeliverAt: due.Add(time.Second)},
+			{Payload: []byte("1"), DeliverAfter: 2 * time.Second},
+			{Payload: []byte("0")},
+		} {
+			_, err := producer.Send(context.Background(), message)
+			must(err)
+		}
+		expect(consumer, 0, 1)
+		expect(consumer, 1, 2)
+		check(!time.Now().Before(due), "it comes too early")
+		expect(consumer, 2, 3)
+		check(!time.Now().Before(due.Add(time.Second)), "it comes too early")
+		consumer.Close()
 	}
-	publish(p.producer(pulsar.ProducerOptions{Topic: topic}), 1)
-	expect(p.consumer(topic, pulsar.Shared), 0, 1)
 }
 
 func (p *peer) transactions() {

@@ -87,7 +87,7 @@ public final class PulsarPeer {
         step("avro schema", () -> typed(Schema.AVRO(Thing.class)));
         step("auto produce and consume", this::automatic);
         step("pattern", this::pattern);
-        step("delayed is refused", this::delayed);
+        step("delayed", this::delayed);
         step("transactions are refused", this::transactions);
         step("bad names are refused", this::badNames);
         step("key shared is refused", this::keyShared);
@@ -406,11 +406,17 @@ public final class PulsarPeer {
         String topic = topic();
         try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Shared).subscribe();
             Producer<byte[]> producer = batching(topic, 10).create()) {
-            refused("delayed delivery is not served", () -> producer.newMessage()
-                .value("later".getBytes()).deliverAfter(1, TimeUnit.MINUTES).send());
-            producer.sendAsync("now".getBytes()); // the producer goes on
+            long due = System.currentTimeMillis() + 2000;
+            producer.newMessage().value("2".getBytes()).deliverAt(due + 1000).sendAsync();
+            producer.newMessage().value("1".getBytes()).deliverAfter(2, TimeUnit.SECONDS)
+                .sendAsync();
+            producer.sendAsync("0".getBytes()); // which does not wait for them
             producer.flush();
-            check(new String(next(consumer).getData()).equals("now"), "what is not delayed");
+            expect(consumer, 0, 1);
+            expect(consumer, 1, 2);
+            check(System.currentTimeMillis() >= due, "what is delayed does not come early");
+            expect(consumer, 2, 3);
+            check(System.currentTimeMillis() >= due + 1000, "nor does the last");
         }
     }
 

@@ -27,7 +27,7 @@ FRAME_BYTES_MAX = 2000
 EACH_KIND_MAX = 100
 STEPS = (
     "consume Exclusive", "json schema", "dead letter", "reader", "seek",
-    "batch index acknowledgement", "auto produce and consume", "pattern", "delayed is refused",
+    "batch index acknowledgement", "auto produce and consume", "pattern", "delayed",
     "key shared is refused", "transactions are refused",
 )  # fmt: skip
 

@@ -37,6 +37,10 @@ class Service(Protocol):
 
     def backlog(self, topic: str, subscription: str) -> int: ...
 
+    def delayed(self, topic: str, subscription: str) -> int:
+        """Messages that wait for their time."""
+        ...
+
     def schemas(self, topic: str) -> list[Any]:
         """The definitions of its schema's versions, from the oldest on."""
         ...
@@ -83,6 +87,9 @@ class MemoryService:
         stats = self.run(self.admin.stats(topic))
         return stats.subscriptions[subscription].msg_backlog
 
+    def delayed(self, topic: str, subscription: str) -> int:
+        return self.run(self.admin.stats(topic)).subscriptions[subscription].msg_delayed
+
     def schemas(self, topic: str) -> list[Any]:
         views = self.run(SchemaService(self.broker.control).versions(topic))
         return [json.loads(each.data) for each in views.get_schema_responses]
@@ -120,6 +127,10 @@ class StandaloneService:
     def backlog(self, topic: str, subscription: str) -> int:
         stats = httpx.get(self._topic_url(topic) + "/stats", timeout=60).json()
         return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+    def delayed(self, topic: str, subscription: str) -> int:
+        stats = httpx.get(self._topic_url(topic) + "/stats", timeout=60).json()
+        return int(stats["subscriptions"][subscription]["msgDelayed"])
 
     def schemas(self, topic: str) -> list[Any]:
         path = topic.replace("persistent://", "schemas/")

@@ -409,20 +409,10 @@ async def store(service: MemoryService, topic: str, payload: bytes) -> None:
     log.append([payload], lambda *_: None)
 
 
-def test_a_delayed_message_is_refused(url: str) -> None:
-    """Delivered at once, as it would be, it would be worse than refused."""
-    later = MessageMetadata(producer_name="wire", sequence_id=0, publish_time=1)
-    later.deliver_at_time = int(time.time() * 1000) + 60_000
-    head = later.SerializeToString()
-    with Wire(url) as wire:
-        wire.produce(TOPIC)
-        wire.send(send_frame(1, 0, checked(len(head).to_bytes(4, "big") + head)))
-        assert wire.receive().type == BaseCommand.CLOSE_PRODUCER
-        refused_for_good(wire, "delayed delivery is not served")
-
-
-def test_a_message_that_is_due_is_no_delayed_one(url: str) -> None:
-    due = MessageMetadata(producer_name="wire", sequence_id=0, publish_time=1, deliver_at_time=2)
+@pytest.mark.parametrize("deliver_at_ms", [2, -1, 2**63 - 1, -(2**63)])
+def test_any_time_of_delivery_is_taken(url: str, deliver_at_ms: int) -> None:
+    due = MessageMetadata(producer_name="wire", sequence_id=0, publish_time=1)
+    due.deliver_at_time = deliver_at_ms
     head = due.SerializeToString()
     with Wire(url) as wire:
         wire.produce(TOPIC)

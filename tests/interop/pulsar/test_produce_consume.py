@@ -271,20 +271,46 @@ def test_chunks_of_a_message_go_to_one_of_several_consumers(
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["plain", "batched"])
-def test_delayed_messages_are_refused_at_once(
+def test_delayed_messages_come_in_their_time(
     connect: Callable[[], pulsar.Client], topic: str, batching: bool
 ) -> None:
-    """Until delayed delivery is served: neither delivered at once nor a matter of time-outs."""
+    """To shared consumers: never before it, in its order; the others do not wait for them."""
     client = connect()
-    consumer = client.subscribe(topic, "s")
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    ordered = client.subscribe(topic, "exclusive")
     producer = client.create_producer(topic, batching_enabled=batching)
-    begun = time.monotonic()
-    with pytest.raises(pulsar.PulsarException):
-        producer.send(b"later", deliver_after=timedelta(minutes=1))
-    assert time.monotonic() - begun < 15, "the send time-out is 30 s"
+    begun_ms = time.time() * 1000
+    producer.send_async(b"3", None, deliver_at=int(begun_ms + 3000))
+    producer.send_async(b"2", None, deliver_after=timedelta(seconds=2))
+    producer.send(b"1")
+    times_ms = {}
+    for body in (b"1", b"2", b"3"):
+        message = consumer.receive(WAIT_MS)
+        times_ms[body] = time.time() * 1000 - begun_ms
+        assert message.data() == body
+        consumer.acknowledge(message)
+    assert times_ms[b"1"] < times_ms[b"2"], "it waits for nothing"
+    assert times_ms[b"2"] >= 2000
+    assert times_ms[b"3"] >= 3000
+    assert [ordered.receive(WAIT_MS).data() for _ in range(3)] == [b"3", b"2", b"1"]
     assert_quiet(consumer)
-    client.create_producer(topic).send(b"now")
+
+
+def test_what_is_delayed_survives_its_consumers_and_counts_as_such(
+    service: Service, connect: Callable[[], pulsar.Client], topic: str
+) -> None:
+    consumer = connect().subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    producer = connect().create_producer(topic)
+    for number in range(10):
+        producer.send(b"%d" % number, deliver_after=timedelta(seconds=3))
+    producer.send(b"now")
     assert consumer.receive(WAIT_MS).data() == b"now"
+    eventually(lambda: service.delayed(topic, "s") == 10)
+    consumer.close()
+    consumer = connect().subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    assert consumer.receive(WAIT_MS).data() == b"now"
+    assert [consumer.receive(WAIT_MS).data() for _ in range(10)] == [b"%d" % n for n in range(10)]
+    assert service.delayed(topic, "s") == 0
 
 
 def test_a_topic_of_two_thousand_partitions(

@@ -1,4 +1,5 @@
-"""Ring 2, with brokers: topics that are deleted, messages in chunks, and who follows a log."""
+"""Ring 2, with brokers: topics that are deleted, messages in chunks, who follows a log, and
+messages that are for later."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ from typing import Any
 
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.store import ManagedLogStore
+from magnetar.topics.delays import Delays
+from magnetar.topics.dispatch.delayed import DelayedEntries
 from magnetar.topics.dispatch.shared import SharedRoundRobin
+from magnetar.topics.dispatcher import Dispatcher
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 300
@@ -34,6 +38,82 @@ def _record_is_read_once() -> AbstractContextManager[None]:
     return replaced((FollowedLog, "_follow_record", follow_record))
 
 
+# -- delayed entries ------------------------------------------------------------------------------
+
+
+def _a_moment_early() -> AbstractContextManager[None]:
+    """What is due within the next 40 ms is taken for due."""
+    original = DelayedEntries.take_due
+
+    def take_due(self: Any, now_ms: int, entries_max: int) -> Any:
+        return original(self, now_ms + 40, entries_max)
+
+    return replaced((DelayedEntries, "take_due", take_due))
+
+
+def _gone_with_the_last_one() -> AbstractContextManager[None]:
+    """When the last consumer leaves, what is not due is forgotten, and not read again."""
+
+    def rest(self: Any) -> None:
+        if self._delays is not None:
+            self._delays.index.clear()
+            self.feed.rest()
+        else:
+            self.rewind()
+
+    def begin(self: Any, machine: Any, delays: Any = None) -> None:
+        self.machine = machine
+        if delays is None or delays is not self._delays:
+            self.rewind()
+        self._delays = delays
+
+    return replaced((Dispatcher, "rest", rest), (Dispatcher, "begin", begin))
+
+
+def _known_twice() -> AbstractContextManager[None]:
+    """Who goes back and reads everything again keeps what he knew."""
+    return replaced((Dispatcher, "rewind", lambda self: self.feed.rewind()))
+
+
+def _read_again_where_it_rested() -> AbstractContextManager[None]:
+    """The last consumer leaves, what is not due stays known, and is read again all the same."""
+
+    def rest(self: Any) -> None:
+        self.feed.rewind()
+
+    return replaced((Dispatcher, "rest", rest))
+
+
+def _full_drops() -> AbstractContextManager[None]:
+    """What is not due and finds the index full is dropped."""
+    original = DelayedEntries._add
+
+    def add(self: Any, due: Any) -> None:
+        if not self.full:
+            original(self, due)
+
+    return replaced((DelayedEntries, "_add", add))
+
+
+def _nobody_looks() -> AbstractContextManager[None]:
+    """No timer is set for what will be due."""
+    return replaced((Delays, "arm", lambda _: None))
+
+
+def _full_for_good() -> AbstractContextManager[None]:
+    """An index that was full stays so."""
+    original = DelayedEntries._take
+
+    def take(self: Any, until_ms: int, entries_max: int) -> Any:
+        full = self.full
+        taken = original(self, until_ms, entries_max)
+        if full:
+            self._entries_max = 0
+        return taken
+
+    return replaced((DelayedEntries, "_take", take))
+
+
 def _mutant(name: str, plant: Any) -> Mutant:
     return Mutant(name, 2, "", plant, SEEDS_MAX, brokers=True)
 
@@ -42,4 +122,11 @@ TOPIC_LIVES = (
     _mutant("a topic that is deleted is only closed", _deleted_is_closed),
     _mutant("chunks of a message go to consumers in turn", _chunks_go_round),
     _mutant("a follower does not learn of the next ledger", _record_is_read_once),
+    _mutant("a delayed entry is sent a moment early", _a_moment_early),
+    _mutant("what is not due is forgotten when the last consumer leaves", _gone_with_the_last_one),
+    _mutant("what is not due is known twice after going back", _known_twice),
+    _mutant("what is not due is read again after a rest", _read_again_where_it_rested),
+    _mutant("what is not due and finds the index full is dropped", _full_drops),
+    _mutant("nobody looks when a delayed entry is due", _nobody_looks),
+    _mutant("an index that was full stays so", _full_for_good),
 )

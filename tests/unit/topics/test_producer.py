@@ -56,6 +56,7 @@ class Destination:
     def __init__(self) -> None:
         self.name = parse_topic("t")
         self.epoch = 0
+        self.delay_ms_max = 0
         self.pending: list[AppendDone] = []
         self.payloads: list[list[bytes]] = []
         self.confirmed: list[tuple[int, int]] = []

@@ -12,14 +12,16 @@ from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.topics.consumer import Consumer
+from magnetar.topics.delays import DelayPolicy
 from magnetar.topics.redelivery import Key
 from magnetar.topics.subscription import Kind, Limits, Subscription
 from magnetar.topics.traffic import Traffic
 from magnetar.wire.pulsar.hot import AckId
+from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
 from tests.doubles.memory_log import MemoryLog
-from tests.interop.pulsar.wire import message
+from tests.interop.pulsar.wire import checked, message
 
-LIMITS = Limits(unacked_messages_max=2, consumers_max=3)
+LIMITS = Limits(unacked_messages_max=2, consumers_max=3, delayed_entries_max=4)
 
 
 class Client:
@@ -77,8 +79,18 @@ class Site:
         self.log.release()
         self.traffic = Traffic()
         cursor = self.log.cursors.reader("s", EARLIEST)
+        self.now_ms = 1_000_000
         self.subscription = Subscription(
-            "s", self.log, cursor, -1, LIMITS, scope, self.traffic, PulsarEntryFormat()
+            "s",
+            self.log,
+            cursor,
+            -1,
+            LIMITS,
+            scope,
+            self.traffic,
+            PulsarEntryFormat(),
+            DelayPolicy(tick_ms=10),
+            lambda: self.now_ms,
         )
 
     def join(self, kind: Kind, permits: int, name: str = "c") -> tuple[Consumer, Client]:
@@ -93,6 +105,26 @@ class Site:
     def acknowledge(self, consumer: Consumer, *entry_ids: int) -> None:
         ids = [AckId(1, entry_id, (), -1, 0) for entry_id in entry_ids]
         self.subscription.acknowledge(consumer, ids)
+
+    def publish(self, *times_ms: int) -> None:
+        """More entries, each due at one of ``times_ms``."""
+        for due_ms in times_ms:
+            meta = MessageMetadata(producer_name="w", sequence_id=1, publish_time=1)
+            meta.deliver_at_time = due_ms
+            head = meta.SerializeToString()
+            self.log.append([checked(len(head).to_bytes(4, "big") + head)], lambda *_: None)
+        self.log.release()
+        self.subscription.dispatcher.wake()
+
+    def pass_time(self, to_ms: int) -> None:
+        """Until then; the timer's part is played."""
+        self.now_ms = to_ms
+        self.subscription.dispatcher.wake()
+
+    @property
+    def delayed(self) -> int:
+        delays = self.subscription.dispatcher.delays
+        return 0 if delays is None else len(delays.index)
 
 
 Scenario: TypeAlias = Callable[[Site], Awaitable[None]]
@@ -180,3 +212,151 @@ def test_while_it_is_held_nothing_is_sent() -> None:
         assert await client.entries() == []
 
     run(scenario)
+
+
+# -- delayed delivery ------------------------------------------------------------------------------
+
+NOW = 1_000_000
+
+
+def test_a_shared_consumer_gets_what_is_due_and_the_rest_in_time() -> None:
+    async def scenario(site: Site) -> None:
+        _, client = site.join(Kind.SHARED, permits=10)
+        site.publish(NOW + 30, NOW, NOW + 20)
+        assert await client.entries() == [1]
+        assert site.delayed == 2
+        site.pass_time(NOW + 19)
+        assert await client.entries() == []
+        site.pass_time(NOW + 20)
+        assert await client.entries() == [2]
+        site.acknowledge(site.subscription.consumers[0], 1, 2)
+        site.pass_time(NOW + 31)
+        assert await client.entries() == [0]
+        assert site.delayed == 0
+
+    run(scenario, entries=0)
+
+
+def test_the_timer_finds_what_is_due() -> None:
+    async def scenario(site: Site) -> None:
+        _, client = site.join(Kind.SHARED, permits=10)
+        site.publish(NOW + 30)
+        assert await client.entries() == []
+        site.now_ms = NOW + 30  # the wall clock; nobody wakes anybody
+        async with asyncio.timeout(10):
+            while not (found := await client.entries()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert found == [0]
+
+    run(scenario, entries=0)
+
+
+def test_exclusive_and_failover_consumers_get_everything_at_once() -> None:
+    async def scenario(site: Site) -> None:
+        for kind in (Kind.EXCLUSIVE, Kind.FAILOVER):
+            consumer, client = site.join(kind, permits=10)
+            site.publish(NOW + 30)
+            assert len(await client.entries()) == 1 + (kind is Kind.FAILOVER)
+            site.subscription.remove(consumer)
+
+    run(scenario, entries=0)
+
+
+def test_what_waits_stays_known_when_the_last_consumer_leaves() -> None:
+    """Found again without reading: what comes behind is read from where it was."""
+
+    async def scenario(site: Site) -> None:
+        first, client = site.join(Kind.SHARED, permits=1)
+        site.publish(NOW + 20, NOW, NOW + 10, NOW)
+        assert await client.entries() == [1]
+        site.subscription.remove(first)
+        assert site.delayed == 2
+        position = site.subscription.dispatcher.feed.position
+        _, client = site.join(Kind.SHARED, permits=10, name="d")
+        assert await client.entries() == [1, 3]
+        assert site.subscription.dispatcher.feed.position == position
+        site.acknowledge(site.subscription.consumers[0], 1, 3)
+        site.pass_time(NOW + 20)
+        assert await client.entries() == [0, 2]
+
+    run(scenario, entries=0)
+
+
+def test_a_subscription_of_another_kind_starts_from_the_cursor() -> None:
+    async def scenario(site: Site) -> None:
+        shared, client = site.join(Kind.SHARED, permits=10)
+        site.publish(NOW + 20, NOW)
+        assert await client.entries() == [1]
+        site.subscription.remove(shared)
+        exclusive, client = site.join(Kind.EXCLUSIVE, permits=10)
+        assert await client.entries() == [0, 1]
+        site.subscription.remove(exclusive)
+        _, client = site.join(Kind.SHARED, permits=10)
+        assert await client.entries() == [1]
+        assert site.delayed == 1
+
+    run(scenario, entries=0)
+
+
+def test_a_seek_forgets_what_waits() -> None:
+    async def scenario(site: Site) -> None:
+        _, client = site.join(Kind.SHARED, permits=10)
+        site.publish(NOW + 20)
+        assert await client.entries() == []
+        site.subscription.dispatcher.hold()
+        site.subscription.detach_all()
+        assert site.delayed == 0
+        site.subscription.release()
+        _, client = site.join(Kind.SHARED, permits=10)
+        assert await client.entries() == []
+        site.pass_time(NOW + 20)
+        assert await client.entries() == [0]
+
+    run(scenario, entries=0)
+
+
+def test_past_its_bound_nothing_more_is_read() -> None:
+    """Of delayed entries; what is due goes on."""
+
+    async def scenario(site: Site) -> None:
+        _, client = site.join(Kind.SHARED, permits=10)
+        for n in range(6):
+            site.publish(NOW + 20 + n)
+            assert await client.entries() == []
+        site.publish(NOW)
+        assert await client.entries() == []
+        assert site.delayed == LIMITS.delayed_entries_max
+        site.pass_time(NOW + 20)
+        assert await client.entries() == [0]
+        site.acknowledge(site.subscription.consumers[0], 0)
+        assert await client.entries() == []
+        site.pass_time(NOW + 22)
+        assert await client.entries() == [1, 2]
+        site.acknowledge(site.subscription.consumers[0], 1, 2)
+        assert await client.entries() == [6]
+
+    run(scenario, entries=0)
+
+
+def test_one_that_was_acknowledged_while_it_waited_is_not_sent() -> None:
+    async def scenario(site: Site) -> None:
+        consumer, client = site.join(Kind.SHARED, permits=10)
+        site.publish(NOW + 20, NOW + 20)
+        assert await client.entries() == []
+        site.acknowledge(consumer, 0)
+        site.pass_time(NOW + 20)
+        assert await client.entries() == [1]
+
+    run(scenario, entries=0)
+
+
+def test_without_a_delay_policy_nothing_waits() -> None:
+    async def scenario(site: Site) -> None:
+        _, client = site.join(Kind.SHARED, permits=10)
+        site.publish(NOW + 20)
+        assert await client.entries() == []
+        site.subscription.set_delays(DelayPolicy(active=False))
+        site.publish(NOW + 99)
+        assert await client.entries() == [0, 1]
+
+    run(scenario, entries=0)

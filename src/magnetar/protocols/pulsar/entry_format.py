@@ -12,7 +12,7 @@ from magnetar.model.entry import Chunk, Description
 from magnetar.topics.entry_format import Fingerprint
 from magnetar.wire.pulsar.metadata import (
     MAGIC_CRC32C,
-    dispatch_size,
+    dispatch_facts,
     parse_metadata,
 )
 
@@ -26,12 +26,14 @@ class PulsarEntryFormat:
     """``topics.entry_format.EntryFormat`` of entries that Pulsar's clients sent."""
 
     def describe(self, payload: memoryview) -> Description:
-        messages = dispatch_size(payload)
+        messages, deliver_at_ms = dispatch_facts(payload)
         if messages:
-            return _WHOLE[messages] if messages < len(_WHOLE) else Description(messages)
+            if messages < len(_WHOLE) and not deliver_at_ms:
+                return _WHOLE[messages]
+            return Description(messages, None, deliver_at_ms)
         meta = parse_metadata(payload)[0]
         last = meta.chunk_id >= meta.num_chunks_from_msg - 1
-        return Description(1, Chunk(hash(meta.uuid), last))
+        return Description(1, Chunk(hash(meta.uuid), last), deliver_at_ms)
 
     def published(self, payload: memoryview) -> tuple[int, int]:
         meta = parse_metadata(payload)[0]

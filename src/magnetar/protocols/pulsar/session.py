@@ -208,10 +208,10 @@ class Session(FramedConnection):
             self._flush_acks()
 
     def _refused(self, producer: Producer, send: ReadSend, payload_bytes: int) -> bool:
-        """Refuse a sound SEND if it is too large, or not to be delivered yet."""
+        """Refuse a sound SEND if it is too large, or to be delivered too late."""
         try:
             self._check_send(payload_bytes, in_transaction=False)
-            self._check_due(send[-1])
+            self._check_due(producer, send[-1])
         except SEND_REFUSALS as error:
             self._refuse_send(producer, send[1:3], error)
             return True
@@ -229,7 +229,7 @@ class Session(FramedConnection):
         try:
             self._check_send(len(payload), txn is not None)
             messages, published_ms, due_ms = check_sent(view, payload_start, payload_end)
-            self._check_due(due_ms)
+            self._check_due(producer, due_ms)
         except SEND_REFUSALS as error:
             self._refuse_send(producer, (sequence_id, highest), error)
             return
@@ -250,11 +250,13 @@ class Session(FramedConnection):
         if in_transaction:
             raise NotAllowedError("transactions are not served; send without one")
 
-    def _check_due(self, deliver_at_ms: int) -> None:
-        """Delivered at once, a message for later would be worse than refused."""
-        if deliver_at_ms and deliver_at_ms > self.services.now_ms():
+    def _check_due(self, producer: Producer, deliver_at_ms: int) -> None:
+        delay_ms_max = producer.topic.delay_ms_max
+        if delay_ms_max and deliver_at_ms - self.services.now_ms() > delay_ms_max:
             raise NotAllowedError(
-                "delayed delivery is not served; send without deliver_after and deliver_at"
+                f"a message is to be delivered in {deliver_at_ms - self.services.now_ms()} ms; by "
+                f"the topic's policy the longest delay is {delay_ms_max} ms: send it later, or "
+                "with a shorter one"
             )
 
     def _flush_sends(self) -> None:

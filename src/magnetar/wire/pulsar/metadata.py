@@ -120,8 +120,10 @@ def batch_size(payload: Buffer) -> int:
     return count if count > 0 else 1
 
 
-def dispatch_size(payload: Buffer) -> int:
-    """As ``batch_size``, and 0 for a chunk of a message that is larger than an entry.
+def dispatch_facts(payload: Buffer) -> tuple[int, int]:
+    """How many messages the entry holds, as ``batch_size``, and 0 for a chunk of a message that is
+    larger than an entry; and the time before which it is not to be delivered (milliseconds since
+    1970; 0: none).
 
     Raises ``ProtocolError`` for metadata that would end a client's connection, or the client, which
     would get it again on the next: without a required field, or with numbers that cannot be true.
@@ -133,9 +135,10 @@ def dispatch_size(payload: Buffer) -> int:
     chunks = meta.num_chunks_from_msg
     if count != 1 or chunks > 1 or meta.compression or meta.HasField("num_messages_in_batch"):
         check_plausible(meta, len(payload) - data_start)
+    deliver_at_ms = max(0, meta.deliver_at_time)
     if count > 1:
-        return count
-    return 0 if chunks > 1 else 1
+        return count, deliver_at_ms
+    return (0 if chunks > 1 else 1), deliver_at_ms
 
 
 def check_plausible(meta: MessageMetadata, data_bytes: int) -> None:

@@ -9,7 +9,7 @@ from magnetar.model.errors import ImplausibleMessageError, ProtocolError
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.metadata import (
     batch_size,
-    dispatch_size,
+    dispatch_facts,
     entry_metadata,
     metadata_bounds,
     publish_time_ms,
@@ -44,10 +44,10 @@ def test_whatever_a_producer_sets(meta: MessageMetadata) -> None:
     assert found.num_messages == batch_size(payload) == max(1, meta.num_messages_in_batch)
     if implausible(meta, len(b"data")) is None:
         chunk = found.num_chunks > 1 and found.num_messages == 1
-        assert dispatch_size(payload) == (0 if chunk else found.num_messages)
+        assert dispatch_facts(payload)[0] == (0 if chunk else found.num_messages)
     else:
         with pytest.raises(ImplausibleMessageError):
-            dispatch_size(payload)
+            dispatch_facts(payload)
     assert found.compression == meta.compression
     assert payload[found.data_start :] == b"data"
 
@@ -112,9 +112,9 @@ def test_what_clients_cannot_read_is_not_dispatched(missing: str) -> None:
     meta = plain(num_messages_in_batch=3)
     meta.ClearField(missing)  # type: ignore[arg-type]
     with pytest.raises(ProtocolError):
-        dispatch_size(stored(meta, BATCH_OF_3))
+        dispatch_facts(stored(meta, BATCH_OF_3))
     setattr(meta, missing, "" if missing == "producer_name" else 0)
-    assert dispatch_size(stored(meta, BATCH_OF_3)) == 3
+    assert dispatch_facts(stored(meta, BATCH_OF_3))[0] == 3
 
 
 @pytest.mark.parametrize("left_out", range(1, 14))

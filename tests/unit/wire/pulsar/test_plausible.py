@@ -11,7 +11,7 @@ from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.commands import encode_payload_command
 from magnetar.wire.pulsar.hot import decode_send
-from magnetar.wire.pulsar.metadata import check_plausible, dispatch_size
+from magnetar.wire.pulsar.metadata import check_plausible, dispatch_facts
 from magnetar.wire.pulsar.plausible import CHUNKS_MAX, RATIO_SLACK_BYTES, implausible
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.pulsar.sent import Sent, check_sent, read_send
@@ -103,7 +103,7 @@ def test_what_cannot_be_true_is_neither_stored_nor_dispatched(name: str) -> None
     with pytest.raises(ImplausibleMessageError, match="it says"):
         check(payload)
     with pytest.raises(ImplausibleMessageError):
-        dispatch_size(payload)
+        dispatch_facts(payload)
 
 
 PLAUSIBLE = {
@@ -146,7 +146,7 @@ def test_what_can_be_true_passes(name: str) -> None:
     fields, data_bytes = PLAUSIBLE[name]
     payload = stored(plain(**fields), bytes(data_bytes))
     assert check(payload)[2] == 0
-    assert dispatch_size(payload) >= 0
+    assert dispatch_facts(payload)[0] >= 0
 
 
 @pytest.mark.parametrize("name", SENDS)
@@ -156,7 +156,7 @@ def test_what_clients_send_passes(name: str) -> None:
     payload = memoryview(data)[found.payload_start : found.payload_end]
     sent = check(bytes(payload))
     assert sent[2] == 0
-    assert dispatch_size(payload) >= 0
+    assert dispatch_facts(payload)[0] >= 0
     ids = (found.producer_id, found.sequence_id, found.highest_sequence_id)
     assert read_send(memoryview(data), 4, len(data)) == (*ids, found.payload_start, *sent)
 
@@ -183,7 +183,7 @@ LONG_TAGS = {
 def test_tags_longer_than_need_be_hide_nothing(name: str) -> None:
     payload = encoded(plain().SerializeToString() + LONG_TAGS[name])
     with pytest.raises(ImplausibleMessageError):
-        dispatch_size(payload)
+        dispatch_facts(payload)
     with pytest.raises(ImplausibleMessageError):
         check(payload)
 
@@ -205,7 +205,7 @@ def test_metadata_that_cannot_be_decoded_is_left_to_dispatch() -> None:
     payload = b"\x0e\x01...." + len(meta).to_bytes(4, "big") + meta
     assert check(payload)[2] == 0
     with pytest.raises(ProtocolError):
-        dispatch_size(payload)
+        dispatch_facts(payload)
 
 
 @given(st.integers(-5, LARGE), st.integers(0, 2**32 - 1), st.integers(0, 4), st.integers(0, 10_000))
@@ -223,9 +223,9 @@ def test_whatever_is_stored_is_dispatched(
         check(payload)
     except ImplausibleMessageError:
         with pytest.raises(ImplausibleMessageError):
-            dispatch_size(payload)
+            dispatch_facts(payload)
     else:
-        assert dispatch_size(payload) == max(1, count)
+        assert dispatch_facts(payload)[0] == max(1, count)
 
 
 @given(filled(MessageMetadata()), st.integers(0, 10_000), st.booleans())
@@ -251,7 +251,7 @@ def test_metadata_that_ends_early_is_left_to_dispatch(meta: bytes) -> None:
     payload = b"\x0e\x01" + crc32c(payload).to_bytes(4, "big") + payload
     assert check_sent(memoryview(payload), 0, len(payload)) == (1, 0, 0)
     with pytest.raises(ProtocolError):
-        dispatch_size(payload)
+        dispatch_facts(payload)
 
 
 def test_a_damaged_message_is_refused() -> None:
