@@ -61,6 +61,13 @@ class TopicName:
         return TopicName(self.tenant, self.namespace_part, f"{self.local}-partition-{index}", index)
 
     @property
+    def first_logs(self) -> tuple[str, ...]:
+        """Where its messages may be, without knowing whether it has partitions: in its own log, or
+        in its first partition's among others."""
+        own = (self.log_name,)
+        return own if self.partition >= 0 else (*own, self.of_partition(0).log_name)
+
+    @property
     def partitioned(self) -> TopicName:
         """The partitioned topic that this partition is of; itself for any other topic."""
         if self.partition < 0:

@@ -24,6 +24,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag, ReadOnlyReason
 from magnetar.ledger.catalog.ledger_list import LedgerList
 from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.catalog.seam import LedgerCatalog
 from magnetar.ledger.catalog.stored_ledger import StoredLedger
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.mending.mending import Mender
@@ -37,40 +38,40 @@ from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import (
     LedgerError,
-    LedgerExistsError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
 from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata, Quorums
 
-CREATE_ATTEMPTS = 3
+UNNUMBERED = LedgerId(-1)
+"""The id of a ledger that has none yet."""
 
 
-class LedgerClient:
+class CatalogClient:
     """Ledgers of one cluster.
 
-    ``manager`` holds their metadata, ``pool`` reaches the bookies; both belong to the caller, who
+    ``catalog`` holds their metadata, ``pool`` reaches the bookies; both belong to the caller, who
     closes them. ``clock`` gives seconds since the epoch (for the ledgers' creation time),
     ``random`` chooses bookies, by what ``topology`` knows of them. Use on one event loop only.
     """
 
     def __init__(
         self,
-        manager: LedgerManager,
+        catalog: LedgerCatalog,
         pool: BookiePool,
         config: LedgerConfig,
         clock: Callable[[], float] = time.time,
         random: RandomSource | None = None,
         topology: Topology | None = None,
     ) -> None:
-        self._manager = manager
+        self._catalog = catalog
         self._pool = pool
         self._config = config
         self._clock = clock
         self._random: RandomSource = random or random_module.Random()
         self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
-        self._context = LedgerContext.of(manager, pool, config, self._random, topology)
+        self._context = LedgerContext.of(catalog, pool, config, self._random, topology)
 
     async def close(self) -> None:
         """End what the client does on its own (``mending``). Writers are their owners' to close;
@@ -103,10 +104,9 @@ class LedgerClient:
         """
         quorums = quorums or self._quorums
         bookies = await self._choose_ensemble(quorums)
-        for _ in range(CREATE_ATTEMPTS):
-            ledger_id = LedgerId(await self._manager.new_ledger_id())
-            metadata = LedgerMetadata(
-                ledger_id=ledger_id,
+        metadata, version = await self._catalog.create_new(
+            LedgerMetadata(
+                ledger_id=UNNUMBERED,
                 ensemble_size=quorums.ensemble_size,
                 write_quorum=quorums.write_quorum,
                 ack_quorum=quorums.ack_quorum,
@@ -116,19 +116,12 @@ class LedgerClient:
                 ctime_ms=int(self._clock() * 1000),
                 custom=tuple(sorted((custom or {}).items())),
             )
-            try:
-                version = await self._manager.create(metadata)
-            except LedgerExistsError:
-                continue  # somebody created it by hand; take the next id
-            flags = AddFlag.DEFERRED_SYNC if deferred_sync_unsafe else AddFlag.NONE
-            stored = StoredLedger(self._manager, metadata, version)
-            writer = LedgerWriter(stored, self._context, flags=flags)
-            self._writers[ledger_id] = writer
-            return writer
-        raise LedgerError(
-            f"{CREATE_ATTEMPTS} new ledger ids in a row were taken; does another program give ids "
-            "in the same metadata root?"
         )
+        flags = AddFlag.DEFERRED_SYNC if deferred_sync_unsafe else AddFlag.NONE
+        stored = StoredLedger(self._catalog, metadata, version)
+        writer = LedgerWriter(stored, self._context, flags=flags)
+        self._writers[metadata.ledger_id] = writer
+        return writer
 
     async def _choose_ensemble(self, quorums: Quorums) -> tuple[BookieId, ...]:
         """Bookies that did not fail lately; without enough of them also those whose failure is
@@ -180,12 +173,45 @@ class LedgerClient:
         """
         _check_id(ledger_id)
         metadata = await recover_ledger(self._context, ledger_id)
-        return self._reader(metadata, metadata.last_entry_id)
+        context = self._context
+        end = metadata.last_entry_id
+        return LedgerReader(metadata, end, self._pool, self._config, context.policy)
 
-    def _reader(self, metadata: LedgerMetadata, last_add_confirmed: int) -> LedgerReader:
-        return LedgerReader(
-            metadata, last_add_confirmed, self._pool, self._config, self._context.policy
-        )
+    async def delete(self, ledger_id: int, *, missing_ok: bool = False) -> None:
+        """Forget the ledger; bookies drop its entries when they collect garbage. Until then
+        readers that are open go on; afterwards they, and a writer, are told that it is gone.
+
+        Raises ``NoSuchLedgerError`` (not with ``missing_ok``: a repeated delete is then fine),
+        ``MetadataError``.
+        """
+        try:
+            _check_id(ledger_id)
+            await self._catalog.delete(ledger_id)
+        except NoSuchLedgerError:
+            if not missing_ok:
+                raise
+
+    async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What the store says of the ledger. Raises ``NoSuchLedgerError``."""
+        _check_id(ledger_id)
+        metadata, _ = await self._catalog.read(ledger_id)
+        return metadata
+
+
+class LedgerClient(CatalogClient):
+    """Ledgers of one cluster, by its metadata store: they can be followed, and listed."""
+
+    def __init__(
+        self,
+        manager: LedgerManager,
+        pool: BookiePool,
+        config: LedgerConfig,
+        clock: Callable[[], float] = time.time,
+        random: RandomSource | None = None,
+        topology: Topology | None = None,
+    ) -> None:
+        super().__init__(manager, pool, config, clock, random, topology)
+        self._manager = manager
 
     async def open_no_recovery(self, ledger_id: int) -> TailingReader:
         """A reader of what is confirmed now that can follow what comes, leaving the writer alone.
@@ -209,20 +235,6 @@ class LedgerClient:
     def _tail(self, metadata: LedgerMetadata, last_add_confirmed: int) -> TailingReader:
         return TailingReader(metadata, last_add_confirmed, self._context, self._manager)
 
-    async def delete(self, ledger_id: int, *, missing_ok: bool = False) -> None:
-        """Forget the ledger; bookies drop its entries when they collect garbage. Until then
-        readers that are open go on; afterwards they, and a writer, are told that it is gone.
-
-        Raises ``NoSuchLedgerError`` (not with ``missing_ok``: a repeated delete is then fine),
-        ``MetadataError``.
-        """
-        try:
-            _check_id(ledger_id)
-            await self._manager.delete(ledger_id)
-        except NoSuchLedgerError:
-            if not missing_ok:
-                raise
-
     @property
     def metadata(self) -> MetadataStore:
         """The store that ledgers' metadata are in; not this client's to close."""
@@ -231,12 +243,6 @@ class LedgerClient:
     def ledger_list(self, name: str) -> LedgerList:
         """The named list of ledgers, by which a program finds its own."""
         return LedgerList(self._manager.store, name)
-
-    async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """What the store says of the ledger. Raises ``NoSuchLedgerError``."""
-        _check_id(ledger_id)
-        metadata, _ = await self._manager.read(ledger_id)
-        return metadata
 
 
 def _full(refused: Mapping[BookieId, ReadOnlyReason]) -> dict[BookieId, str]:

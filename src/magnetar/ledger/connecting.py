@@ -1,5 +1,6 @@
 """Builds a ledger client: out of an address, for programs that use the store on their own
-(``connect``), or out of what a role has already (``open_access``). Both build the same."""
+(``connect``), out of what a role has already (``open_access``), or on what somebody else tells of
+ledgers and bookies (``open_by_catalog``)."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from magnetar.config import LedgerConfig, check_ledger
 from magnetar.env.metadata import MetadataStore
-from magnetar.ledger.bookies import BookieClient
+from magnetar.ledger.bookies import BookieClient, ReadOnlyReason
 from magnetar.ledger.catalog.metadata import LedgerManager
-from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.catalog.seam import LedgerCatalog
+from magnetar.ledger.client import CatalogClient, LedgerClient
 from magnetar.ledger.connections.channel import Address, ConnectionOptions
 from magnetar.ledger.connections.pool import ConnectionPool
 from magnetar.ledger.connections.registry import BookieRegistry
@@ -38,6 +41,24 @@ class LedgerAccess:
     manager: LedgerManager
     pool: ConnectionPool
     registry: BookieRegistry
+
+
+class RegisteredBookies(Protocol):
+    """Which bookies there are (``BookieRegistry``). All methods may raise ``MetadataError``."""
+
+    async def available(self) -> Mapping[BookieId, Address]:
+        """Those that take new entries."""
+        ...
+
+    async def all(self) -> Mapping[BookieId, Address]: ...
+
+    async def properties(self) -> Mapping[BookieId, Mapping[str, str]]:
+        """What the available ones say of themselves."""
+        ...
+
+    async def refusals(self) -> Mapping[BookieId, ReadOnlyReason]:
+        """Why the others take no entries."""
+        ...
 
 
 @asynccontextmanager
@@ -105,6 +126,18 @@ def open_access(
     return LedgerAccess(client, manager, pool, registry)
 
 
+def open_by_catalog(
+    parts: AsyncExitStack, catalog: LedgerCatalog, bookies: RegisteredBookies, config: LedgerConfig
+) -> CatalogClient:
+    """A ledger client, closed when ``parts`` unwinds."""
+    pool = _open_pool(bookies, connection_options(config), {})
+    parts.push_async_callback(pool.close)
+    topology = Topology(config, pool, bookies.properties, bookies.refusals)
+    client = CatalogClient(catalog, pool, config, topology=topology)
+    parts.push_async_callback(client.close)
+    return client
+
+
 async def _open_store(url: str, session_timeout_ms: int) -> MetadataStore:
     if url.startswith(ZOOKEEPER):
         from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
@@ -126,10 +159,10 @@ async def _open_store(url: str, session_timeout_ms: int) -> MetadataStore:
 
 
 def _open_pool(
-    registry: BookieRegistry, options: ConnectionOptions, local: Mapping[BookieId, BookieClient]
+    bookies: RegisteredBookies, options: ConnectionOptions, local: Mapping[BookieId, BookieClient]
 ) -> ConnectionPool:
     async def resolve(bookie_id: BookieId) -> Address:
-        address = (await registry.all()).get(bookie_id)
+        address = (await bookies.all()).get(bookie_id)
         if address is None:
             raise BookieUnavailableError(
                 f"bookie {bookie_id} is not registered; start it, or wait until it is back"
@@ -137,6 +170,6 @@ def _open_pool(
         return address
 
     async def available() -> list[BookieId]:
-        return list(await registry.available())
+        return list(await bookies.available())
 
     return ConnectionPool(resolve, available, local, options)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from magnetar.config import LedgerConfig
 from magnetar.env.turn_end import TurnEnd
 from magnetar.ledger.bookies import BookiePool
-from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.catalog.seam import LedgerCatalog
 from magnetar.ledger.failure_notes import FailureNotes
 from magnetar.ledger.mending.mending import Mender
 from magnetar.ledger.placing.placement import RandomSource
@@ -21,7 +21,7 @@ from magnetar.ledger.reading.reader import read_policy
 class LedgerContext:
     """Made by ``LedgerClient``, who closes ``mender``."""
 
-    manager: LedgerManager
+    manager: LedgerCatalog
     pool: BookiePool
     config: LedgerConfig
     random: RandomSource
@@ -35,7 +35,7 @@ class LedgerContext:
     @classmethod
     def of(
         cls,
-        manager: LedgerManager,
+        manager: LedgerCatalog,
         pool: BookiePool,
         config: LedgerConfig,
         random: RandomSource,

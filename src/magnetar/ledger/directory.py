@@ -15,6 +15,7 @@ from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.errors import NoSuchLedgerError
 from magnetar.model.ledger import DigestType, LedgerMetadata
+from magnetar.model.registered_bookie import RegisteredBookie
 from magnetar.wire.bookie.metadata import encode_ledger_metadata
 
 
@@ -38,6 +39,23 @@ class LedgerDirectory:
         }
         bookies = {str(bookie_id): at for bookie_id, at in (await self._registry.all()).items()}
         return ledgers, bookies
+
+    async def bookies(self) -> list[RegisteredBookie]:
+        """All that are registered: where they listen and stand, and which take new entries. For
+        those who choose bookies for ledgers of their own. Raises ``MetadataError``."""
+        registry = self._registry
+        writable, properties = await registry.available(), await registry.properties()
+        refusals, read_only = await registry.refusals(), await registry.read_only()
+        found = {
+            bookie_id: RegisteredBookie(
+                bookie_id, *at, refusal=why.reason, lacks_space=why.lacks_space
+            )
+            for bookie_id, at in read_only.items()
+            if (why := refusals.get(bookie_id)) is not None
+        }
+        for bookie_id, at in writable.items():
+            found[bookie_id] = RegisteredBookie(bookie_id, *at, properties.get(bookie_id, {}))
+        return [found[bookie_id] for bookie_id in sorted(found)]
 
     async def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
         try:

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from magnetar.config import LedgerConfig
 from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
@@ -26,7 +27,7 @@ from magnetar.model.errors import (
     NoSuchLedgerError,
     TooManyRequestsError,
 )
-from magnetar.model.ids import BookieId
+from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import LedgerMetadata
 
 
@@ -268,6 +269,10 @@ class MemoryManager:
     async def new_ledger_id(self) -> int:
         self.next_id += 1
         return self.next_id
+
+    async def create_new(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
+        metadata = replace(metadata, ledger_id=LedgerId(await self.new_ledger_id()))
+        return metadata, await self.create(metadata)
 
     async def create(self, metadata: LedgerMetadata) -> int:
         if metadata.ledger_id in self.ledgers:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.catalog.ledger_ids import LedgerIdGenerator
 from magnetar.model.errors import (
+    LedgerError,
     LedgerExistsError,
     MetadataError,
     MetadataUnavailableError,
@@ -27,6 +28,7 @@ from magnetar.model.errors import (
     NoNodeError,
     NoSuchLedgerError,
 )
+from magnetar.model.ids import LedgerId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.bookie.metadata import decode_ledger_metadata, encode_ledger_metadata
 from magnetar.wire.bookie.metadata_layout import (
@@ -41,6 +43,7 @@ from magnetar.wire.bookie.metadata_layout import (
 DEFAULT_ROOT = "/ledgers"
 
 _ATTEMPTS = 3  # of a write whose connection broke; the store itself waits for a new connection
+_NEW_IDS = 3  # that may be taken already
 
 
 def random_token() -> int:
@@ -129,6 +132,20 @@ class LedgerManager:
     async def new_ledger_id(self) -> int:
         """An id that no ledger had before, larger than every id given before it."""
         return await self._ids.next_id()
+
+    async def create_new(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
+        """As ``create``, under a new id in place of the one that ``metadata`` has; returns it as
+        it is stored, with its version. Raises ``LedgerError``."""
+        for _ in range(_NEW_IDS):
+            metadata = replace(metadata, ledger_id=LedgerId(await self.new_ledger_id()))
+            try:
+                return metadata, await self.create(metadata)
+            except LedgerExistsError:
+                continue  # somebody created it by hand; take the next id
+        raise LedgerError(
+            f"{_NEW_IDS} new ledger ids in a row were taken; does another program give ids in the "
+            "same metadata root?"
+        )
 
     async def create(self, metadata: LedgerMetadata) -> int:
         """Store a new ledger; returns its version. Raises ``LedgerExistsError`` if the id is

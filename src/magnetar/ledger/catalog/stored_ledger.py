@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.catalog.seam import LedgerCatalog
 from magnetar.ledger.placing.placement import replaced_fragments, without_empty_tail
 from magnetar.model.errors import (
     BadVersionError,
@@ -55,7 +55,7 @@ class _Tries:
 class StoredLedger:
     """The metadata of a ledger that this process writes. Not for concurrent use."""
 
-    def __init__(self, manager: LedgerManager, metadata: LedgerMetadata, version: int) -> None:
+    def __init__(self, manager: LedgerCatalog, metadata: LedgerMetadata, version: int) -> None:
         self._manager = manager
         self.metadata = metadata
         self.version = version

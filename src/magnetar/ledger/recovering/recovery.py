@@ -27,7 +27,7 @@ from dataclasses import replace
 import structlog
 
 from magnetar.ledger.bookies import AddFlag, ReadFlag
-from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.catalog.seam import LedgerCatalog
 from magnetar.ledger.catalog.stored_ledger import RecoveringLedger
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.reading.reader import LedgerReader
@@ -80,7 +80,7 @@ async def recover_ledger(context: LedgerContext, ledger_id: int) -> LedgerMetada
     )
 
 
-async def _claim(manager: LedgerManager, ledger_id: int) -> tuple[LedgerMetadata, int]:
+async def _claim(manager: LedgerCatalog, ledger_id: int) -> tuple[LedgerMetadata, int]:
     """Put the ledger IN_RECOVERY unless it is, or is closed."""
     for _ in range(ATTEMPTS):
         metadata, version = await manager.read(ledger_id)
