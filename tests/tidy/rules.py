@@ -76,6 +76,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.managed.rules",
     "magnetar.log.policy",
     "magnetar.staging.commit_rules",
+    "magnetar.staging.grants",
     "magnetar.staging.marks",
     "magnetar.staging.records",
     "magnetar.topics.access",
@@ -129,7 +130,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("intakes", "rates"),
     ),
     "magnetar.protocols.pulsar": (
-        ("liveness", "requests", "stored_ledgers"),
+        ("liveness", "requests", "staged_writes", "stored_ledgers"),
         ("bounds", "clients", "entry_format", "message_ids", "services"),
         ("session",),
         ("consumer_stats", "deliveries", "log_extents", "receipts"),

@@ -23,11 +23,12 @@ from magnetar.model.errors import MagnetarError
 from magnetar.model.schema import SchemaStrategy
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.protocols.pulsar.server import PulsarServer
+from magnetar.protocols.pulsar.staged_writes import StagedWrites
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
 from magnetar.staging.collecting import Leftovers
 from magnetar.staging.queries import Queries
 from magnetar.staging.reading import StagedReading
-from magnetar.staging.seams import StagedLedgers
+from magnetar.staging.seams import ReadableStagedLedgers
 from magnetar.topics.intakes import Intakes
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
@@ -45,7 +46,8 @@ class Broker:
     default. ``failed`` is told when the broker cannot go on; it takes no requests then.
     ``stored_ledgers`` knows where the logs' entries lie, if that may be told. ``ledgers``: where
     staged writes are read; without it none are taken in. ``living``: the ids of all ledgers, looked
-    through for staged ones that nobody needs.
+    through for staged ones that nobody needs. ``staged_writes``: what is done for clients that
+    write such ledgers and reach no metadata store.
 
     Neither the log store nor the metadata store is closed with the broker: who made them does that.
     """
@@ -62,8 +64,9 @@ class Broker:
         connections: Connections | None = None,
         failed: Callable[[MagnetarError], None] | None = None,
         stored_ledgers: StoredLedgers | None = None,
-        ledgers: StagedLedgers | None = None,
+        ledgers: ReadableStagedLedgers | None = None,
         living: Callable[[], AsyncIterable[int]] | None = None,
+        staged_writes: StagedWrites | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
         self._failed = failed
@@ -112,6 +115,7 @@ class Broker:
             clock,
         )
         self.pulsar.services.stored_ledgers = stored_ledgers
+        self.pulsar.services.staged_writes = staged_writes
 
     async def start(self) -> None:
         """Serve. Raises ``OSError`` when a port is taken, ``MetadataError``."""

@@ -18,16 +18,21 @@ from magnetar.app.checks import bookies_check, descriptors_check, metadata_check
 from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.storage import METADATA_END_S, Cluster
-from magnetar.config import KEPT_FOR_EVER, keeps_everything
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.config import KEPT_FOR_EVER, LedgerConfig, keeps_everything
 from magnetar.env.exclusive import ExclusiveClaim
 from magnetar.env.listening import advertised_host, cannot_listen, port_of
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
+from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import LedgerAccess
 from magnetar.ledger.directory import LedgerDirectory
 from magnetar.ledger.values import LedgerValues
+from magnetar.log.managed.quorums import quorums_of_logs
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import SessionExpiredError
+from magnetar.model.ledger import Quorums
+from magnetar.staging.handing_out import HandingOut
 
 if TYPE_CHECKING:
     from magnetar.admin.topics import TopicService
@@ -77,6 +82,11 @@ async def start_broker(process: Process, cluster: Cluster, ledgers: LedgerAccess
         log.warning("nothing is ever deleted", what=KEPT_FOR_EVER)
     logs = ManagedLogStore(metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms)
     end_within(stack, LOGS_END_S, "logs", logs.close)
+    directory = LedgerDirectory(ledgers.manager, ledgers.registry)
+
+    async def quorums_for(topic: str) -> Quorums:
+        return await staged_quorums(config.ledger, metadata, ledgers.client, topic)
+
     broker = Broker(
         config.broker,
         logs,
@@ -87,9 +97,10 @@ async def start_broker(process: Process, cluster: Cluster, ledgers: LedgerAccess
         config.cluster,
         process.connections,
         process.fate.fail,
-        LedgerDirectory(ledgers.manager, ledgers.registry),
+        directory,
         ledgers.client,
         cluster.living_ledgers,
+        HandingOut(metadata, ledgers.manager, quorums_for, directory.bookies),
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     process.health.add("metadata", metadata_check(metadata))
@@ -101,6 +112,15 @@ async def start_broker(process: Process, cluster: Cluster, ledgers: LedgerAccess
     except OSError as error:
         raise cannot_listen(config.broker.host, config.broker.port, "broker.port", error) from error
     return broker
+
+
+async def staged_quorums(
+    config: LedgerConfig, metadata: MetadataStore, ledgers: LedgerClient, topic: str
+) -> Quorums:
+    """Of what is written beside the topic, to be as safe as it; else those of new ledgers."""
+    names = parse_topic(topic).first_logs if topic else ()
+    found = await quorums_of_logs(metadata, ledgers, names)
+    return found or Quorums(config.ensemble_size, config.write_quorum, config.ack_quorum)
 
 
 async def storage_warning(process: Process) -> str:

@@ -21,7 +21,7 @@ from magnetar.model.errors import MagnetarError, NoSuchLedgerError, StagedWriteE
 from magnetar.staging.commit_rules import may_delete
 from magnetar.staging.queries import Queries
 from magnetar.staging.records import LEDGER_KEY, Origin, decode_origin
-from magnetar.staging.seams import StagedLedgers
+from magnetar.staging.seams import ReadableStagedLedgers
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,9 @@ REMEMBERED_MAX: Final = 200_000
 class Leftovers:
     """Looks for them and deletes them."""
 
-    def __init__(self, queries: Queries, ledgers: StagedLedgers, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, queries: Queries, ledgers: ReadableStagedLedgers, now_ms: Callable[[], int]
+    ) -> None:
         self._queries = queries
         self._now_ms = now_ms
         self._ledgers = ledgers

@@ -13,11 +13,10 @@ from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
-from magnetar.env.node_changes import NodeChanges
 from magnetar.model.errors import MagnetarError, StagedBacklogError, StaleRunError
 from magnetar.staging.commit_rules import CommitVerdict, Offer, decide, dropped, may_delete
-from magnetar.staging.queries import Queries
-from magnetar.staging.records import Origin, QueryRecord, query_path
+from magnetar.staging.queries import QueryRecords
+from magnetar.staging.records import Origin, QueryRecord
 from magnetar.staging.seams import StagedLedgers
 from magnetar.staging.writer import spill
 
@@ -45,7 +44,7 @@ class Committer:
 
     def __init__(
         self,
-        queries: Queries,
+        queries: QueryRecords,
         ledgers: StagedLedgers,
         inline_bytes_max: int = INLINE_BATCH_BYTES_MAX,
     ) -> None:
@@ -131,7 +130,7 @@ class Committer:
         self, query: str, look: Callable[[], Awaitable[T | None]], timeout_s: float
     ) -> T | None:
         """What ``look`` gives, asked again whenever the record changes; None after the time."""
-        with NodeChanges(self._queries.metadata, query_path(query)) as changes:
+        with self._queries.changes(query) as changes:
             try:
                 async with asyncio.timeout(timeout_s) as limit:
                     while (found := await look()) is None:
@@ -150,7 +149,7 @@ class Committer:
     async def give_up(self, run: QueryRun, batch: int, offers: Sequence[Offer]) -> None:
         """``batch`` was aborted: delete what certainly nobody will read. A commit that failed may
         have been written all the same, so the rest stays until the record has decided."""
-        await self._queries.metadata.sync()
+        await self._queries.sync()
         record = await self._queries.read(run.query)
         ids = dict.fromkeys(i for offer in offers for i in offer.ledger_ids)
         for ledger_id in ids:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final, TypeVar
+from contextlib import AbstractContextManager
+from typing import Final, Protocol, TypeVar
 
 from magnetar.env.metadata import MetadataStore, Versioned
+from magnetar.env.node_changes import NodeChanges
 from magnetar.model.errors import (
     BadVersionError,
     MetadataUnavailableError,
@@ -41,25 +43,69 @@ OUTAGE_WAIT_S: Final = 0.5
 """The store was out of reach, or its answer was lost: so often it is asked again, so far apart."""
 
 
-class Queries:
-    """All queries of a metadata store."""
+class Changes(Protocol):
+    """Of one record, as ``env.node_changes``."""
+
+    async def wait(self, at_most_s: float) -> None: ...
+
+
+class RecordStore(Protocol):
+    """Where records are, by query: the metadata store (``MetadataRecords``), or a broker that has
+    one (``pipeline.broker_staging``). Its methods raise as those of ``MetadataStore``."""
+
+    async def get(self, query: str) -> Versioned: ...
+
+    async def create(self, query: str, value: bytes) -> object: ...
+
+    async def put(self, query: str, value: bytes, version: int) -> object: ...
+
+    async def sync(self) -> None: ...
+
+    def changes(self, query: str) -> AbstractContextManager[Changes]: ...
+
+
+class MetadataRecords:
+    """``RecordStore`` in a metadata store."""
 
     def __init__(self, metadata: MetadataStore) -> None:
-        self.metadata = metadata
+        self._metadata = metadata
 
-    async def names(self) -> list[str]:
-        try:
-            return [query_of(segment) for segment in await self.metadata.children(ROOT)]
-        except NoNodeError:
-            return []
+    async def get(self, query: str) -> Versioned:
+        return await self._metadata.get(query_path(query))
+
+    async def create(self, query: str, value: bytes) -> str:
+        return await self._metadata.create(query_path(query), value)
+
+    async def put(self, query: str, value: bytes, version: int) -> int:
+        return await self._metadata.put(query_path(query), value, version)
+
+    async def sync(self) -> None:
+        await self._metadata.sync()
+
+    def changes(self, query: str) -> NodeChanges:
+        return NodeChanges(self._metadata, query_path(query))
+
+
+class QueryRecords:
+    """The records of queries: all that drivers and tasks need to know of them."""
+
+    def __init__(self, records: RecordStore) -> None:
+        self._records = records
 
     async def read(self, query: str) -> QueryRecord | None:
         """None if there is no such query. May be a little old; see ``MetadataStore.sync``."""
-        path = query_path(query)
         try:
-            return decode_query(path, (await self.metadata.get(path)).value)
+            return decode_query(query_path(query), (await self._records.get(query)).value)
         except NoNodeError:
             return None
+
+    def changes(self, query: str) -> AbstractContextManager[Changes]:
+        """To wait for the next change of the record."""
+        return self._records.changes(query)
+
+    async def sync(self) -> None:
+        """What is read after this is no older than this call."""
+        await self._records.sync()
 
     async def begin(self, query: str, run: str, expires_ms: int = 0) -> QueryRecord:
         """The run may commit from now on, unless another has begun after it: ``StaleRunError``.
@@ -70,18 +116,6 @@ class Queries:
             return begun, begun
 
         return await self._decided(query, decide)
-
-    async def delete_if_over(self, query: str, now_ms: int) -> bool:
-        """Delete the record if it may go (``commit_rules.is_over``), as it was read."""
-        path = query_path(query)
-        try:
-            node = await self.metadata.get(path)
-            if not is_over(decode_query(path, node.value), now_ms):
-                return False
-            await self.metadata.delete(path, node.version)
-        except (NoNodeError, BadVersionError):
-            return False
-        return True
 
     async def change(self, query: str, decide: Callable[[QueryRecord], tuple[T, QueryRecord]]) -> T:
         """Write what ``decide`` makes of the record, and return what else it says. Raises what it
@@ -119,25 +153,51 @@ class Queries:
 
     async def _sync(self) -> None:
         with contextlib.suppress(MetadataUnavailableError):  # the next read will tell
-            await self.metadata.sync()
+            await self.sync()
 
     async def _decide_once(
         self, query: str, decide: Callable[[QueryRecord | None], tuple[T, QueryRecord | None]]
     ) -> T:
-        path, store = query_path(query), self.metadata
+        records = self._records
         node: Versioned | None = None
         for _ in range(2):
             try:
-                node = await store.get(path)
+                node = await records.get(query)
                 break
             except NoNodeError:
-                await store.sync()  # it may be there, and not be seen yet
-        before = None if node is None else decode_query(path, node.value)
+                await records.sync()  # it may be there, and not be seen yet
+        before = None if node is None else decode_query(query_path(query), node.value)
         answer, after = decide(before)
         if after is None or after == before:
             return answer
         if node is None:
-            await store.create(path, encode_query(after))
+            await records.create(query, encode_query(after))
         else:
-            await store.put(path, encode_query(after), node.version)
+            await records.put(query, encode_query(after), node.version)
         return answer
+
+
+class Queries(QueryRecords):
+    """All queries of a metadata store, as brokers see them."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        super().__init__(MetadataRecords(metadata))
+        self.metadata = metadata
+
+    async def names(self) -> list[str]:
+        try:
+            return [query_of(segment) for segment in await self.metadata.children(ROOT)]
+        except NoNodeError:
+            return []
+
+    async def delete_if_over(self, query: str, now_ms: int) -> bool:
+        """Delete the record if it may go (``commit_rules.is_over``), as it was read."""
+        path = query_path(query)
+        try:
+            node = await self.metadata.get(path)
+            if not is_over(decode_query(path, node.value), now_ms):
+                return False
+            await self.metadata.delete(path, node.version)
+        except (NoNodeError, BadVersionError):
+            return False
+        return True

@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.model.errors import StagedWriteError
 from magnetar.staging.records import INLINE, Directory, Source, decode_directory
-from magnetar.staging.seams import Buffer, StagedLedgerReader, StagedLedgers
+from magnetar.staging.seams import Buffer, ReadableStagedLedgers, StagedLedgerReader
 
 ENTRIES_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 1 << 20
@@ -21,7 +21,7 @@ read one after the other, or at once."""
 class StagedReading:
     """Reads staged ledgers; shared by the topics of a broker."""
 
-    def __init__(self, ledgers: StagedLedgers) -> None:
+    def __init__(self, ledgers: ReadableStagedLedgers) -> None:
         self.ledgers = ledgers
         self._kept: OrderedDict[int, tuple[StagedLedgerReader, Directory]] = OrderedDict()
 

@@ -37,12 +37,16 @@ class StagedLedgerReader(Protocol):
 
 
 class StagedLedgers(Protocol):
-    """See ``ledger.client.LedgerClient``."""
+    """What those who write ask; see ``ledger.client.CatalogClient``."""
 
     async def create(self, custom: Mapping[str, bytes] | None = None) -> StagedLedgerWriter: ...
 
-    async def open_no_recovery(self, ledger_id: int) -> StagedLedgerReader: ...
-
     async def delete(self, ledger_id: int, *, missing_ok: bool = False) -> None: ...
+
+
+class ReadableStagedLedgers(StagedLedgers, Protocol):
+    """What brokers ask as well; see ``ledger.client.LedgerClient``."""
+
+    async def open_no_recovery(self, ledger_id: int) -> StagedLedgerReader: ...
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata: ...

@@ -11,6 +11,7 @@ from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
 from magnetar.protocols.pulsar.liveness import Connection
+from magnetar.protocols.pulsar.staged_writes import StagedWrites
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
 from magnetar.topics.registry import Topics
 
@@ -22,7 +23,8 @@ class Services:
     ``connections`` is what sessions share with all connections of the process; ``clock`` gives
     seconds since 1970; ``name_prefix`` opens every producer name that this broker
     generates, and no other broker's; ``service_url`` is what lookups answer; ``stored_ledgers``
-    knows where entries lie, unless logs are not in ledgers.
+    knows where entries lie, unless logs are not in ledgers; ``staged_writes`` serves those who
+    write staged ledgers, if there are ledgers.
     """
 
     config: BrokerConfig
@@ -38,6 +40,7 @@ class Services:
     names_given: int = 0
     closing: bool = False
     stored_ledgers: StoredLedgers | None = None
+    staged_writes: StagedWrites | None = None
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -56,6 +56,11 @@ _ERROR_RESPONSES: Final[dict[int, tuple[int, str, str]]] = {
         "tcClientConnectRequest",
         "tcClientConnectResponse",
     ),
+    BaseCommand.STAGED_WRITE: (
+        BaseCommand.STAGED_WRITE_RESPONSE,
+        "staged_write",
+        "staged_write_response",
+    ),
 }
 """As above, with ``error`` inside."""
 

@@ -25,6 +25,8 @@ def connect(session: Session, command: BaseCommand) -> None:
     reply.connected.max_message_size = session.services.config.message_bytes_max
     flags = reply.connected.feature_flags
     flags.supports_get_partitioned_metadata_without_auto_creation = True
+    if session.services.staged_writes is not None:
+        flags.supports_staged_writes = True
     session.send_command(reply)
 
 

@@ -17,6 +17,7 @@ from magnetar.protocols.pulsar.handlers import (
     lookups,
     producers,
     schemas,
+    staged_writes,
 )
 from magnetar.protocols.pulsar.requests import SIDE_BY_SIDE, Subject
 from magnetar.protocols.pulsar.session import Quick, Request, Session
@@ -68,6 +69,7 @@ def make_table() -> Table:
             BaseCommand.GET_TOPICS_OF_NAMESPACE: lookups.topics_of_namespace,
             BaseCommand.GET_SCHEMA: schemas.get_schema,
             BaseCommand.GET_OR_CREATE_SCHEMA: schemas.get_or_create_schema,
+            BaseCommand.STAGED_WRITE: staged_writes.staged_write,
             BaseCommand.PRODUCER: producers.open_producer,
             BaseCommand.CLOSE_PRODUCER: producers.close_producer,
             BaseCommand.SUBSCRIBE: consumers.subscribe,
