@@ -81,8 +81,8 @@ def daily_delays(flights: DataFrame, airlines: DataFrame) -> DataFrame:
 def write_batch(results: DataFrame, batch_id: int, service_url: str, topic: str, to: Path) -> None:
     """One micro-batch of changed results, to the results topic and to Parquet.
 
-    Both may run again after a failure: the topic is read by its last value per key, and the
-    Parquet folder is the batch's own.
+    Spark calls this again for a batch that failed: in the topic it is written once, as it says
+    which batch it is, and the Parquet folder is the batch's own.
     """
     results.persist()
     key = f.concat_ws("|", "day", "origin", "name").alias("key")
@@ -92,6 +92,8 @@ def write_batch(results: DataFrame, batch_id: int, service_url: str, topic: str,
         .write.format("magnetar")
         .option("service.url", service_url)
         .option("topic", topic)
+        .option("txnAppId", "daily-delays")
+        .option("txnVersion", batch_id)
         .mode("append")
         .save()
     )
@@ -120,25 +122,27 @@ def direct(flights: pd.DataFrame, airlines: pd.DataFrame) -> dict[Key, Row]:
     return results
 
 
-def from_topic(client: pulsar.Client, topic: str) -> dict[Key, Row]:
-    """The results topic read back: the last value of each key."""
+def from_topic(client: pulsar.Client, topic: str) -> tuple[dict[Key, Row], int]:
+    """The results topic read back: the last value of each key, and how many messages it has."""
     results: dict[Key, Row] = {}
+    messages = 0
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     while reader.has_message_available():
         value = json.loads(reader.read_next(30_000).data())
         key = (value["day"], value["origin"], value["name"])
         results[key] = tuple(value.get(field) for field in FIELDS)
+        messages += 1
     reader.close()
-    return results
+    return results, messages
 
 
-def from_parquet(folder: Path) -> dict[Key, Row]:
-    """The Parquet folder read back: the last batch's row of each key."""
+def from_parquet(folder: Path) -> tuple[dict[Key, Row], int]:
+    """The Parquet folder read back: the last batch's row of each key, and how many rows it has."""
     results: dict[Key, Row] = {}
     table = pd.read_parquet(folder).sort_values("batch", kind="stable")
     for row in table[["day", "origin", "name", *FIELDS]].itertuples(index=False, name=None):
         results[row[:3]] = tuple(None if v != v or v is None else int(v) for v in row[3:])
-    return results
+    return results, len(table)
 
 
 def mismatches(expected: dict[Key, Row], found: dict[Key, Row]) -> list[Key]:

@@ -120,9 +120,10 @@ def compare(platform: Platform, table: pd.DataFrame, report: dict[str, object]) 
     client = pulsar.Client(
         platform.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
     )
-    found = delays.from_topic(client, RESULTS)
+    found, messages = delays.from_topic(client, RESULTS)
     client.close()
-    parquet = delays.from_parquet(FOLDER / "delays.parquet")
+    parquet, rows = delays.from_parquet(FOLDER / "delays.parquet")
+    report["result_messages"], report["result_updates"] = messages, rows
     wrong = delays.mismatches(expected, found) + delays.mismatches(expected, parquet)
     report["consumed"] = sum(row[0] or 0 for row in found.values())
     report["result_rows"] = len(found)
@@ -142,6 +143,10 @@ def tell(platform: Platform, report: dict[str, object], keep: bool) -> None:
     say(
         f"results     {report['result_rows']:,} (day, airport, airline) rows, read back from the "
         f"topic and from Parquet; {report['mismatches']} differ from the direct computation"
+    )
+    say(
+        f"once        {report['result_updates']:,} updates of them were written; the topic holds "
+        f"{report['result_messages']:,}"
     )
     where = FOLDER.relative_to(ROOT)
     say(f"picture     {where}/delays.png\nreport      {where}/report.json\ndata        {where}/")
@@ -182,6 +187,7 @@ def main() -> int:
         (FOLDER / "report.json").write_text(json.dumps(report, indent=2) + "\n")
         tell(platform, report, args.keep)
     good = report["mismatches"] == 0 and report["consumed"] == report["published"] == len(table)
+    good = good and report["result_messages"] == report["result_updates"]
     return 0 if good else 1
 
 

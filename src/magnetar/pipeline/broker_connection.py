@@ -61,6 +61,7 @@ class BrokerConnection:
         answer = self.receive().command
         if answer.type != BaseCommand.CONNECTED:
             raise BrokerError(f"{self} refused the connection: {answer.error.message}")
+        self.greeting = answer.connected
 
     def send(self, command: BaseCommand) -> None:
         try:
@@ -165,7 +166,13 @@ def worth_another_try(error: BrokerError) -> bool:
 
 def parse_service_url(url: str) -> tuple[str, int]:
     """``pulsar://host:port`` -> (host, port); the first of several hosts."""
-    parts = urlsplit(url.split(",", 1)[0])
-    if parts.scheme != "pulsar" or not parts.hostname:
+    return parse_service_urls(url)[0]
+
+
+def parse_service_urls(url: str) -> list[tuple[str, int]]:
+    """``pulsar://host:port,host:port`` -> all of them."""
+    scheme, _, hosts = url.partition("://")
+    found = [urlsplit(f"{scheme}://{host}") for host in hosts.split(",")]
+    if scheme != "pulsar" or not all(parts.hostname for parts in found):
         raise ConfigError(f"service url {url!r} is not of the form pulsar://host:port")
-    return parts.hostname, parts.port or 6650
+    return [(parts.hostname or "", parts.port or 6650) for parts in found]

@@ -6,10 +6,10 @@ Guarantees:
 * Streaming read: offsets are places (next message, exclusive) and live in Spark's checkpoint; a
   query restarted from it reads on exactly where the last committed micro-batch ended, and a
   micro-batch that runs again reads the same messages.
-* Write, batch and streaming, with ``metadata.url``: **exactly once**, also when tasks, commits and
-  micro-batches run again (``staged_sink``).
-* Write through brokers alone: when a task's data is committed every row is acknowledged by the
-  broker. A task or micro-batch that Spark runs again sends its rows again: **at least once**.
+* Write, batch and streaming: **exactly once**, also when tasks, commits and micro-batches run again
+  (``staged_sink``).
+* Write with ``deliveryGuarantee`` = ``at-least-once``: when a task's data is committed every row is
+  acknowledged by the broker. A task or micro-batch that Spark runs again sends its rows again.
 
 * What retention deleted before it was read, and a topic that is not the one of the checkpoint, end
   the query (``losses.py``); with ``failOnDataLoss=false`` it goes on without, and says so.
@@ -111,7 +111,7 @@ class MagnetarDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with said_in_one_line():
             options = self._write_options(schema, overwrite=overwrite)
-            staged = options.delivery.metadata_url is not None
+            staged = options.delivery.exactly_once
             return BatchWriter(StagedSink.of_batch(options) if staged else Sink(options))
 
     def streamWriter(  # noqa: N802
@@ -119,8 +119,8 @@ class MagnetarDataSource(DataSource):
     ) -> DataSourceStreamArrowWriter:
         with said_in_one_line():
             options = self._write_options(schema, overwrite=overwrite)
-            staged = options.delivery.metadata_url is not None
-            return StreamWriter(StagedSink(options, once=None) if staged else Sink(options))
+            staged = options.delivery.exactly_once
+            return StreamWriter(StagedSink.of_stream(options) if staged else Sink(options))
 
     def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
         options = parse_write_options(of_query(schema, self._raw))

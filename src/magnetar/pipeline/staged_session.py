@@ -1,5 +1,9 @@
-"""What a Spark process keeps between tasks: a ledger client and the metadata store, on a loop in a
-thread of their own. One per cluster; it ends with the process."""
+"""What a Spark process keeps between tasks: who answers for metadata, and a ledger client, on a
+loop in a thread of their own. One per cluster; it ends with the process.
+
+Metadata are asked of the brokers (``broker_staging``), or of the store itself if its address is
+given; entries go to the bookies either way.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,31 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import LedgerConfig
 from magnetar.env.loop_thread import LoopThread
 from magnetar.ledger.catalog.metadata import DEFAULT_ROOT
-from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connecting import connect
+from magnetar.ledger.client import CatalogClient, LedgerClient
+from magnetar.ledger.connecting import connect, open_by_catalog
 from magnetar.ledger.writing.writer import LedgerWriter
-from magnetar.log.managed.records import decode_log, log_path
-from magnetar.model.errors import NoNodeError, NoSuchLedgerError
+from magnetar.log.managed.quorums import quorums_of_logs
 from magnetar.model.ledger import Quorums
-from magnetar.staging.queries import Queries
+from magnetar.pipeline.broker_connection import parse_service_urls
+from magnetar.pipeline.broker_link import BrokerLink
+from magnetar.pipeline.broker_staging import (
+    BrokerBookies,
+    BrokerCatalog,
+    query_records,
+    quorums_told,
+)
+from magnetar.staging.queries import Queries, QueryRecords
 
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS: Final = 15_000
+PATIENCE_MS: Final = 60_000
 PAYLOAD_BYTES_MAX: Final = 8 << 20
 COPIES: Final = 3
 COOKIES: Final = f"{DEFAULT_ROOT}/cookies"
@@ -33,59 +45,89 @@ COOKIES: Final = f"{DEFAULT_ROOT}/cookies"
 class LedgersWith:
     """A ledger client that makes ledgers with these quorums (``staging.seams.StagedLedgers``)."""
 
-    def __init__(self, client: LedgerClient, quorums: Quorums) -> None:
+    def __init__(self, client: CatalogClient, quorums: Quorums) -> None:
         self._client = client
         self._quorums = quorums
-        self.open_no_recovery = client.open_no_recovery
         self.delete = client.delete
-        self.read_metadata = client.read_metadata
 
     async def create(self, custom: Mapping[str, bytes] | None = None) -> LedgerWriter:
         return await self._client.create(custom, quorums=self._quorums)
 
 
-class StagedSession:
-    """Calls wait for their results."""
+class ClusterReach(Protocol):
+    """Who answers. ``quorums_for(topic)``: those of the topic's last ledger, so that what is
+    written beside it is as safe as it; for a topic without, or none, what is usual in the cluster.
+    """
 
-    def __init__(self, metadata_url: str) -> None:
-        self._loop = LoopThread("magnetar-staged", "the connection to metadata and bookies")
-        self._parts = AsyncExitStack()
-        config = replace(LedgerConfig(), payload_bytes_max=PAYLOAD_BYTES_MAX)
-        connecting = connect(metadata_url, config, session_timeout_ms=SESSION_TIMEOUT_MS)
-        try:
-            self._client = self._loop.run(self._parts.enter_async_context(connecting))
-        except BaseException:
-            self._loop.end(self._parts.aclose())
-            raise
-        self.queries = Queries(self._client.metadata)
+    @property
+    def queries(self) -> QueryRecords: ...
 
-    def ledgers(self, quorums: Quorums | None, topic: str | None) -> LedgersWith:
-        """Makes ledgers with ``quorums``; without, with those of the topic's last ledger, so that
-        staged rows are as safe as the topic's; for a topic without ledgers, with ``COPIES``, or as
-        many as the cluster has bookies."""
-        return LedgersWith(self._client, quorums or self.run(self._quorums_for(topic)))
+    @property
+    def client(self) -> CatalogClient: ...
 
-    async def _quorums_for(self, topic: str | None) -> Quorums:
-        found = None if topic is None else await self._quorums_of(topic)
+    async def quorums_for(self, topic: str | None) -> Quorums: ...
+
+
+class _ByBrokers:
+    """Implements ``ClusterReach``."""
+
+    def __init__(
+        self, service_url: str, patience_ms: int, parts: AsyncExitStack, config: LedgerConfig
+    ) -> None:
+        self._link = BrokerLink(parse_service_urls(service_url), patience_ms / 1000)
+        parts.callback(self._link.close)
+        self.queries = query_records(self._link)
+        catalog, bookies = BrokerCatalog(self._link), BrokerBookies(self._link)
+        self.client = open_by_catalog(parts, catalog, bookies, config)
+
+    async def quorums_for(self, topic: str | None) -> Quorums:
+        return await quorums_told(self._link, topic)
+
+
+class _ByMetadata:
+    """Implements ``ClusterReach``."""
+
+    def __init__(self, client: LedgerClient) -> None:
+        self.client = client
+        self.queries = Queries(client.metadata)
+
+    async def quorums_for(self, topic: str | None) -> Quorums:
+        names = () if topic is None else parse_topic(topic).first_logs
+        found = await quorums_of_logs(self.client.metadata, self.client, names)
         if found is not None:
             return found
         # Bookies that there ever were, up or not: one that is down makes nothing less safe.
-        bookies = len(await self._client.metadata.children(COOKIES))
+        bookies = len(await self.client.metadata.children(COOKIES))
         size = min(COPIES, max(1, bookies))
         return Quorums(size, size, size // 2 + 1)
 
-    async def _quorums_of(self, topic: str) -> Quorums | None:
-        """None if the topic has no ledger yet."""
-        name = parse_topic(topic).log_name
+
+async def _open(url: str, patience_ms: int, parts: AsyncExitStack) -> ClusterReach:
+    config = replace(LedgerConfig(), payload_bytes_max=PAYLOAD_BYTES_MAX)
+    if url.startswith("pulsar://"):
+        return _ByBrokers(url, patience_ms, parts, config)
+    connecting = connect(url, config, session_timeout_ms=SESSION_TIMEOUT_MS)
+    return _ByMetadata(await parts.enter_async_context(connecting))
+
+
+class StagedSession:
+    """Calls wait for their results. ``url``: of the cluster's brokers (``pulsar://``), which are
+    waited for as long as ``patience_ms``, or of its metadata store."""
+
+    def __init__(self, url: str, patience_ms: int = PATIENCE_MS) -> None:
+        self._loop = LoopThread("magnetar-staged", "the connection to the cluster and its bookies")
+        self._parts = AsyncExitStack()
         try:
-            node = await self._client.metadata.get(log_path(name))
-            record = decode_log(name, node.value)
-            if not record.ledgers:
-                return None
-            metadata = await self._client.read_metadata(record.ledgers[-1].ledger_id)
-        except (NoNodeError, NoSuchLedgerError):
-            return None
-        return Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+            self._cluster = self._loop.run(_open(url, patience_ms, self._parts))
+        except BaseException:
+            self._loop.end(self._parts.aclose())
+            raise
+        self.queries = self._cluster.queries
+
+    def ledgers(self, quorums: Quorums | None, topic: str | None) -> LedgersWith:
+        """Makes ledgers with ``quorums``; without, with those of ``ClusterReach.quorums_for``."""
+        chosen = quorums or self.run(self._cluster.quorums_for(topic))
+        return LedgersWith(self._cluster.client, chosen)
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._loop.run(call)
@@ -105,13 +147,13 @@ class _Sessions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[str, StagedSession] = {}
+        self._open: dict[tuple[str, int], StagedSession] = {}
 
-    def get(self, metadata_url: str) -> StagedSession:
+    def get(self, url: str, patience_ms: int) -> StagedSession:
         with self._lock:
-            found = self._open.get(metadata_url)
+            found = self._open.get((url, patience_ms))
             if found is None:
-                found = self._open[metadata_url] = StagedSession(metadata_url)
+                found = self._open[url, patience_ms] = StagedSession(url, patience_ms)
             return found
 
 

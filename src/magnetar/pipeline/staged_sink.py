@@ -6,7 +6,7 @@ record of the query, under compare-and-set: that decides. Brokers take the entri
 
 * A stream is known by the engine's id of the query, which its checkpoint keeps; a run of it by the
   engine's id of the run. A batch write is a query of its own, with one batch, and its record goes
-  when it is over.
+  when it is over; or, when its user says which (``txnAppId``, ``txnVersion``), a batch of that one.
 * A task that is retried, or that has a twin, is committed once: the engine gives one message per
   task, and the record takes one set of messages per batch.
 * A batch that the engine runs again after a restart is answered "already" and its rows are dropped,
@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -30,14 +31,19 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from magnetar.model.errors import StagedWriteError
+from magnetar.model.errors import BrokerError, ConfigError, StagedBacklogError, StagedWriteError
 from magnetar.pipeline.broker_client import BrokerClient
+from magnetar.pipeline.broker_connection import BrokerConnection, parse_service_urls
+from magnetar.pipeline.broker_link import check_serves
+from magnetar.pipeline.delivery import query_of
+from magnetar.pipeline.log_watch import LogWatch
+from magnetar.pipeline.loss_reports import warn
 from magnetar.pipeline.options import WriteOptions
 from magnetar.pipeline.row_encoding import Encoding, RowEncoder
 from magnetar.pipeline.sink import refuse_given
 from magnetar.pipeline.staged_session import SESSIONS, StagedSession
 from magnetar.pipeline.topic_names import full_topic
-from magnetar.staging.commit_rules import Offer
+from magnetar.staging.commit_rules import CommitVerdict, Offer
 from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.marks import sender
 from magnetar.staging.records import Origin
@@ -68,16 +74,41 @@ class Staged(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
+class QueryBatch:
+    """A batch of a query. ``lasts``: the query has others, in writes of their own."""
+
+    run: QueryRun
+    batch: int
+    lasts: bool
+
+
+@dataclass(frozen=True)
 class StagedSink:
-    """Writes record batches and commits; picklable. ``once``: the run of a batch write; None for a
-    stream, whose tasks are told."""
+    """Writes record batches and commits; picklable. ``once``: of a batch write, what it is known
+    by; None for a stream, whose tasks are told."""
 
     options: WriteOptions
-    once: QueryRun | None
+    once: QueryBatch | None
 
     @classmethod
     def of_batch(cls, options: WriteOptions) -> StagedSink:
-        return cls(options, QueryRun(f"batch-{uuid4()}", str(uuid4())))
+        """Raises as ``_check_served``, as ``of_stream`` does."""
+        _check_served(options)
+        run, transaction = str(uuid4()), options.delivery.transaction
+        if transaction is None:
+            return cls(options, QueryBatch(QueryRun(f"batch-{uuid4()}", run), 0, lasts=False))
+        query = query_of(transaction, options.topic)
+        return cls(options, QueryBatch(QueryRun(query, run), transaction.version, lasts=True))
+
+    @classmethod
+    def of_stream(cls, options: WriteOptions) -> StagedSink:
+        if options.delivery.transaction is not None:
+            raise ConfigError(
+                "options 'txnAppId' and 'txnVersion' are for batch writes, as in foreachBatch; a "
+                "stream's batches are known by its checkpoint"
+            )
+        _check_served(options)
+        return cls(options, None)
 
     # -- in tasks -----------------------------------------------------------------------------
 
@@ -108,25 +139,32 @@ class StagedSink:
         batches: Iterator[pa.RecordBatch],
     ) -> int:
         """One add is under way while the next rows are encoded."""
-        encoder = self._encoder()
         under_way: Future[None] | None = None
         rows = 0
-        for batch in batches:
-            refuse_given(batch)
-            for encoded in encoder.encode(batch, name, writer.entries_of):
-                if under_way is not None:
-                    session.result_of(under_way)
-                rows += encoded.messages
-                under_way = session.begin(
-                    writer.add(encoded.topic, encoded.entries, encoded.messages)
-                )
+        with closing(self._logs()) as logs:
+            encoder = self._encoder(logs)
+            for batch in batches:
+                refuse_given(batch)
+                for encoded in encoder.encode(batch, name, writer.entries_of):
+                    if under_way is not None:
+                        session.result_of(under_way)
+                    rows += encoded.messages
+                    add = writer.add(encoded.topic, encoded.entries, encoded.messages)
+                    under_way = session.begin(add)
         if under_way is not None:
             session.result_of(under_way)
         return rows
 
+    def _logs(self) -> LogWatch:
+        """Who knows the partitions of topics; the address has been good before."""
+        timeout_s = self.options.send_timeout_ms / 1000
+        logs = LogWatch(BrokerClient(self.options.service_url, timeout_s), timeout_s)
+        logs.be_patient()
+        return logs
+
     def _run_of(self, task: TaskContext) -> tuple[QueryRun, int]:
         if self.once is not None:
-            return self.once, 0
+            return self.once.run, self.once.batch
         query = task.getLocalProperty(QUERY_PROPERTY)
         run = task.getLocalProperty(RUN_PROPERTY)
         batch = task.getLocalProperty(BATCH_PROPERTY)
@@ -138,24 +176,24 @@ class StagedSink:
             )
         return QueryRun(query, run), int(batch)
 
-    def _encoder(self) -> RowEncoder:
+    def _encoder(self, logs: LogWatch) -> RowEncoder:
         options = self.options
-        client = BrokerClient(options.service_url, options.send_timeout_ms / 1000)
         encoding = Encoding(
             options.compression,
             options.batching_messages_max,
             options.delivery.batching_bytes_max,
             options.delivery.by_key,
         )
-        return RowEncoder(encoding, options.topic, full_topic, client.partitions, _now_ms)
+        return RowEncoder(encoding, options.topic, full_topic, logs.partitions, _now_ms)
 
     def _expires_ms(self, after_ms: int) -> int:
-        """When the record of a batch write may go; a stream's stays."""
-        return 0 if self.once is None else _now_ms() + after_ms
+        """When the record of a query may go that has one batch; others stay."""
+        return 0 if self.once is None or self.once.lasts else _now_ms() + after_ms
 
     def _session(self) -> StagedSession:
-        assert self.options.delivery.metadata_url is not None
-        return SESSIONS.get(self.options.delivery.metadata_url)
+        options = self.options
+        url = options.delivery.metadata_url or options.service_url
+        return SESSIONS.get(url, options.send_timeout_ms)
 
     # -- on the driver ------------------------------------------------------------------------
 
@@ -172,10 +210,19 @@ class StagedSink:
         committer = self._committer(session)
         backlog_s = delivery.backlog_timeout_ms / 1000
         expires_ms = self._expires_ms(FINISHED_MS)
-        session.run(committer.commit(run, batch, offers, backlog_s, expires_ms))
-        if delivery.wait_taken_in:
-            limit_s = delivery.commit_timeout_ms / 1000
+        verdict = session.run(committer.commit(run, batch, offers, backlog_s, expires_ms))
+        if verdict is CommitVerdict.ALREADY and self.once is not None and self.once.lasts:
+            warn(f"batch {batch} ({run.query}) was committed before; these rows are passed over")
+        wait = delivery.wait_taken_in
+        if wait is False or (wait is None and self.once is None):
+            return
+        limit_s = delivery.commit_timeout_ms / 1000
+        try:
             session.run(committer.wait_taken_in(run.query, batch, limit_s))
+        except StagedBacklogError as error:
+            if wait:
+                raise
+            warn(str(error))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """A commit that failed may have been decided all the same: only what certainly nobody will
@@ -194,3 +241,21 @@ class StagedSink:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _check_served(options: WriteOptions) -> None:
+    """A query that begins says at once that nobody answers, or that the broker serves no staged
+    writes. Raises ``BrokerError``."""
+    if options.delivery.metadata_url is not None:
+        return
+    failures = []
+    for address in parse_service_urls(options.service_url):
+        try:
+            connection = BrokerConnection(address, options.send_timeout_ms / 1000)
+        except BrokerError as error:
+            failures.append(error)
+            continue
+        connection.close()
+        check_serves(connection.greeting, str(connection))
+        return
+    raise failures[0]
