@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
@@ -118,5 +119,62 @@ def test_a_log_given_up_meanwhile_is_written_again(
         for what in (config, after):
             async with running(what) as again:
                 await check(again, 1)
+
+    asyncio.run(scenario())
+
+
+class EndingIndex(LocationIndex):
+    """After ``left`` writes to it the process is as good as dead: no more of them arrive."""
+
+    left: int | None = None
+
+    def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        if rows:
+            self._one_less()
+        super().put_ledgers(rows)
+
+    def delete_locations(self, ledger_id: int) -> None:
+        self._one_less()
+        super().delete_locations(ledger_id)
+
+    def _one_less(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise BookieIOError("the index fails")
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_a_deletion_that_no_journal_knows_is_in_the_index_whole_or_is_made_again(
+    tmp_path: Path, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a ledger whose record says that it is deleted keeps its rows and its space for ever."""
+
+    async def scenario() -> None:
+        config = quick(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(3))
+            await add(bookie, 2, range(3))
+        bookie = Bookie(config, Metrics(), open_index=EndingIndex)
+        await bookie.start()
+        storage = bookie._storages[0]
+        assert isinstance(storage.location_index, EndingIndex)
+
+        async def broken(*_: object) -> None:
+            raise BookieIOError("the journal is broken")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "write", broken)
+            storage.location_index.left = writes
+            with pytest.raises(BookieIOError, match="journal is broken"):
+                await bookie.delete_ledger(1)
+        await bookie.close()
+        async with running(config) as bookie:
+            if 1 in await bookie.ledgers():
+                await bookie.delete_ledger(1)
+            assert await bookie.ledgers() == [2]
+        index = LocationIndex(tmp_path / "ledgers0" / "index")
+        assert list(index.located()) == [2]
+        index.close()
 
     asyncio.run(scenario())

@@ -285,11 +285,14 @@ class LedgerStorage:
             self._write_entries(work.half, paced)
             # 2. Records of ledgers (fences, keys) before the mark: behind it the journal is not
             #    replayed, and a fence that only it knew would be forgotten.
-            for start in range(0, len(work.records), BATCH_MAX):
-                self.location_index.put_ledgers(work.records[start : start + BATCH_MAX])
-            # 3. Deletions after records: a ledger that is in both was deleted last.
+            gone = set(work.deleted)
+            self._put_records([row for row in work.records if row[0] not in gone])
+            # 3. Deletions after entries: a ledger that has both was deleted last. Its locations go
+            #    before its record says so: the journal may be broken and know nothing of it, and
+            #    who is found deleted is not looked for again.
             for ledger_id in work.deleted:
                 self.location_index.delete_locations(ledger_id)
+            self._put_records([row for row in work.records if row[0] in gone])
             if work.half.entry_count or work.records or work.deleted:
                 self.location_index.sync()
             # 4. The mark, after all that it lets the journal forget is durable. It carries the
@@ -306,6 +309,10 @@ class LedgerStorage:
         except OSError as error:
             self._log.abandon()
             raise BookieIOError(f"cannot flush {self.path}: {error}") from error
+
+    def _put_records(self, records: Sequence[tuple[int, bytes]]) -> None:
+        for start in range(0, len(records), BATCH_MAX):
+            self.location_index.put_ledgers(records[start : start + BATCH_MAX])
 
     def _settle_logs(self) -> None:
         """From here on closed logs may be compacted; what no index knows of them is given up."""
