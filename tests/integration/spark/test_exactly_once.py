@@ -23,7 +23,7 @@ from magnetar.model.errors import StaleRunError
 from magnetar.pipeline.staged_session import StagedSession
 from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.marks import SENDER_PREFIX
-from tests.integration.spark.test_cluster import environment
+from tests.spark_cluster import environment
 from tests.standalone import Standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(600)]
