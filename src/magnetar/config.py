@@ -382,6 +382,29 @@ class BrokerConfig:
         default=50_000,
         metadata={"meaning": "messages out at a consumer before it waits", "least": 1},
     )
+    message_ttl_ms: int = field(
+        default=0,
+        metadata={
+            "meaning": "age at which what a subscription has not acknowledged expires for it, "
+            "where no policy says; 0: never",
+            "least": 0,
+        },
+    )
+    subscription_expiry_ms: int = field(
+        default=0,
+        metadata={
+            "meaning": "time without consumers after which a subscription is deleted, where no "
+            "policy says; 0: never",
+            "least": 0,
+        },
+    )
+    expiry_check_interval_ms: int = field(
+        default=60_000,
+        metadata={
+            "meaning": "how often messages and subscriptions that expire are looked for",
+            "least": 10,
+        },
+    )
     delayed_entries_per_subscription_max: int = field(
         default=2_000_000,
         metadata={

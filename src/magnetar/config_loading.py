@@ -208,7 +208,7 @@ def _converted(setting: Setting, raw: object) -> SettingValue | None:
             words = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
             return raw if isinstance(raw, bool) else words.get(str(raw).lower())
         case "int":
-            return _whole_number(raw, UNITS.get(setting.unit, {}))
+            return whole_number(raw, UNITS.get(setting.unit, {}))
         case "str":
             return raw if isinstance(raw, str) else None
         case "path":
@@ -217,7 +217,8 @@ def _converted(setting: Setting, raw: object) -> SettingValue | None:
             return _paths(raw)
 
 
-def _whole_number(raw: object, units: Mapping[str, int]) -> int | None:
+def whole_number(raw: object, units: Mapping[str, int]) -> int | None:
+    """A number, perhaps with one of ``units``; None if it is none."""
     if isinstance(raw, bool):
         return None
     if isinstance(raw, int):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.admin.namespaces import NamespaceService
-from magnetar.admin.retention import retention_view
+from magnetar.admin.policies import PolicyService, quorums_of
 from magnetar.admin.topics import TopicService
 from magnetar.app.broker import Broker
 from magnetar.config import LedgerConfig
@@ -18,9 +18,13 @@ def topic_service(broker: Broker) -> TopicService:
         broker.rates,
         broker.service_url,
         HTTP_URL,
-        retention_view(LedgerConfig()),
+        broker.pulsar.services.now_ms,
     )
 
 
 def namespace_service(broker: Broker) -> NamespaceService:
     return NamespaceService(broker.control, broker.service_url, HTTP_URL)
+
+
+def policy_service(broker: Broker) -> PolicyService:
+    return PolicyService(broker.control, broker.topics, quorums_of(LedgerConfig()))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from magnetar.log.policy import LogPolicy
+from magnetar.log.policy import LogPolicy, RollRule
 from magnetar.log.seam import (
     AppendDone,
     Buffer,
@@ -459,6 +459,7 @@ class MemoryLogStore:
         self.followed: dict[str, FollowedMemoryLog] = {}
         self.full: NoSpaceError | None = None
         self._size = ledger_entries
+        self.policy = LogPolicy(RollRule(ledger_entries, 1 << 30, 3_600_000))
 
     async def check_space(self, name: str) -> None:
         if self.full is not None:

@@ -9,12 +9,21 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from magnetar import __version__
-from magnetar.admin import errors, health_api, ledger_api, namespace_api, schema_api, topic_api
+from magnetar.admin import (
+    errors,
+    health_api,
+    ledger_api,
+    namespace_api,
+    policy_api,
+    schema_api,
+    topic_api,
+)
 from magnetar.admin.body_limit import BodyLimit
 from magnetar.admin.docs_page import DOCS_PAGE
 from magnetar.admin.ledgers import LedgerService
 from magnetar.admin.namespaces import NamespaceService
 from magnetar.admin.paths import EncodedPaths
+from magnetar.admin.policies import PolicyService
 from magnetar.admin.schemas import SchemaService
 from magnetar.admin.topics import TopicService
 from magnetar.env.health import Health
@@ -28,6 +37,7 @@ def create(
     before_scrape: Sequence[Callable[[], None]] = (),
     health: Health | None = None,
     schemas: SchemaService | None = None,
+    policies: PolicyService | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
 
@@ -53,6 +63,8 @@ def create(
         app.include_router(topic_api.routes(topics, health))
     if schemas is not None:
         app.include_router(schema_api.routes(schemas))
+    if policies is not None and topics is not None:
+        app.include_router(policy_api.routes(policies, topics))
     return app
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.admin.stats_views import RetentionView
-from magnetar.config import LedgerConfig
+from magnetar.log.policy import Retention
 
 NO_LIMIT: Final = -1
 UNITS_MS: Final = (
@@ -18,11 +18,11 @@ UNITS_MS: Final = (
 UNITS_BYTES: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 
 
-def retention_view(config: LedgerConfig) -> RetentionView:
+def retention_view(retention: Retention) -> RetentionView:
     return RetentionView(
-        kept=kept(config.retention_ms, config.retention_bytes),
-        retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
+        kept=kept(retention.kept_ms, retention.kept_bytes),
+        retention_ms=retention.kept_ms,
+        retention_bytes=retention.kept_bytes,
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from magnetar.admin.retention import retention_view
 from magnetar.admin.stats_views import (
     ConsumerView,
     CursorView,
     InternalStatsView,
     PartitionedStatsView,
     PublisherView,
-    RetentionView,
     SubscriptionView,
     TopicLedgerView,
     TopicStatsView,
@@ -34,9 +34,7 @@ ACCESS_MODES: Mapping[AccessMode, str] = {
 }
 
 
-async def topic_stats(
-    topic: Topic, rates: Rates, owner: str, retention: RetentionView
-) -> TopicStatsView:
+async def topic_stats(topic: Topic, rates: Rates, owner: str) -> TopicStatsView:
     named = sorted(topic.subscriptions.items())
     left = await backlogs(topic.log, [each.cursor for _, each in named])
     stored = topic.log.stats()
@@ -71,7 +69,7 @@ async def topic_stats(
         topic_epoch=topic.epoch,
         owner_broker=owner,
         loaded_at=_time(topic.loaded_at_ms),
-        retention=retention,
+        retention=retention_view(topic.policy.log.retention),
     )
 
 

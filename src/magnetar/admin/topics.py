@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 from magnetar.admin.stats_views import (
     InternalStatsView,
     PartitionedStatsView,
-    RetentionView,
     TopicStatsView,
 )
 from magnetar.admin.topic_stats import internal_stats, partitioned_stats, topic_stats
@@ -26,6 +26,7 @@ from magnetar.model.errors import BrokerError, SubscriptionNotFoundError, TopicN
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import Topic
+from magnetar.topics.upkeep import expire_messages
 
 OPENED_AT_A_TIME: Final = 32
 """Partitions that one request may be opening; others open topics, too."""
@@ -44,7 +45,7 @@ class PartitionedTopicError(BrokerError):
 
 
 class TopicService:
-    """``service_url`` and ``http_url`` are told to clients; ``retention`` is that of every log."""
+    """``service_url`` and ``http_url`` are told to clients; ``now_ms`` is a wall clock."""
 
     def __init__(
         self,
@@ -53,14 +54,14 @@ class TopicService:
         rates: Rates,
         service_url: str,
         http_url: str,
-        retention: RetentionView,
+        now_ms: Callable[[], int],
     ) -> None:
         self._control = control
         self._topics = topics
         self._rates = rates
         self._service_url = service_url
         self._http_url = http_url
-        self._retention = retention
+        self._now_ms = now_ms
 
     # -- names --------------------------------------------------------------------------------
 
@@ -125,6 +126,7 @@ class TopicService:
             with contextlib.suppress(TopicNotFoundError):  # never used, or deleted already
                 await self._topics.delete(part, force)
         await self._control.schemas.forget_topic(name)
+        await self._control.policies.forget_topic(name)
         # Last: until then a deletion that fails half way can be asked for again.
         await self._control.partitioned.delete(name)
 
@@ -175,7 +177,7 @@ class TopicService:
         return await self._stats(await self._open(name))
 
     async def _stats(self, topic: Topic) -> TopicStatsView:
-        return await topic_stats(topic, self._rates, self._service_url, self._retention)
+        return await topic_stats(topic, self._rates, self._service_url)
 
     async def partitioned_stats(self, topic: str, per_partition: bool) -> PartitionedStatsView:
         """All partitions together. Raises ``TopicNotFoundError``."""
@@ -218,4 +220,23 @@ class TopicService:
                 found = True
                 await opened.delete_subscription(subscription, force)
         if not found:
+            raise SubscriptionNotFoundError(f"topic {topic} has no subscription {subscription}")
+
+    async def expire_messages(self, topic: str, subscription: str | None, age_s: int) -> None:
+        """What is ``age_s`` old or older counts as acknowledged for the subscription, or for all
+        durable ones if none is named; stored when it returns. Of a partitioned topic, in each
+        partition. Raises ``TopicNotFoundError``, ``SubscriptionNotFoundError``."""
+        before_ms, found = self._now_ms() - 1000 * age_s, False
+        for part in await self._parts(parse_topic(topic)):
+            opened = await self._open(part)
+            meant = [
+                each
+                for each in opened.subscriptions.values()
+                if each.name == subscription or (subscription is None and each.durable)
+            ]
+            found = found or bool(meant)
+            await expire_messages(opened, meant, before_ms)
+            for each in meant:
+                await each.cursor.wait_stored()
+        if not found and subscription is not None:
             raise SubscriptionNotFoundError(f"topic {topic} has no subscription {subscription}")

@@ -33,6 +33,7 @@ from magnetar.topics.intakes import Intakes
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.traffic import Traffic
+from magnetar.topics.upkeep import Upkeep
 
 LEFTOVERS_S = 3600.0
 """Each ledger is read once, and the next hour only those that are new."""
@@ -91,6 +92,7 @@ class Broker:
             now_ms,
         )
         self.rates = Rates(self.topics)
+        self.upkeep = Upkeep(self.topics, config.expiry_check_interval_ms, now_ms)
         self._intake_scope = self._scope.inner("staged writes", fails(self._task_failed))
         self._intakes: Intakes | None = None
         self._leftovers: Leftovers | None = None
@@ -122,6 +124,8 @@ class Broker:
         await self.control.namespaces.prepare()
         await self.pulsar.start()
         self._scope.spawn(self.rates.run(), "rates")
+        self._scope.spawn(self.upkeep.follow_changes(), "policies")
+        self._scope.spawn(self.upkeep.run(), "expiry")
         if self._intakes is not None:
             self._intake_scope.spawn(self._intakes.run(), "queries")
         if self._leftovers is not None and self._living is not None:

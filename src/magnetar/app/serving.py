@@ -144,6 +144,7 @@ class RestServer:
         from magnetar.admin import api
         from magnetar.admin.ledgers import LedgerService
         from magnetar.admin.namespaces import NamespaceService
+        from magnetar.admin.policies import PolicyService, quorums_of
         from magnetar.admin.schemas import SchemaService
         from magnetar.admin.server import HttpServer
 
@@ -160,6 +161,7 @@ class RestServer:
             [broker.fold_metrics, process.fold_metrics],
             process.health,
             SchemaService(broker.control),
+            PolicyService(broker.control, broker.topics, quorums_of(config.ledger)),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)
@@ -169,12 +171,10 @@ class RestServer:
 
 def topic_service(process: Process, broker: Broker, http_url: str) -> TopicService:
     """What REST does with topics."""
-    from magnetar.admin.retention import retention_view
     from magnetar.admin.topics import TopicService
 
-    retention = retention_view(process.config.ledger)
-    url = broker.service_url
-    return TopicService(broker.control, broker.topics, broker.rates, url, http_url, retention)
+    now_ms, url = process.outside.clock_ms, broker.service_url
+    return TopicService(broker.control, broker.topics, broker.rates, url, http_url, now_ms)
 
 
 def _import_admin() -> None:

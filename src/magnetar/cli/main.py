@@ -24,6 +24,7 @@ COMMANDS = {
     "produce": "magnetar.cli.produce:produce",
     "consume": "magnetar.cli.consume:consume",
     "topics": "magnetar.cli.topics:topics",
+    "namespaces": "magnetar.cli.policies:namespaces",
     "schemas": "magnetar.cli.schemas:schemas",
     "ledger": "magnetar.cli.ledgers:ledger",
     "bookies": "magnetar.cli.ledgers:bookies",

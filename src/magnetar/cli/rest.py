@@ -38,6 +38,11 @@ class RestClient:
     def get(self, path: str, **query: str | int) -> Any:
         return _json(self._send("GET", path, query))
 
+    def get_or_none(self, path: str, **query: str | int) -> Any:
+        """None if nothing is said there."""
+        answer = self._send("GET", path, query)
+        return None if answer.status_code == 204 else _json(answer)
+
     def get_health(self) -> Any:
         """The parts of the platform; one that is not well answers too (with status 503)."""
         return _json(self._send("GET", "/health", {}, accepted=(503,)))
@@ -47,6 +52,10 @@ class RestClient:
 
     def post(self, path: str, body: object) -> Any:
         return self._send("POST", path, {}, body).json()
+
+    def send_post(self, path: str, body: object = None, **query: str | int) -> None:
+        """Where no answer is expected."""
+        self._send("POST", path, query, body)
 
     def delete(self, path: str, **query: str | int) -> None:
         self._send("DELETE", path, query)
@@ -100,6 +109,11 @@ def topic_path(topic: str) -> str:
     ``public/default/flights``, ``persistent://public/default/flights``.
     """
     return f"/admin/v2/persistent/{_segments(topic)}"
+
+
+def namespace_path(namespace: str) -> str:
+    """``/admin/v2/namespaces/...`` of ``TENANT/NAMESPACE``, or of ``TENANT``."""
+    return "/admin/v2/namespaces/" + "/".join(quote(part, safe="") for part in namespace.split("/"))
 
 
 def schema_path(topic: str) -> str:

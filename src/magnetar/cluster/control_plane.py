@@ -11,6 +11,7 @@ from magnetar.cluster.ownership import Ownership, SoleBroker
 from magnetar.cluster.partitioned_topics import PartitionedTopics
 from magnetar.cluster.schemas.policies import SchemaPolicies, SchemaPolicy
 from magnetar.cluster.schemas.registry import Schemas, ValueStore
+from magnetar.cluster.topic_policies import TopicPolicies
 from magnetar.env.metadata import MetadataStore
 
 
@@ -24,6 +25,7 @@ class ControlPlane:
     partitioned: PartitionedTopics
     counters: Counters
     schemas: Schemas
+    policies: TopicPolicies
     ownership: Ownership
 
     @classmethod
@@ -45,6 +47,7 @@ class ControlPlane:
             PartitionedTopics(metadata),
             Counters(metadata),
             Schemas(metadata, values, policies, now_ms),
+            TopicPolicies(metadata, namespaces),
             SoleBroker(),
         )
 
@@ -52,3 +55,4 @@ class ControlPlane:
         self.namespaces.close()
         self.partitioned.close()
         self.schemas.close()
+        self.policies.close()

@@ -14,7 +14,7 @@ for them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from magnetar.cluster.counters import RACES_MAX
@@ -42,6 +42,11 @@ class Namespaces:
     async def prepare(self) -> None:
         """Make the default namespace, and so its tenant, if it is missing."""
         await self._create(f"{POLICIES}/{DEFAULT_NAMESPACE}")
+
+    def watch_changes(self, changed: Callable[[str], None]) -> None:
+        """Call ``changed`` with the name of a namespace (or tenant) whose node has changed, or may
+        have, if it was asked for."""
+        self._nodes.watch_changes(lambda path: changed(path.removeprefix(f"{POLICIES}/")))
 
     async def tenants(self) -> list[str]:
         return await self._children(POLICIES)
@@ -73,9 +78,10 @@ class Namespaces:
         await self.check_namespace(name.namespace)
 
     async def check_namespace(self, namespace: str) -> None:
-        await self._value(namespace)
+        await self.value(namespace)
 
-    async def _value(self, namespace: str) -> bytes:
+    async def value(self, namespace: str) -> bytes:
+        """The bytes of its node: the same object as long as it has not changed."""
         value = (await self._nodes.get(f"{POLICIES}/{namespace}")).value
         if value is None:
             raise _no_namespace(namespace)
@@ -84,7 +90,7 @@ class Namespaces:
     async def policies(self, namespace: str) -> Mapping[str, Any]:
         """What is set for ``tenant/namespace``. Raises ``TopicNotFoundError``,
         ``BrokerMetadataError`` for a node that cannot be read."""
-        return _policies(namespace, await self._value(namespace))
+        return _policies(namespace, await self.value(namespace))
 
     async def change_policies(self, namespace: str, changes: Mapping[str, object]) -> None:
         """Set some, None to leave one unsaid; the others stay as they are."""

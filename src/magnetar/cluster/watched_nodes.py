@@ -60,6 +60,7 @@ class WatchedNodes(Generic[T]):
         self._nodes_max = nodes_max
         self._nodes: OrderedDict[str, _Node[T]] = OrderedDict()
         self._connected = True
+        self._watchers: list[Callable[[str], None]] = []
         self._end_session_watch = store.watch_session(self._session_changed)
 
     async def get(self, path: str) -> T:
@@ -114,10 +115,17 @@ class WatchedNodes(Generic[T]):
         except NoNodeError:
             return None
 
+    def watch_changes(self, changed: Callable[[str], None]) -> None:
+        """Call ``changed(path)`` whenever a node that somebody has asked for has changed, or may
+        have. Of nodes that gave way to others nothing is told."""
+        self._watchers.append(changed)
+
     def forget(self, path: str) -> None:
         """The node has changed, or may have."""
         node = self._nodes.get(path)
         if node is not None:
+            for changed in self._watchers:
+                changed(path)
             node.changes += 1
             node.value = None
             node.reading = None  # whoever asks from now on must not get what was read before

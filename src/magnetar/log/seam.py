@@ -326,6 +326,11 @@ class WritableLog(ReadableLog, Protocol):
 class LogStore(Protocol):
     """All logs of an engine, by name (``tenant/namespace/persistent/topic``)."""
 
+    @property
+    def policy(self) -> LogPolicy:
+        """Of a log that is opened without one."""
+        ...
+
     async def open(self, name: str, policy: LogPolicy | None = None) -> WritableLog:
         """Open for appending, under the process's policy if none is given; creates the log if
         need be, and takes over from any other writer (fences and recovers its last ledger). One

@@ -291,6 +291,11 @@ class NotAllowedError(BrokerError):
     """The request can never be served as it is; says why."""
 
 
+class InvalidPolicyError(BrokerError):
+    """What is said of how topics are kept or served cannot be meant; says what would be
+    accepted."""
+
+
 class MessageTooLargeError(BrokerError):
     """The message passes the largest size; says both sizes."""
 

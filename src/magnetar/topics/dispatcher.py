@@ -249,6 +249,12 @@ class Dispatcher:
         if freed:
             self.wake()
 
+    def settle_until(self, last: Position) -> None:
+        """Everything up to ``last`` is acknowledged: forget what of it is out, or waits."""
+        out = [key for seat in self.machine.seats for key in seat.out if key <= last]
+        self.settle([Position(*key) for key in (*out, *self.feed.redelivery.up_to(last))])
+        self.feed.skip_acknowledged()
+
     def take_back(self, consumer: Consumer, keys: Sequence[Key]) -> None:
         """``consumer`` refuses ``keys``, or all that is out at it if none are named: they go to
         anybody, before new entries."""

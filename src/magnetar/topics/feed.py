@@ -69,6 +69,11 @@ class EntryFeed:
         self._ahead.clear()
         self.redelivery.counts.clear()
 
+    def skip_acknowledged(self) -> None:
+        """The cursor went ahead by itself: what it passed need not be read."""
+        after = self._positions.next_position(self._cursor.mark_delete)
+        self.position = max(self.position, after)
+
     @property
     def waits(self) -> bool:
         """``take`` gives nothing before ``ready`` is called."""

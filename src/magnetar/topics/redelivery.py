@@ -63,6 +63,10 @@ class Redelivery:
         """Whether an entry below ``key`` may be waiting (else it was forgotten just now)."""
         return bool(self._waiting) and self._heap[0] < key
 
+    def up_to(self, last: Key) -> list[Key]:
+        """What waits, or was refused, of all up to ``last``."""
+        return [key for key in {**self._waiting, **dict.fromkeys(self.counts)} if key <= last]
+
     def take(self, entries_max: int) -> list[ReplayRun]:
         """Remove and return the lowest waiting entries as runs, at most ``entries_max``."""
         runs: list[ReplayRun] = []

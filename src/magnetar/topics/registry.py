@@ -33,10 +33,10 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.model.ids import EARLIEST
-from magnetar.topics.delays import DelayPolicy
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.load_queue import LoadQueue
 from magnetar.topics.opening import open_durable
+from magnetar.topics.policies_in_force import PoliciesInForce
 from magnetar.topics.resend import KeptFrames
 from magnetar.topics.subscription import Limits
 from magnetar.topics.topic import Topic
@@ -72,6 +72,8 @@ class Topics:
         self._traffic = traffic
         self._format = entry_format
         self._now_ms = now_ms
+        self.policies = PoliciesInForce(config, store.policy, control.policies)
+        """What holds for which topic."""
         self._frames = KeptFrames()
         self._turns = LoadQueue(LOADS_AT_ONCE)
         self._open: dict[TopicName, Topic] = {}
@@ -222,7 +224,9 @@ class Topics:
             await asyncio.shield(closing)
         # Before the log is opened, which takes it from whoever has it.
         await check_owned(self._control.ownership, name)
-        source = await self._store.open(name.log_name)
+        changes = self.policies.changes
+        policy = await self.policies.of(name)
+        source = await self._store.open(name.log_name, policy.log)
         try:
             epoch = await self._control.counters.topic_epoch(name)
         except MagnetarError:
@@ -243,7 +247,7 @@ class Topics:
             self._traffic,
             self._format,
             self._frames,
-            DelayPolicy(tick_ms=config.delayed_delivery_tick_ms),
+            policy,
             self._now_ms,
             self._retire,
             self._unloading.touch,
@@ -251,6 +255,7 @@ class Topics:
         topic.epoch = epoch
         topic.loaded_at_ms = self._now_ms()
         self._open[name] = topic
+        self.policies.opened(name, changes)
         self._unloading.touch(topic)
         return topic
 
@@ -296,6 +301,7 @@ class Topics:
             await self._control.counters.forget_topic(name)
             if name.partition < 0:  # a partition's schema is that of them all
                 await self._control.schemas.forget_topic(name)
+                await self._control.policies.forget_topic(name)
         finally:
             del self._deleting[name]
         if not existed and topic is None:

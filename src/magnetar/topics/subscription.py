@@ -77,9 +77,12 @@ class Subscription:
         self.kind = Kind.EXCLUSIVE
         self.lock = asyncio.Lock()
         """Held by whatever changes the subscription as a whole: subscribe, seek, unsubscribe."""
+        self.last_active_ms = now_ms()
+        """When the last consumer left, or since when it is open here: milliseconds since 1970."""
         self.doubtful = False
         """Deleting it failed: nobody may be told that it is there before its cursor is stored."""
         self._log_name = source.name
+        self._positions = source.positions
         self._limits = limits
         self._now_ms = now_ms
         self._delay_policy = delays
@@ -178,12 +181,14 @@ class Subscription:
             self._change(self._single.elect())
         if self.consumers:
             return False
+        self.last_active_ms = self._now_ms()
         dispatcher.rest()
         return True
 
     def detach_all(self) -> list[Consumer]:
         """Close every consumer here; whoever calls tells their clients."""
         consumers, self.consumers = self.consumers, []
+        self.last_active_ms = self._now_ms()
         self._cancel_switch()
         for consumer in consumers:
             consumer.closed = True
@@ -271,6 +276,17 @@ class Subscription:
         self.dispatcher.wake()
 
     # -- the whole subscription ---------------------------------------------------------------
+
+    def expire(self, stop: Position) -> int:
+        """What lies before ``stop`` counts as acknowledged from now on, wherever it is; returns how
+        many entries that were."""
+        last = self._positions.previous_position(stop)
+        if last <= self.cursor.mark_delete:
+            return 0
+        before = self.cursor.backlog_entries()
+        self.cursor.acknowledge_cumulative(last)
+        self.dispatcher.settle_until(last)
+        return before - self.cursor.backlog_entries()
 
     def release(self) -> None:
         """Dispatch again after ``dispatcher.hold``; from after the mark-delete position if nobody

@@ -46,9 +46,9 @@ from magnetar.staging.marks import SENDER_PREFIX
 from magnetar.topics import access
 from magnetar.topics.access import AccessMode, Verdict
 from magnetar.topics.consumer import Consumer
-from magnetar.topics.delays import DelayPolicy
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.intake import TopicIntake
+from magnetar.topics.policy import TopicPolicy
 from magnetar.topics.positions import PublishTime
 from magnetar.topics.producer import Producer
 from magnetar.topics.resend import KeptFrames, ResendWindow, StoredFrames
@@ -81,7 +81,7 @@ class Topic:
         traffic: Traffic,
         entry_format: EntryFormat,
         kept: KeptFrames,
-        delays: DelayPolicy,
+        policy: TopicPolicy,
         now_ms: Callable[[], int],
         on_closed: Callable[[Topic], None],
         on_released: Callable[[Topic], None],
@@ -102,7 +102,7 @@ class Topic:
         self.messages_in = 0
         self.bytes_in = 0
         self._limits = limits
-        self._delays = delays
+        self.policy = policy
         self._now_ms = now_ms
         self._producers_max = producers_max
         self._scope = scope.inner(f"topic {name}", fails(self._task_failed))
@@ -149,9 +149,31 @@ class Topic:
             self._scope,
             self._traffic,
             self._format,
-            self._delays,
+            self.policy.delays,
             self._now_ms,
         )
+
+    # -- policy -------------------------------------------------------------------------------
+
+    def set_policy(self, policy: TopicPolicy) -> None:
+        """From now on; the log deletes soon what it keeps no longer."""
+        before, self.policy = self.policy, policy
+        if policy.log != before.log:
+            self.log.set_policy(policy.log)
+        if policy.delays != before.delays:
+            for subscription in self.subscriptions.values():
+                subscription.set_delays(policy.delays)
+
+    @property
+    def expires_later(self) -> bool:
+        """Something here goes by itself as time passes, if the topic stays open: messages that are
+        not acknowledged, or subscriptions."""
+        if not self.policy.message_ttl_ms and not self.policy.subscription_expiry_ms:
+            return False
+        durable = [each for each in self.subscriptions.values() if each.durable]
+        if self.policy.subscription_expiry_ms and durable:
+            return True
+        return any(each.cursor.backlog_entries() for each in durable)
 
     # -- being used ---------------------------------------------------------------------------
 
@@ -183,7 +205,7 @@ class Topic:
     @property
     def delay_ms_max(self) -> int:
         """The longest delay that a message may ask for; 0: any."""
-        return self._delays.delay_ms_max
+        return self.policy.delays.delay_ms_max
 
     def entries_confirmed(self, count: int, byte_count: int, message_count: int) -> None:
         self.entries_in += count

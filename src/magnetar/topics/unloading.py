@@ -13,7 +13,8 @@ Rules:
 * One timer for all topics; ``idle_order`` decides which are looked at.
 * At most ``UNLOADS_AT_ONCE`` are unloaded for being idle at a time.
 * A log that will delete something by itself when time has passed (retention) stays open until it
-  has, unless its place is needed: nobody else would delete it.
+  has, unless its place is needed: nobody else would delete it. So does a topic of which something
+  expires.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Unloading:
         topic = self._topics[name]
         if topic.in_use or name in self._deleting:
             return Look.IN_USE
-        return Look.NEEDED if topic.log.stats().frees_later else Look.UNUSED
+        needed = topic.expires_later or topic.log.stats().frees_later
+        return Look.NEEDED if needed else Look.UNUSED
 
     # -- what the registry says ---------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from magnetar.admin.views import BookieView, EntryView, FragmentView, LedgerView
 from magnetar.app.broker import Broker
 from magnetar.env.health import Health
 from magnetar.model.errors import BookieUnavailableError, NoSuchLedgerError
-from tests.doubles.admin import namespace_service, topic_service
+from tests.doubles.admin import namespace_service, policy_service, topic_service
 
 
 def application(
@@ -31,6 +31,7 @@ def application(
         before_scrape,
         health,
         SchemaService(broker.control),
+        policy_service(broker),
     )
 
 

@@ -95,6 +95,11 @@ class ManagedLogStore:
 
     # -- opening ------------------------------------------------------------------------------
 
+    @property
+    def policy(self) -> LogPolicy:
+        """See the seam."""
+        return self._context.policy
+
     async def open(self, name: str, policy: LogPolicy | None = None) -> ManagedLog:
         """See the seam. Raises ``LogError``, ``LedgerError``, ``MetadataError``."""
         assert not self._closed

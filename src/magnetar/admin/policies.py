@@ -1,0 +1,102 @@
+"""``PolicyService``: what REST asks and says of policies, at namespaces and at topics.
+
+Values are those of bodies, in Pulsar's fields; None where nothing is said. A topic that is named by
+one of its partitions is the partitioned topic: that has the policies.
+"""
+
+from __future__ import annotations
+
+from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.policies import (
+    NAMES,
+    DelayedDeliveryPolicy,
+    PersistencePolicy,
+    RetentionPolicy,
+    encode_value,
+)
+from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
+from magnetar.config import LedgerConfig
+from magnetar.log.policy import UNLIMITED
+from magnetar.model.errors import TopicNotFoundError
+from magnetar.model.ledger import Quorums
+from magnetar.topics.policy import MEGABYTE, MINUTE_MS, TopicPolicy
+from magnetar.topics.registry import Topics
+
+
+class PolicyService:
+    """``quorums``: of ledgers of which no policy says how they are replicated."""
+
+    def __init__(self, control: ControlPlane, topics: Topics, quorums: Quorums) -> None:
+        self._control = control
+        self._policies = control.policies
+        self._topics = topics
+        self._quorums = quorums
+
+    # -- namespaces ---------------------------------------------------------------------------
+
+    async def of_namespace(self, namespace: str, field: str) -> object:
+        """What it says itself. Raises ``TopicNotFoundError``."""
+        said = await self._policies.of_namespace(parse_namespace(namespace))
+        return encode_value(getattr(said, field))
+
+    async def set_namespace(self, namespace: str, field: str, body: object) -> None:
+        """Raises ``InvalidPolicyError``, ``TopicNotFoundError``."""
+        value = NAMES[field][1](body)
+        await self._policies.set_namespace(parse_namespace(namespace), field, value)
+
+    async def remove_namespace(self, namespace: str, field: str) -> None:
+        """Leave it to the configuration."""
+        await self._policies.set_namespace(parse_namespace(namespace), field, None)
+
+    # -- topics -------------------------------------------------------------------------------
+
+    async def of_topic(self, topic: str, field: str, applied: bool) -> object:
+        """What it says itself; with ``applied`` what is in force, whoever says it. Raises
+        ``TopicNotFoundError``."""
+        name = await self._existing(topic)
+        if applied:
+            return encode_value(self._in_force(field, await self._topics.policies.of(name)))
+        return encode_value(getattr(await self._policies.of_topic(name), field))
+
+    async def set_topic(self, topic: str, field: str, body: object) -> None:
+        """Raises ``InvalidPolicyError``, ``TopicNotFoundError``, ``NotAllowedError``."""
+        value = NAMES[field][1](body)
+        await self._policies.set_topic(await self._existing(topic), field, value)
+
+    async def remove_topic(self, topic: str, field: str) -> None:
+        """Leave it to the namespace."""
+        await self._policies.set_topic(await self._existing(topic), field, None)
+
+    async def _existing(self, topic: str) -> TopicName:
+        name = parse_topic(topic)
+        try:
+            await self._topics.partitions(name.partitioned, create=False)
+        except TopicNotFoundError:
+            if name.partition < 0 or not await self._topics.exists(name):
+                raise
+        return name
+
+    def _in_force(self, field: str, policy: TopicPolicy) -> object:
+        if field == "retention":
+            kept = policy.log.retention
+            return RetentionPolicy(
+                _whole(kept.kept_ms, MINUTE_MS), _whole(kept.kept_bytes, MEGABYTE)
+            )
+        if field == "persistence":
+            return PersistencePolicy(policy.log.quorums or self._quorums)
+        if field == "delayed_delivery":
+            return DelayedDeliveryPolicy(*policy.delays)
+        if field == "message_ttl_s":
+            return _whole(policy.message_ttl_ms, 1000)
+        return _whole(policy.subscription_expiry_ms, MINUTE_MS)
+
+
+def quorums_of(config: LedgerConfig) -> Quorums:
+    """How ledgers are replicated where no policy says."""
+    return Quorums(config.ensemble_size, config.write_quorum, config.ack_quorum)
+
+
+def _whole(value: int, unit: int) -> int:
+    """In Pulsar's unit, which may be coarser than a setting's: rounded up, so that what is said to
+    be kept is."""
+    return value if value == UNLIMITED else -(-value // unit)

@@ -1,0 +1,150 @@
+"""Policies of namespaces and topics, and expiry by hand: paths of Pulsar's admin v2.
+
+Each policy has the same three methods at both levels: GET what is said (204: nothing is), POST it,
+DELETE it. At a topic ``applied=true`` asks for what is in force, whoever says it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from magnetar.admin import bodies
+from magnetar.admin.errors import WITH_BODY
+from magnetar.admin.paths import Segment, SubscriptionSegment, TopicSegment, topic_name
+from magnetar.admin.policies import PolicyService
+from magnetar.admin.topics import TopicService
+
+NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+
+Seconds = Annotated[int, Path(ge=0, le=2**31 - 1)]
+
+
+class Policy(NamedTuple):
+    """``field`` is one of ``cluster.policies.Policies``, ``part`` the path's last."""
+
+    part: str
+    field: str
+    what: str
+
+
+POLICIES: Final = (
+    Policy("retention", "retention", "How much is kept of what every subscription acknowledged"),
+    Policy("messageTTL", "message_ttl_s", "After how many seconds messages expire"),
+    Policy("persistence", "persistence", "How new ledgers are replicated"),
+    Policy(
+        "subscriptionExpirationTime",
+        "subscription_expiration_minutes",
+        "After how many minutes without consumers a subscription is deleted",
+    ),
+    Policy("delayedDelivery", "delayed_delivery", "Whether messages may be for later"),
+)
+NAMESPACES_ONLY: Final = ("subscriptionExpirationTime",)
+BY_QUERY: Final = "messageTTL"
+"""At a topic Pulsar's clients send this one in the query."""
+
+
+def routes(policies: PolicyService, topics: TopicService) -> APIRouter:
+    """All of it."""
+    router = APIRouter(tags=["policies"])
+    for policy in POLICIES:
+        _add_namespace(router, policies, policy)
+        if policy.part not in NAMESPACES_ONLY:
+            _add_topic(router, policies, policy)
+    _add_expiry(router, topics)
+    return router
+
+
+def _answer(value: object) -> Response:
+    return Response(status_code=204) if value is None else JSONResponse(value)
+
+
+def _add_namespace(router: APIRouter, service: PolicyService, policy: Policy) -> None:
+    path, field, what = f"{NAMESPACE}/{policy.part}", policy.field, policy.what
+
+    @router.get(path, description=f"{what}, for its topics; 204: it does not say.")
+    async def get(tenant: Segment, namespace: Segment) -> Response:
+        return _answer(await service.of_namespace(f"{tenant}/{namespace}", field))
+
+    @router.post(path, status_code=204, openapi_extra=WITH_BODY, description="Set it.")
+    async def post(tenant: Segment, namespace: Segment, request: Request) -> Response:
+        body = await bodies.read_json(request)
+        await service.set_namespace(f"{tenant}/{namespace}", field, body)
+        return Response(status_code=204)
+
+    @router.delete(path, status_code=204, description="Leave it to the configuration.")
+    async def delete(tenant: Segment, namespace: Segment) -> Response:
+        await service.remove_namespace(f"{tenant}/{namespace}", field)
+        return Response(status_code=204)
+
+
+def _add_topic(router: APIRouter, service: PolicyService, policy: Policy) -> None:
+    path, field, what = f"{TOPIC}/{policy.part}", policy.field, policy.what
+
+    @router.get(
+        path, description=f"{what}; 204: the topic does not say. `applied=true`: what is in force."
+    )
+    async def get(
+        tenant: Segment, namespace: Segment, topic: TopicSegment, applied: bool = False
+    ) -> Response:
+        name = topic_name(tenant, namespace, topic)
+        return _answer(await service.of_topic(name, field, applied))
+
+    if policy.part == BY_QUERY:
+        _add_by_query(router, service, path, field)
+    else:
+        _add_by_body(router, service, path, field)
+
+    @router.delete(path, status_code=204, description="Leave it to the namespace.")
+    async def delete(tenant: Segment, namespace: Segment, topic: TopicSegment) -> Response:
+        await service.remove_topic(topic_name(tenant, namespace, topic), field)
+        return Response(status_code=204)
+
+
+def _add_by_body(router: APIRouter, service: PolicyService, path: str, field: str) -> None:
+    @router.post(path, status_code=204, openapi_extra=WITH_BODY, description="Set it.")
+    async def post(
+        tenant: Segment, namespace: Segment, topic: TopicSegment, request: Request
+    ) -> Response:
+        body = await bodies.read_json(request)
+        await service.set_topic(topic_name(tenant, namespace, topic), field, body)
+        return Response(status_code=204)
+
+
+def _add_by_query(router: APIRouter, service: PolicyService, path: str, field: str) -> None:
+    @router.post(path, status_code=204, description="Set it: `?messageTTL=` seconds.")
+    async def post(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        value: Annotated[int, Query(alias=BY_QUERY)],
+    ) -> Response:
+        await service.set_topic(topic_name(tenant, namespace, topic), field, value)
+        return Response(status_code=204)
+
+
+def _add_expiry(router: APIRouter, service: TopicService) -> None:
+    @router.post(TOPIC + "/subscription/{subscription}/expireMessages/{seconds}", status_code=204)
+    async def expire(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
+        seconds: Seconds,
+    ) -> Response:
+        """What is that many seconds old or older counts as acknowledged for the subscription; of a
+        partitioned topic, in every partition."""
+        name = topic_name(tenant, namespace, topic)
+        await service.expire_messages(name, subscription, seconds)
+        return Response(status_code=204)
+
+    @router.post(TOPIC + "/all_subscription/expireMessages/{seconds}", status_code=204)
+    async def expire_all(
+        tenant: Segment, namespace: Segment, topic: TopicSegment, seconds: Seconds
+    ) -> Response:
+        """The same for every durable subscription of the topic."""
+        await service.expire_messages(topic_name(tenant, namespace, topic), None, seconds)
+        return Response(status_code=204)

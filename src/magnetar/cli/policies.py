@@ -1,0 +1,269 @@
+"""``magnetar namespaces policies`` and ``magnetar topics policies``: look at, set and remove what
+is said of how topics are kept and served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+
+from magnetar.cli.output import json_option, print_json, print_table
+from magnetar.cli.rest import RestClient, namespace_path, topic_path, url_option
+from magnetar.config_loading import BYTE_UNITS, TIME_UNITS, whole_number
+from magnetar.model.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NO_LIMIT: Final = -1
+WORDS: Final = {"forever": NO_LIMIT, "unlimited": NO_LIMIT, "never": 0}
+PARTS: Final = (
+    "retention",
+    "messageTTL",
+    "persistence",
+    "subscriptionExpirationTime",
+    "delayedDelivery",
+)
+TOPIC_PARTS: Final = tuple(part for part in PARTS if part != "subscriptionExpirationTime")
+
+
+def _options(command: F) -> F:
+    """Of ``set``, at both levels."""
+    for option in reversed(
+        (
+            click.option(
+                "--retention-time",
+                metavar="TIME",
+                help="Keep what every subscription has acknowledged for so long: 7d, 12h, "
+                "forever; 0: not at all.",
+            ),
+            click.option(
+                "--retention-size",
+                metavar="SIZE",
+                help="... up to so much of a topic: 10GiB, unlimited; 0: nothing.",
+            ),
+            click.option(
+                "--message-ttl",
+                metavar="TIME",
+                help="What a subscription has not acknowledged in that time expires for it: 1d, "
+                "never.",
+            ),
+            click.option("--ensemble", type=int, help="Bookies of a new ledger."),
+            click.option("--write-quorum", type=int, help="Copies of an entry."),
+            click.option("--ack-quorum", type=int, help="Copies awaited before confirming."),
+            click.option(
+                "--delayed/--no-delayed",
+                default=None,
+                help="Whether messages may be for later; else they are delivered at once.",
+            ),
+            click.option(
+                "--delay-tick",
+                metavar="TIME",
+                default="1s",
+                show_default=True,
+                help="With --delayed: how late they may be.",
+            ),
+            click.option(
+                "--delay-max",
+                metavar="TIME",
+                default="0",
+                help="With --delayed: the longest delay; 0: any.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def namespaces() -> None:
+    """List namespaces, and say how their topics are kept and served.
+
+    \b
+    Examples:
+      magnetar namespaces list public
+      magnetar namespaces policies get public/default
+      magnetar namespaces policies set public/default --retention-time 7d
+      magnetar namespaces policies set public/default --message-ttl 3d --delayed
+      magnetar namespaces policies remove public/default retention
+    """
+
+
+@namespaces.command("list")
+@click.argument("tenant", default="public")
+@url_option
+@json_option
+def list_namespaces(tenant: str, url: str, as_json: bool) -> None:
+    """List the namespaces of TENANT."""
+    names = RestClient(url).get(f"{namespace_path(tenant)}")
+    if as_json:
+        print_json(names)
+    else:
+        for name in names:
+            click.echo(name)
+
+
+@namespaces.group("policies")
+def namespace_policies() -> None:
+    """What NAMESPACE (TENANT/NAMESPACE) says of its topics. What it does not say is as the brokers
+    are configured; what a topic says itself counts before it."""
+
+
+@namespace_policies.command("get")
+@click.argument("namespace")
+@url_option
+@json_option
+def get_namespace(namespace: str, url: str, as_json: bool) -> None:
+    """Show what NAMESPACE says."""
+    rest, path = RestClient(url), namespace_path(namespace)
+    _show({part: rest.get_or_none(f"{path}/{part}") for part in PARTS}, as_json)
+
+
+@namespace_policies.command("set")
+@click.argument("namespace")
+@_options
+@click.option(
+    "--subscription-expiration",
+    metavar="TIME",
+    help="Delete a subscription that had no consumer for so long: 30d, never.",
+)
+@url_option
+def set_namespace(namespace: str, url: str, **said: Any) -> None:
+    """Say something for the topics of NAMESPACE; what is not named stays as it is."""
+    bodies = _bodies(said)
+    expiration = said["subscription_expiration"]
+    if expiration is not None:
+        minutes = _amount("--subscription-expiration", expiration, TIME_UNITS, 60_000)
+        bodies["subscriptionExpirationTime"] = minutes
+    rest, path = RestClient(url), namespace_path(namespace)
+    for part, body in _named(bodies).items():
+        rest.send_post(f"{path}/{part}", body)
+    click.echo(f"set for the topics of {namespace}: {', '.join(bodies)}")
+
+
+@namespace_policies.command("remove")
+@click.argument("namespace")
+@click.argument("policies", nargs=-1, required=True, type=click.Choice(PARTS))
+@url_option
+def remove_namespace(namespace: str, policies: tuple[str, ...], url: str) -> None:
+    """Leave POLICIES of NAMESPACE to the brokers' configuration."""
+    _remove(RestClient(url), namespace_path(namespace), namespace, policies)
+
+
+@click.group("policies")
+def topic_policies() -> None:
+    """What is said of one topic (of all partitions of a partitioned one); it counts before what its
+    namespace says."""
+
+
+@topic_policies.command("get")
+@click.argument("topic")
+@click.option("--applied", is_flag=True, help="What is in force, whoever says it.")
+@url_option
+@json_option
+def get_topic(topic: str, applied: bool, url: str, as_json: bool) -> None:
+    """Show what TOPIC says."""
+    rest, path = RestClient(url), topic_path(topic)
+    query = {"applied": "true"} if applied else {}
+    _show({part: rest.get_or_none(f"{path}/{part}", **query) for part in TOPIC_PARTS}, as_json)
+
+
+@topic_policies.command("set")
+@click.argument("topic")
+@_options
+@url_option
+def set_topic(topic: str, url: str, **said: Any) -> None:
+    """Say something for TOPIC; what is not named stays as it is."""
+    rest, path, bodies = RestClient(url), topic_path(topic), _named(_bodies(said))
+    for part, body in bodies.items():
+        if part == "messageTTL":
+            rest.send_post(f"{path}/{part}", messageTTL=body)
+        else:
+            rest.send_post(f"{path}/{part}", body)
+    click.echo(f"set for {topic}: {', '.join(bodies)}")
+
+
+@topic_policies.command("remove")
+@click.argument("topic")
+@click.argument("policies", nargs=-1, required=True, type=click.Choice(TOPIC_PARTS))
+@url_option
+def remove_topic(topic: str, policies: tuple[str, ...], url: str) -> None:
+    """Leave POLICIES of TOPIC to its namespace."""
+    _remove(RestClient(url), topic_path(topic), topic, policies)
+
+
+def _remove(rest: RestClient, path: str, name: str, policies: tuple[str, ...]) -> None:
+    for part in policies:
+        rest.delete(f"{path}/{part}")
+    click.echo(f"{name} says nothing any more of: {', '.join(policies)}")
+
+
+# -- what is said ---------------------------------------------------------------------------------
+
+
+def _bodies(said: Mapping[str, Any]) -> dict[str, Any]:
+    """By the last part of their paths."""
+    found: dict[str, Any] = {}
+    retention = _retention(said["retention_time"], said["retention_size"])
+    if retention is not None:
+        found["retention"] = retention
+    if said["message_ttl"] is not None:
+        found["messageTTL"] = _amount("--message-ttl", said["message_ttl"], TIME_UNITS, 1000)
+    quorums = said["ensemble"], said["write_quorum"], said["ack_quorum"]
+    if any(each is not None for each in quorums):
+        if None in quorums:
+            raise ConfigError("--ensemble, --write-quorum and --ack-quorum go together; name all")
+        names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+        found["persistence"] = dict(zip(names, quorums, strict=True))
+    if said["delayed"] is not None:
+        found["delayedDelivery"] = {
+            "active": said["delayed"],
+            "tickTime": _amount("--delay-tick", said["delay_tick"], TIME_UNITS, 1),
+            "maxDeliveryDelayInMillis": _amount("--delay-max", said["delay_max"], TIME_UNITS, 1),
+        }
+    return found
+
+
+def _named(bodies: dict[str, Any]) -> dict[str, Any]:
+    if not bodies:
+        raise ConfigError("nothing to set; name a policy, for example --retention-time 7d")
+    return bodies
+
+
+def _retention(time: str | None, size: str | None) -> dict[str, int] | None:
+    """Of a limit that is not named there is none; a 0 keeps nothing, whatever the other."""
+    if time is None and size is None:
+        return None
+    minutes = NO_LIMIT if time is None else _amount("--retention-time", time, TIME_UNITS, 60_000)
+    size_mb = NO_LIMIT if size is None else _amount("--retention-size", size, BYTE_UNITS, 1 << 20)
+    if 0 in (minutes, size_mb):
+        minutes = size_mb = 0
+    return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": size_mb}
+
+
+def _amount(option: str, text: str, units: Mapping[str, int], unit: int) -> int:
+    """In ``unit``, rounded up: what is to be kept is."""
+    value = WORDS.get(text.lower())
+    if value is None:
+        value = whole_number(text, units)
+    if value is None or value < NO_LIMIT:
+        raise ConfigError(
+            f"{option} {text!r} cannot be used; accepted: a number with a unit "
+            f"({', '.join(units)}), or {', '.join(WORDS)}"
+        )
+    return value if value == NO_LIMIT else -(-value // unit)
+
+
+def _show(found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    print_table(("policy", "value"), [(part, _words(value)) for part, value in found.items()])
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    return str(value)

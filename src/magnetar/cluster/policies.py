@@ -1,0 +1,190 @@
+"""What may be said of how topics are kept and served, at a namespace or at one topic. Pure.
+
+Each field is said or not; a topic's word counts before its namespace's, field by field, and what
+nobody says is as the broker and its ledgers are configured. The names are Pulsar's, in the
+namespace's node and in a topic's:
+
+| field | value |
+|---|---|
+| ``retention_policies`` | ``{"retentionTimeInMinutes", "retentionSizeInMB"}`` |
+| ``message_ttl_in_seconds`` | a number; 0: messages do not expire |
+| ``persistence`` | ``{"bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum"}`` |
+| ``subscription_expiration_time_minutes`` | a number; 0: subscriptions do not expire |
+| ``delayed_delivery_policies`` | ``{"active", "tickTime", "maxDeliveryDelayInMillis"}`` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from magnetar.model.errors import InvalidPolicyError
+from magnetar.model.ledger import Quorums
+
+NUMBER_MAX: Final = 2**31 - 1
+"""What Pulsar's clients have for numbers of minutes, seconds and megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Of what every subscription has acknowledged; -1 sets no limit, 0 (both) keeps nothing."""
+
+    minutes: int
+    megabytes: int
+
+    @classmethod
+    def decode(cls, value: object) -> RetentionPolicy:
+        said = _object("retention", value)
+        made = cls(
+            _number("retentionTimeInMinutes", said.pop("retentionTimeInMinutes", None), -1),
+            _number("retentionSizeInMB", said.pop("retentionSizeInMB", None), -1, 2**43),
+        )
+        _no_more("retention", said)
+        if (made.minutes == 0) != (made.megabytes == 0):
+            raise InvalidPolicyError(
+                "retention: one limit is 0 and the other is not; to keep nothing, both are 0, and "
+                "-1 sets no limit"
+            )
+        return made
+
+    def encode(self) -> dict[str, object]:
+        return {"retentionTimeInMinutes": self.minutes, "retentionSizeInMB": self.megabytes}
+
+
+@dataclass(frozen=True, slots=True)
+class PersistencePolicy:
+    """How many bookies a ledger has, and an entry. ``mark_delete_rate`` is kept for those who ask,
+    and has no effect: acknowledgements are stored within ``ledger.cursor_flush_interval_ms``."""
+
+    quorums: Quorums
+    mark_delete_rate: float = 0.0
+
+    @classmethod
+    def decode(cls, value: object) -> PersistencePolicy:
+        said = _object("persistence", value)
+        names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+        ensemble, write, ack = (_number(name, said.pop(name, None), 1, 100) for name in names)
+        if not ensemble >= write >= ack:
+            raise InvalidPolicyError(
+                f"persistence: an ensemble of {ensemble}, {write} copies and {ack} of them awaited "
+                "cannot be used; accepted: bookkeeperEnsemble >= bookkeeperWriteQuorum >= "
+                "bookkeeperAckQuorum"
+            )
+        rate = said.pop("managedLedgerMaxMarkDeleteRate", None) or 0.0
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+            raise InvalidPolicyError(f"managedLedgerMaxMarkDeleteRate: {rate!r} is no number")
+        storage = said.pop("managedLedgerStorageClassName", None)
+        if storage not in (None, "bookkeeper"):
+            raise InvalidPolicyError(f"managedLedgerStorageClassName: {storage!r} is not there")
+        _no_more("persistence", said)
+        return cls(Quorums(ensemble, write, ack), float(rate))
+
+    def encode(self) -> dict[str, object]:
+        return {
+            "bookkeeperEnsemble": self.quorums.ensemble_size,
+            "bookkeeperWriteQuorum": self.quorums.write_quorum,
+            "bookkeeperAckQuorum": self.quorums.ack_quorum,
+            "managedLedgerMaxMarkDeleteRate": self.mark_delete_rate,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedDeliveryPolicy:
+    """``active``: messages may be for later. ``delay_ms_max``: 0: any delay."""
+
+    active: bool
+    tick_ms: int
+    delay_ms_max: int = 0
+
+    @classmethod
+    def decode(cls, value: object) -> DelayedDeliveryPolicy:
+        said = _object("delayed delivery", value)
+        active = said.pop("active", None)
+        if not isinstance(active, bool):
+            raise InvalidPolicyError(f"active: {active!r} is neither true nor false")
+        tick_ms = _number("tickTime", said.pop("tickTime", None), 1)
+        longest = said.pop("maxDeliveryDelayInMillis", None) or 0
+        made = cls(active, tick_ms, _number("maxDeliveryDelayInMillis", longest, 0, 2**53))
+        _no_more("delayed delivery", said)
+        return made
+
+    def encode(self) -> dict[str, object]:
+        return {
+            "active": self.active,
+            "tickTime": self.tick_ms,
+            "maxDeliveryDelayInMillis": self.delay_ms_max,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """None: it is not said here."""
+
+    retention: RetentionPolicy | None = None
+    message_ttl_s: int | None = None
+    persistence: PersistencePolicy | None = None
+    subscription_expiration_minutes: int | None = None
+    delayed_delivery: DelayedDeliveryPolicy | None = None
+
+    def over(self, other: Policies) -> Policies:
+        """Ours, and what only ``other`` says."""
+        found = {}
+        for item in fields(self):
+            mine = getattr(self, item.name)
+            found[item.name] = getattr(other, item.name) if mine is None else mine
+        return Policies(**found)
+
+
+def decode_ttl(value: object) -> int:
+    return _number("messageTTL", value, 0)
+
+
+def decode_expiration(value: object) -> int:
+    return _number("subscriptionExpirationTime", value, 0)
+
+
+NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
+    "retention": ("retention_policies", RetentionPolicy.decode),
+    "message_ttl_s": ("message_ttl_in_seconds", decode_ttl),
+    "persistence": ("persistence", PersistencePolicy.decode),
+    "subscription_expiration_minutes": ("subscription_expiration_time_minutes", decode_expiration),
+    "delayed_delivery": ("delayed_delivery_policies", DelayedDeliveryPolicy.decode),
+}
+"""Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
+
+
+def decode_policies(said: Mapping[str, object]) -> Policies:
+    """Of a node's object, which may say other things, too. Raises ``InvalidPolicyError``."""
+    found = {
+        field: decode(said[name])
+        for field, (name, decode) in NAMES.items()
+        if said.get(name) is not None
+    }
+    return Policies(**found)
+
+
+def encode_value(value: Any) -> object:
+    """A field's value as it stands in a node, and in bodies."""
+    return value.encode() if hasattr(value, "encode") else value
+
+
+def _object(what: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidPolicyError(f"{what}: a JSON object is expected, not {str(value)[:80]!r}")
+    return dict(value)
+
+
+def _number(name: str, value: object, least: int, most: int = NUMBER_MAX) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidPolicyError(
+            f"{name}: {str(value)[:80]} cannot be used; accepted: a whole number from {least} to "
+            f"{most}"
+        )
+    return value
+
+
+def _no_more(what: str, rest: Mapping[str, object]) -> None:
+    asked = sorted(name for name, value in rest.items() if value is not None)
+    if asked:
+        raise InvalidPolicyError(f"{what}: {', '.join(asked)[:200]} not served; leave that out")

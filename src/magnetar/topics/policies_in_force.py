@@ -1,0 +1,59 @@
+"""Which policy holds for which topic, and which namespaces have changed theirs since somebody
+looked. Answers come from memory once it is warm (``cluster.topic_policies``).
+
+A change that comes while a topic is being opened is not missed: what was asked for before it is
+asked again once the topic is open (``opened``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from magnetar.cluster.topic_name import TopicName
+from magnetar.cluster.topic_policies import TopicPolicies
+from magnetar.config import BrokerConfig
+from magnetar.log.policy import LogPolicy
+from magnetar.topics.delays import DelayPolicy
+from magnetar.topics.policy import TopicPolicy, topic_policy
+
+
+class PoliciesInForce:
+    """``configured`` is what holds for logs where nobody says otherwise."""
+
+    def __init__(
+        self, config: BrokerConfig, configured: LogPolicy, policies: TopicPolicies
+    ) -> None:
+        self.changes = 0
+        """Grows with every change that is told of."""
+        self._policies = policies
+        self._configured = TopicPolicy(
+            configured,
+            DelayPolicy(tick_ms=config.delayed_delivery_tick_ms),
+            config.message_ttl_ms,
+            config.subscription_expiry_ms,
+        )
+        self._changed: dict[str, None] = {}
+        self._news = asyncio.Event()
+        policies.watch(self.touch)
+
+    async def of(self, name: TopicName) -> TopicPolicy:
+        """Raises ``TopicNotFoundError`` for an unknown namespace, ``MetadataError``."""
+        return topic_policy(self._configured, await self._policies.effective(name))
+
+    def touch(self, namespace: str) -> None:
+        """Its open topics are to be looked at."""
+        self.changes += 1
+        self._changed[namespace] = None
+        self._news.set()
+
+    def opened(self, name: TopicName, changes: int) -> None:
+        """A topic was opened with what held when ``changes`` was read."""
+        if self.changes != changes:
+            self.touch(name.namespace)
+
+    async def wait_changed(self) -> list[str]:
+        """Namespaces that have changed, or may have; they are taken for looked at."""
+        await self._news.wait()
+        self._news.clear()
+        found, self._changed = list(self._changed), {}
+        return found

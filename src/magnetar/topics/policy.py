@@ -1,0 +1,56 @@
+"""What holds for one topic: policies (``cluster.policies``) over what is configured. Pure.
+
+A log's part of it (retention, replication) goes to the log, which keeps to it from then on; the
+rest is kept by the topic, its subscriptions, and ``upkeep``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from magnetar.cluster.policies import Policies, RetentionPolicy
+from magnetar.log.policy import UNLIMITED, LogPolicy, Retention
+from magnetar.topics.delays import DelayPolicy
+
+MINUTE_MS: Final = 60_000
+MEGABYTE: Final = 1 << 20
+
+
+class TopicPolicy(NamedTuple):
+    """``message_ttl_ms``: age at which what a subscription has not acknowledged expires for it.
+    ``subscription_expiry_ms``: time without consumers after which it is deleted. 0: never."""
+
+    log: LogPolicy
+    delays: DelayPolicy
+    message_ttl_ms: int = 0
+    subscription_expiry_ms: int = 0
+
+
+def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
+    """What ``said`` leaves open is as ``configured``."""
+    log, delays, ttl_ms, expiry_ms = configured
+    if said.retention is not None:
+        log = replace(log, retention=_retention(said.retention))
+    if said.persistence is not None:
+        log = replace(log, quorums=said.persistence.quorums)
+    if said.delayed_delivery is not None:
+        active, tick_ms, delay_ms_max = (
+            said.delayed_delivery.active,
+            said.delayed_delivery.tick_ms,
+            said.delayed_delivery.delay_ms_max,
+        )
+        delays = DelayPolicy(active, tick_ms, delay_ms_max)
+    if said.message_ttl_s is not None:
+        ttl_ms = said.message_ttl_s * 1000
+    if said.subscription_expiration_minutes is not None:
+        expiry_ms = said.subscription_expiration_minutes * MINUTE_MS
+    return TopicPolicy(log, delays, ttl_ms, expiry_ms)
+
+
+def _retention(said: RetentionPolicy) -> Retention:
+    minutes, megabytes = said.minutes, said.megabytes
+    return Retention(
+        UNLIMITED if minutes == -1 else minutes * MINUTE_MS,
+        UNLIMITED if megabytes == -1 else megabytes * MEGABYTE,
+    )

@@ -1,0 +1,162 @@
+"""Policies over REST, as Pulsar's clients ask for and say them."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar.model.ids import EARLIEST
+from magnetar.topics.opening import open_durable
+from tests.unit.admin.test_api import P, Platform, serve
+
+N = "/admin/v2/namespaces/public/default"
+RETENTION = {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}
+PERSISTENCE = {
+    "bookkeeperEnsemble": 3,
+    "bookkeeperWriteQuorum": 3,
+    "bookkeeperAckQuorum": 2,
+    "managedLedgerMaxMarkDeleteRate": 0.0,
+}
+DELAYED = {"active": True, "tickTime": 500, "maxDeliveryDelayInMillis": 0}
+BODIES = [
+    ("retention", RETENTION),
+    ("messageTTL", 30),
+    ("persistence", PERSISTENCE),
+    ("delayedDelivery", DELAYED),
+]
+
+
+@pytest.mark.parametrize(("part", "body"), [*BODIES, ("subscriptionExpirationTime", 90)])
+def test_a_namespaces_policy_is_set_shown_and_removed(part: str, body: object) -> None:
+    async def scenario(p: Platform) -> None:
+        path = f"{N}/{part}"
+        assert await p.status("GET", path) == 204
+        assert await p.status("POST", path, json=body) == 204
+        answer = await p.client.get(path)
+        assert (answer.status_code, answer.json()) == (200, body)
+        assert await p.status("DELETE", path) == 204
+        assert await p.status("GET", path) == 204
+        assert await p.status("DELETE", path) == 204, "no error"
+        other = path.replace("default", "other")
+        assert (await p.reason("GET", other))[0] == 404
+        assert (await p.reason("POST", other, json=body))[0] == 404
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize(("part", "body"), BODIES)
+def test_a_topics_policy_counts_before_its_namespaces(part: str, body: object) -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        await p.client.put(f"{P}/parts/partitions", content=b"2")
+        for topic in ("t", "parts"):
+            path = f"{P}/{topic}/{part}"
+            assert await p.status("GET", path) == 204
+            configured = (await p.client.get(f"{path}?applied=true")).json()
+            assert configured != body
+            if part == "messageTTL":
+                assert await p.status("POST", f"{path}?messageTTL=30") == 204
+            else:
+                assert await p.status("POST", path, json=body) == 204
+            assert (await p.client.get(path)).json() == body
+            assert (await p.client.get(f"{path}?applied=true")).json() == body
+            assert await p.status("DELETE", path) == 204
+            assert await p.status("GET", path) == 204
+            await p.client.post(f"{N}/{part}", json=body)
+            assert (await p.client.get(f"{path}?applied=true")).json() == body
+            await p.client.delete(f"{N}/{part}")
+        assert (await p.reason("GET", f"{P}/unknown/{part}"))[0] == 404
+        assert (await p.reason("DELETE", f"{P}/unknown/{part}"))[0] == 404
+
+    serve(scenario)
+
+
+def test_what_is_configured_is_what_is_applied() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        found = {
+            part: (await p.client.get(f"{P}/t/{part}?applied=true")).json() for part, _ in BODIES
+        }
+        assert found == {
+            "retention": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+            "messageTTL": 0,
+            "persistence": {**PERSISTENCE, **dict.fromkeys(list(PERSISTENCE)[:3], 1)},
+            "delayedDelivery": {**DELAYED, "tickTime": 1000},
+        }
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "status", "words"),
+    [
+        (f"{N}/retention", {"content": b"{"}, 400, "not JSON"),
+        (f"{N}/retention", {"json": {**RETENTION, "retentionSizeInMB": 0}}, 412, "both are 0"),
+        (f"{N}/messageTTL", {"json": -1}, 412, "messageTTL"),
+        (f"{N}/messageTTL", {}, 412, "messageTTL"),
+        (f"{N}/persistence", {"json": {**PERSISTENCE, "bookkeeperEnsemble": 2}}, 412, "cannot be"),
+        (f"{P}/t/messageTTL", {}, 400, "messageTTL"),
+        (f"{P}/t/messageTTL?messageTTL=-1", {}, 412, "messageTTL"),
+        (f"{P}/t/delayedDelivery", {"json": []}, 412, "JSON object"),
+        (f"{P}/t/all_subscription/expireMessages/-1", {}, 400, "greater than or equal to 0"),
+        (f"{P}/t/subscription/s/expireMessages/1", {}, 404, "no subscription s"),
+        (f"{P}/t/subscriptionExpirationTime", {"json": 1}, 404, "nothing at"),
+        (f"{N}/deduplication", {"json": True}, 501, "deduplication"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    path: str, options: dict[str, object], status: int, words: str
+) -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        found, reason = await p.reason("POST", path, **options)
+        assert (found, words in reason) == (status, True), reason
+
+    serve(scenario)
+
+
+def test_stats_say_what_the_topics_retention_keeps() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        await p.client.post(f"{P}/t/retention", json=RETENTION)
+        for _ in range(10):
+            await p.client.get("/admin/v2/clusters")  # the change comes into force meanwhile
+        retention = (await p.client.get(f"{P}/t/stats")).json()["retention"]
+        assert retention == {
+            "kept": "what is acknowledged for 1 hours",
+            "retentionMs": 3_600_000,
+            "retentionBytes": -1,
+        }
+
+    serve(scenario)
+
+
+def test_messages_expire_by_hand() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        peer = p.world.peer()
+        name = "persistent://public/default/t"
+        await peer.produce(name)
+        peer.publish(6)
+        await peer.heard()
+        p.world.log(name)._order._times_ms[:] = [10**12 - 9000] * 4 + [10**12] * 2
+        topic = p.world.topic(name)
+        cursors = [(await open_durable(topic, each, EARLIEST, {})).cursor for each in "ab"]
+        assert await p.status("POST", f"{P}/t/subscription/a/expireMessages/9") == 204
+        assert [cursor.backlog_entries() for cursor in cursors] == [2, 6]
+        assert await p.status("POST", f"{P}/t/all_subscription/expireMessages/0") == 204
+        assert [cursor.backlog_entries() for cursor in cursors] == [0, 0]
+
+    serve(scenario)
+
+
+def test_a_deleted_topics_policies_go_with_it() -> None:
+    async def scenario(p: Platform) -> None:
+        for path, create in ((f"{P}/t", f"{P}/t"), (f"{P}/parts", f"{P}/parts/partitions")):
+            await p.client.put(create, content=b"2" if "partitions" in create else b"")
+            await p.client.post(f"{path}/retention", json=RETENTION)
+            assert await p.status("GET", f"{path}/retention") == 200
+            await p.client.delete(create)
+            await p.client.put(create, content=b"2" if "partitions" in create else b"")
+            assert await p.status("GET", f"{path}/retention") == 204
+
+    serve(scenario)

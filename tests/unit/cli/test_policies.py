@@ -1,0 +1,113 @@
+"""``magnetar namespaces`` and ``magnetar topics policies``, against REST."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from magnetar.cli.main import run
+from tests.unit.cli.test_commands import Served
+
+DEFAULT = "public/default"
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def command(
+    platform: Served, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    def execute(*words: str) -> tuple[int, str, str]:
+        status = run([*words, "--url", platform.url])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return execute
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_namespaces_are_listed(command: Command) -> None:
+    assert command("namespaces", "list")[:2] == (0, f"{DEFAULT}\n")
+
+
+def test_a_namespaces_policies_are_set_shown_and_removed(command: Command) -> None:
+    status, out, _ = command(
+        "namespaces", "policies", "set", DEFAULT, "--retention-time", "7d", "--message-ttl", "90s",
+        "--ensemble", "3", "--write-quorum", "3", "--ack-quorum", "2",
+        "--subscription-expiration", "30d", "--delayed", "--delay-max", "1h",
+    )  # fmt: skip
+    assert status == 0
+    assert "retention, messageTTL, persistence, delayedDelivery" in out
+    found = json.loads(command("namespaces", "policies", "get", DEFAULT, "--json")[1])
+    assert found["retention"] == {"retentionTimeInMinutes": 10_080, "retentionSizeInMB": -1}
+    assert found["messageTTL"] == 90
+    assert found["persistence"]["bookkeeperAckQuorum"] == 2
+    assert found["subscriptionExpirationTime"] == 43_200
+    assert found["delayedDelivery"] == {
+        "active": True,
+        "tickTime": 1000,
+        "maxDeliveryDelayInMillis": 3_600_000,
+    }
+    shown = command("namespaces", "policies", "get", DEFAULT)[1]
+    assert "retentionTimeInMinutes 10080, retentionSizeInMB -1" in shown
+    names = list(found)
+    assert command("namespaces", "policies", "remove", DEFAULT, *names)[0] == 0
+    found = json.loads(command("namespaces", "policies", "get", DEFAULT, "--json")[1])
+    assert set(found.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("options", "minutes", "megabytes"),
+    [
+        (("--retention-time", "forever"), -1, -1),
+        (("--retention-size", "10GiB"), -1, 10_240),
+        (("--retention-time", "90s", "--retention-size", "1KiB"), 2, 1),
+        (("--retention-time", "0"), 0, 0),
+        (("--retention-size", "0", "--retention-time", "7d"), 0, 0),
+    ],
+)
+def test_a_topics_retention(
+    command: Command, options: tuple[str, ...], minutes: int, megabytes: int
+) -> None:
+    assert command("topics", "policies", "set", "a", *options, "--message-ttl", "never")[0] == 0
+    found = json.loads(command("topics", "policies", "get", "a", "--json")[1])
+    expected = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+    assert (found["retention"], found["messageTTL"]) == (expected, 0)
+    assert command("topics", "policies", "remove", "a", "retention", "messageTTL")[0] == 0
+    assert json.loads(command("topics", "policies", "get", "a", "--json")[1])["retention"] is None
+    applied = json.loads(command("topics", "policies", "get", "a", "--applied", "--json")[1])
+    assert applied["retention"] == {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("namespaces", "policies", "set", DEFAULT), 2, "nothing to set"),
+        (("topics", "policies", "set", "a", "--retention-time", "7 weeks"), 2, "a number with"),
+        (("topics", "policies", "set", "a", "--ensemble", "3"), 2, "name all"),
+        (("topics", "policies", "get", "unknown"), 1, "does not exist"),
+        (("topics", "expire", "a", "--older-than", "soon"), 2, "90s, 1h, 3d"),
+        (("topics", "expire", "a", "--older-than", "1h", "--subscription", "n o"), 1, "n o"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    command: Command, words: tuple[str, ...], status: int, says: str
+) -> None:
+    found, _, error = command(*words)
+    assert (found, says in error) == (status, True), error
+
+
+def test_messages_expire(command: Command) -> None:
+    assert command("topics", "expire", "a", "--older-than", "1h", "--subscription", "s")[0] == 0
+    stats = json.loads(command("topics", "stats", "a", "--json")[1])
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+    assert command("topics", "expire", "a", "--older-than", "0s")[0] == 0

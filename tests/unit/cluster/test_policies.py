@@ -1,0 +1,108 @@
+"""Policies: what is read out of nodes and bodies, what is refused, whose word counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar.cluster.policies import (
+    NAMES,
+    DelayedDeliveryPolicy,
+    PersistencePolicy,
+    Policies,
+    RetentionPolicy,
+    decode_policies,
+    encode_value,
+)
+from magnetar.model.errors import InvalidPolicyError
+from magnetar.model.ledger import Quorums
+
+SAID = {
+    "retention_policies": {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1},
+    "message_ttl_in_seconds": 30,
+    "persistence": {
+        "bookkeeperEnsemble": 3,
+        "bookkeeperWriteQuorum": 3,
+        "bookkeeperAckQuorum": 2,
+        "managedLedgerMaxMarkDeleteRate": 1.5,
+    },
+    "subscription_expiration_time_minutes": 0,
+    "delayed_delivery_policies": {
+        "active": False,
+        "tickTime": 100,
+        "maxDeliveryDelayInMillis": 5000,
+    },
+}
+MEANT = Policies(
+    RetentionPolicy(60, -1),
+    30,
+    PersistencePolicy(Quorums(3, 3, 2), 1.5),
+    0,
+    DelayedDeliveryPolicy(False, 100, 5000),
+)
+
+
+def test_a_node_is_read_and_its_values_are_written_as_they_were() -> None:
+    assert decode_policies({**SAID, "schema_validation_enforced": True}) == MEANT
+    for field, (name, _) in NAMES.items():
+        assert encode_value(getattr(MEANT, field)) == SAID[name]
+
+
+def test_what_is_not_said_is_none() -> None:
+    assert decode_policies({}) == decode_policies({"persistence": None}) == Policies()
+    assert encode_value(None) is None
+
+
+def test_a_topics_word_counts_before_its_namespaces() -> None:
+    topic = Policies(message_ttl_s=0, retention=RetentionPolicy(0, 0))
+    assert topic.over(MEANT) == Policies(
+        RetentionPolicy(0, 0),
+        0,
+        MEANT.persistence,
+        MEANT.subscription_expiration_minutes,
+        MEANT.delayed_delivery,
+    )
+    assert Policies().over(MEANT) == MEANT
+
+
+@pytest.mark.parametrize(
+    ("field", "body", "words"),
+    [
+        ("retention", 5, "a JSON object"),
+        ("retention", {}, "retentionTimeInMinutes: None"),
+        ("retention", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 0}, "both are 0"),
+        ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": -1}, "both are 0"),
+        ("retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}, "from -1"),
+        ("retention", {"retentionTimeInMinutes": True, "retentionSizeInMB": 1}, "whole number"),
+        ("retention", {"retentionTimeInMinutes": 1.5, "retentionSizeInMB": 1}, "whole number"),
+        (
+            "retention",
+            {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1, "more": 2},
+            "more not served",
+        ),
+        ("message_ttl_s", -1, "from 0"),
+        ("message_ttl_s", "5", "whole number"),
+        ("message_ttl_s", None, "whole number"),
+        ("message_ttl_s", 2**31, "to 2147483647"),
+        ("subscription_expiration_minutes", -1, "from 0"),
+        (
+            "persistence",
+            {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2},
+            "bookkeeperEnsemble >= bookkeeperWriteQuorum",
+        ),
+        (
+            "persistence",
+            {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 0},
+            "from 1",
+        ),
+        ("delayed_delivery", {"active": 1, "tickTime": 1}, "neither true nor false"),
+        ("delayed_delivery", {"active": True, "tickTime": 0}, "from 1"),
+        (
+            "delayed_delivery",
+            {"active": True, "tickTime": 1, "maxDeliveryDelayInMillis": -1},
+            "from 0",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(field: str, body: object, words: str) -> None:
+    with pytest.raises(InvalidPolicyError, match=words):
+        NAMES[field][1](body)
