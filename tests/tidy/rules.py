@@ -196,8 +196,9 @@ ABOVE_THE_SEAM = {"cluster", "topics", "protocols"}
 
 
 def topics_see_only_the_seam(modules: Sequence[Module]) -> list[str]:
-    """Topics and protocols import ``log.seam`` and acknowledgement state, no engine."""
-    allowed = ("magnetar.log.seam", "magnetar.log.acknowledgements")
+    """Topics and protocols import ``log.seam``, the values that it speaks of (policies) and
+    acknowledgement state, no engine."""
+    allowed = ("magnetar.log.seam", "magnetar.log.policy", "magnetar.log.acknowledgements")
     return [
         f"{module.path}:{item.line}: imports {item.module}, below the seam"
         for module in modules

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fastapi import Request
 
+from magnetar.cluster.policies import NAMES, encode_value
 from magnetar.cluster.schemas.policies import AUTO_UPDATE, STRATEGY, VALIDATION
 from magnetar.model.errors import BrokerError
 from magnetar.model.schema import SchemaStrategy
@@ -27,6 +28,9 @@ SAYS_NOTHING: Final = (None, False, 0, -1, "", "None", "UNDEFINED", "Undefined")
 ASKS_FOR_WHAT_IS_DONE: Final[Mapping[str, object]] = {
     "schema_auto_update_compatibility_strategy": "Full",  # what clients write for "not set"
 }
+
+
+RETENTION: Final = NAMES["retention"][0]
 
 
 class BadBodyError(BrokerError):
@@ -93,8 +97,8 @@ def check_tenant(body: object, cluster: str) -> None:
 
 
 def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
-    """Policies, of which those of schemas are served. Bundles are accepted: a number of them has
-    no effect where one broker serves all."""
+    """Policies, of which those of schemas and of ``cluster.policies`` are served. Bundles are
+    accepted: a number of them has no effect where one broker serves all."""
     about = dict(_object("namespace", body))
     for field in ("replication_clusters", "clusterThatCanDeleteNamespace", "allowed_clusters"):
         what, named = f"namespace: {field}", about.pop(field, None)
@@ -109,6 +113,11 @@ def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
         value = about.pop(field, None)
         if value is not None and flag(value) is not usual:
             policies[field] = value
+    for name, decode in NAMES.values():
+        value = about.pop(name, None)
+        # A retention of nothing is a word, too.
+        if (value and name == RETENTION) or not _says_nothing(name, value):
+            policies[name] = encode_value(decode(value))
     refuse_what_is_not_served("namespace", about)
     return policies
 

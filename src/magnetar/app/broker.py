@@ -33,7 +33,7 @@ from magnetar.topics.intakes import Intakes
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.traffic import Traffic
-from magnetar.topics.upkeep import Upkeep
+from magnetar.topics.upkeep import PolicyUpkeep
 
 LEFTOVERS_S = 3600.0
 """Each ledger is read once, and the next hour only those that are new."""
@@ -92,7 +92,7 @@ class Broker:
             now_ms,
         )
         self.rates = Rates(self.topics)
-        self.upkeep = Upkeep(self.topics, config.expiry_check_interval_ms, now_ms)
+        self.upkeep = PolicyUpkeep(self.topics, config.expiry_check_interval_ms, now_ms)
         self._intake_scope = self._scope.inner("staged writes", fails(self._task_failed))
         self._intakes: Intakes | None = None
         self._leftovers: Leftovers | None = None

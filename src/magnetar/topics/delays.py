@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from magnetar.model.entry import Description, Entry
-from magnetar.topics.dispatch.delayed import DelayedEntries
+from magnetar.topics.dispatch.delayed import DelayedEntries, DelayPolicy
 from magnetar.topics.redelivery import Redelivery
 
 log = structlog.get_logger(__name__)
@@ -25,15 +25,6 @@ LOOK_S_MAX: Final = 60.0
 """However far off the next one is due: the clock may be set meanwhile."""
 RELEASED_MAX: Final = 256
 """Waiting to be read again at a time: the index takes an eighth of the memory."""
-
-
-class DelayPolicy(NamedTuple):
-    """``active``: delays are kept; else everything is delivered at once. ``delay_ms_max``:
-    producers may ask for no longer one; 0: for any."""
-
-    active: bool = True
-    tick_ms: int = 1000
-    delay_ms_max: int = 0
 
 
 class Delays:

@@ -13,7 +13,7 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.cluster.topic_policies import TopicPolicies
 from magnetar.config import BrokerConfig
 from magnetar.log.policy import LogPolicy
-from magnetar.topics.delays import DelayPolicy
+from magnetar.topics.dispatch.delayed import DelayPolicy
 from magnetar.topics.policy import TopicPolicy, topic_policy
 
 

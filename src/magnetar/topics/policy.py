@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from magnetar.cluster.policies import Policies, RetentionPolicy
 from magnetar.log.policy import UNLIMITED, LogPolicy, Retention
-from magnetar.topics.delays import DelayPolicy
+from magnetar.topics.dispatch.delayed import DelayPolicy
 
 MINUTE_MS: Final = 60_000
 MEGABYTE: Final = 1 << 20

@@ -28,7 +28,8 @@ from magnetar.model.errors import ConsumerBusyError, NotAllowedError
 from magnetar.model.ids import Position
 from magnetar.topics.acknowledging import Acked, Acknowledging
 from magnetar.topics.consumer import Consumer
-from magnetar.topics.delays import DelayPolicy, Delays
+from magnetar.topics.delays import Delays
+from magnetar.topics.dispatch.delayed import DelayPolicy
 from magnetar.topics.dispatch.shared import SharedRoundRobin
 from magnetar.topics.dispatch.single_active import Change, SingleActive
 from magnetar.topics.dispatcher import Dispatcher

@@ -35,7 +35,7 @@ TOPICS_PER_TURN: Final = 100
 RETRY_S: Final = 1.0
 
 
-class Upkeep:
+class PolicyUpkeep:
     """Of a broker's open topics; see the module's text. ``now_ms`` is a wall clock."""
 
     def __init__(self, topics: Topics, check_interval_ms: int, now_ms: Callable[[], int]) -> None:

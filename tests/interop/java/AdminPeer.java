@@ -39,6 +39,8 @@ import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.transaction.TxnID;
 import org.apache.pulsar.common.naming.TopicVersion;
+import org.apache.pulsar.common.policies.data.DelayedDeliveryPolicies;
+import org.apache.pulsar.common.policies.data.PersistencePolicies;
 import org.apache.pulsar.common.policies.data.Policies;
 import org.apache.pulsar.common.policies.data.RetentionPolicies;
 import org.apache.pulsar.common.policies.data.SchemaCompatibilityStrategy;
@@ -64,6 +66,24 @@ public final class AdminPeer {
     private static final Set<String> SERVED = Set.of(
         "brokers.healthcheck", "clusters.getCluster", "clusters.getClusters",
         "clusters.createCluster", "lookups.lookupTopic", "lookups.lookupPartitionedTopic",
+        "namespaces.getDelayedDelivery", "namespaces.getNamespaceMessageTTL",
+        "namespaces.getPersistence", "namespaces.getRetention",
+        "namespaces.getSubscriptionExpirationTime", "namespaces.removeDelayedDeliveryMessages",
+        "namespaces.removeNamespaceMessageTTL", "namespaces.removePersistence",
+        "namespaces.removeRetention", "namespaces.removeSubscriptionExpirationTime",
+        "namespaces.setDelayedDeliveryMessages", "namespaces.setNamespaceMessageTTL",
+        "namespaces.setPersistence", "namespaces.setRetention",
+        "namespaces.setSubscriptionExpirationTime", "topicPolicies.getDelayedDeliveryPolicy",
+        "topicPolicies.getMessageTTL", "topicPolicies.getPersistence", "topicPolicies.getRetention",
+        "topicPolicies.removeDelayedDeliveryPolicy", "topicPolicies.removeMessageTTL",
+        "topicPolicies.removePersistence", "topicPolicies.removeRetention",
+        "topicPolicies.setDelayedDeliveryPolicy", "topicPolicies.setMessageTTL",
+        "topicPolicies.setPersistence", "topicPolicies.setRetention",
+        "topics.expireMessages", "topics.expireMessagesForAllSubscriptions",
+        "topics.getDelayedDeliveryPolicy", "topics.getMessageTTL", "topics.getPersistence",
+        "topics.getRetention", "topics.removeDelayedDeliveryPolicy", "topics.removeMessageTTL",
+        "topics.removePersistence", "topics.removeRetention", "topics.setDelayedDeliveryPolicy",
+        "topics.setMessageTTL", "topics.setPersistence", "topics.setRetention",
         "namespaces.createNamespace", "namespaces.getNamespaces", "namespaces.getTopics",
         "namespaces.getIsAllowAutoUpdateSchema", "namespaces.getSchemaCompatibilityStrategy",
         "namespaces.getSchemaValidationEnforced", "namespaces.setIsAllowAutoUpdateSchema",
@@ -125,6 +145,9 @@ public final class AdminPeer {
         step("names", this::names);
         step("schemas", this::schemas);
         step("policies of schemas", this::schemaPolicies);
+        step("policies of namespaces", this::namespacePolicies);
+        step("policies of topics", this::topicPolicies);
+        step("messages expire", this::expiry);
         step("moving a subscription is refused", this::moving);
         step("everything else is refused", this::everythingElse);
     }
@@ -202,10 +225,11 @@ public final class AdminPeer {
             () -> admin.namespaces().createNamespace("absent/a"));
         Policies kept = new Policies();
         kept.retention_policies = new RetentionPolicies(5, 5);
-        refused(PreconditionFailedException.class, "retention_policies",
-            () -> admin.namespaces().createNamespace("peer/kept", kept));
-        refused(ServerSideErrorException.class, "not served: retention of namespaces",
-            () -> admin.namespaces().setRetention(NAMESPACE, new RetentionPolicies(1, 1)));
+        admin.namespaces().createNamespace("peer/kept", kept);
+        same(admin.namespaces().getRetention("peer/kept"), kept.retention_policies, "what was said");
+        kept.encryption_required = true;
+        refused(PreconditionFailedException.class, "encryption_required",
+            () -> admin.namespaces().createNamespace("peer/encrypted", kept));
         refused(ServerSideErrorException.class, "not served: deleting namespaces",
             () -> admin.namespaces().deleteNamespace(NAMESPACE));
     }
@@ -334,7 +358,7 @@ public final class AdminPeer {
         refused(how, words, () -> topics.resetCursor(TOPIC, "s", 1L));
         refused(how, words, () -> topics.skipMessages(TOPIC, "s", 1));
         refused(how, words, () -> topics.skipAllMessages(TOPIC, "s"));
-        refused(how, words, () -> topics.expireMessages(TOPIC, "s", 1));
+        refused(how, words, () -> topics.expireMessages(TOPIC, "s", MessageId.earliest, false));
         refused(how, words, () -> topics.peekMessages(TOPIC, "s", 1));
         refused(how, "not served: making subscriptions over HTTP",
             () -> topics.createSubscription(TOPIC, "s", MessageId.earliest));
@@ -389,6 +413,91 @@ public final class AdminPeer {
         namespaces.setIsAllowAutoUpdateSchema(NAMESPACE, false);
         check(!namespaces.getIsAllowAutoUpdateSchema(NAMESPACE), "not allowed");
         namespaces.setIsAllowAutoUpdateSchema(NAMESPACE, true);
+    }
+
+    private static final RetentionPolicies RETENTION = new RetentionPolicies(60, -1);
+    private static final PersistencePolicies PERSISTENCE = new PersistencePolicies(3, 2, 2, 0.5);
+    private static final DelayedDeliveryPolicies DELAYED = DelayedDeliveryPolicies.builder()
+        .active(true).tickTime(500).maxDeliveryDelayInMillis(60_000).build();
+
+    private void namespacePolicies() throws Exception {
+        Namespaces namespaces = admin.namespaces();
+        same(namespaces.getRetention(NAMESPACE), null, "nothing said");
+        namespaces.setRetention(NAMESPACE, RETENTION);
+        same(namespaces.getRetention(NAMESPACE), RETENTION, "retention");
+        refused(PreconditionFailedException.class, "both are 0",
+            () -> namespaces.setRetention(NAMESPACE, new RetentionPolicies(0, 5)));
+        namespaces.removeRetention(NAMESPACE);
+        same(namespaces.getRetention(NAMESPACE), null, "retention removed");
+        same(namespaces.getNamespaceMessageTTL(NAMESPACE), null, "nothing said");
+        namespaces.setNamespaceMessageTTL(NAMESPACE, 30);
+        same(namespaces.getNamespaceMessageTTL(NAMESPACE), 30, "time to live");
+        namespaces.removeNamespaceMessageTTL(NAMESPACE);
+        same(namespaces.getNamespaceMessageTTL(NAMESPACE), null, "time to live removed");
+        namespaces.setPersistence(NAMESPACE, PERSISTENCE);
+        same(namespaces.getPersistence(NAMESPACE), PERSISTENCE, "persistence");
+        namespaces.removePersistence(NAMESPACE);
+        same(namespaces.getPersistence(NAMESPACE), null, "persistence removed");
+        namespaces.setSubscriptionExpirationTime(NAMESPACE, 90);
+        same(namespaces.getSubscriptionExpirationTime(NAMESPACE), 90, "expiration");
+        namespaces.removeSubscriptionExpirationTime(NAMESPACE);
+        same(namespaces.getSubscriptionExpirationTime(NAMESPACE), null, "expiration removed");
+        namespaces.setDelayedDeliveryMessages(NAMESPACE, DELAYED);
+        same(namespaces.getDelayedDelivery(NAMESPACE), DELAYED, "delayed delivery");
+        namespaces.removeDelayedDeliveryMessages(NAMESPACE);
+        same(namespaces.getDelayedDelivery(NAMESPACE), null, "delayed delivery removed");
+    }
+
+    private void topicPolicies() throws Exception {
+        TopicPolicies policies = admin.topicPolicies();
+        same(policies.getRetention(TOPIC), null, "nothing said");
+        same(policies.getRetention(TOPIC, true), new RetentionPolicies(-1, -1), "as configured");
+        policies.setRetention(TOPIC, RETENTION);
+        same(policies.getRetention(TOPIC), RETENTION, "retention");
+        same(policies.getRetention(TOPIC, true), RETENTION, "in force");
+        policies.removeRetention(TOPIC);
+        same(policies.getRetention(TOPIC), null, "retention removed");
+        same(policies.getMessageTTL(TOPIC), null, "nothing said");
+        policies.setMessageTTL(TOPIC, 30);
+        same(policies.getMessageTTL(TOPIC, true), 30, "time to live");
+        policies.removeMessageTTL(TOPIC);
+        same(policies.getMessageTTL(TOPIC), null, "time to live removed");
+        policies.setPersistence(TOPIC, PERSISTENCE);
+        same(policies.getPersistence(TOPIC), PERSISTENCE, "persistence");
+        policies.removePersistence(TOPIC);
+        same(policies.getPersistence(TOPIC), null, "persistence removed");
+        policies.setDelayedDeliveryPolicy(TOPIC, DELAYED);
+        same(policies.getDelayedDeliveryPolicy(TOPIC, true), DELAYED, "delayed delivery");
+        policies.removeDelayedDeliveryPolicy(TOPIC);
+        same(policies.getDelayedDeliveryPolicy(TOPIC), null, "delayed delivery removed");
+        refused(NotFoundException.class, "does not exist",
+            () -> policies.setRetention(TOPIC + "-unknown", RETENTION));
+    }
+
+    private void expiry() throws Exception {
+        String topic = "persistent://peer/a/expiry";
+        admin.topics().createNonPartitionedTopic(topic);
+        try (Consumer<byte[]> one = client.newConsumer().topic(topic).subscriptionName("one")
+                .subscribe();
+            Consumer<byte[]> two = client.newConsumer().topic(topic).subscriptionName("two")
+                .subscribe();
+            Producer<byte[]> producer = client.newProducer().topic(topic).create()) {
+            producer.send("1".getBytes());
+            producer.send("2".getBytes());
+            Thread.sleep(1500);
+            admin.topics().expireMessages(topic, "one", 1);
+            same(backlogOf(topic, "one"), 0L, "expired for one");
+            same(backlogOf(topic, "two"), 2L, "not for the other");
+            admin.topics().expireMessagesForAllSubscriptions(topic, 1);
+            same(backlogOf(topic, "two"), 0L, "expired for all");
+            refused(NotFoundException.class, "no subscription three",
+                () -> admin.topics().expireMessages(topic, "three", 1));
+        }
+        admin.topics().delete(topic);
+    }
+
+    private long backlogOf(String topic, String subscription) throws Exception {
+        return admin.topics().getStats(topic).getSubscriptions().get(subscription).getMsgBacklog();
     }
 
     private void everythingElse() throws Exception {

@@ -344,7 +344,7 @@ def test_clusters_tenants_namespaces() -> None:
         ("tenants/x", {"adminRoles": ["root"]}, "adminRoles"),
         ("tenants/x", {"allowedClusters": ["east"]}, "allowedClusters"),
         ("tenants/x", {"quota": 5}, "quota"),
-        ("namespaces/public/x", {"retention_policies": {"retentionSizeInMB": 5}}, "retention"),
+        ("namespaces/public/x", {"backlog_quota_map": {"message_age": 5}}, "backlog_quota_map"),
         ("namespaces/public/x", {"replication_clusters": ["standalone", "east"]}, "replication"),
         ("namespaces/public/x", {"encryption_required": True}, "encryption_required"),
         ("persistent/public/default/x", {"color": "red"}, "color"),
@@ -382,8 +382,26 @@ def test_policies_that_say_nothing_are_no_obstacle() -> None:
             "clusterThatCanDeleteNamespace": "standalone",
             "allowed_clusters": [],
             "retention_policies": None,
+            "persistence": {"bookkeeperEnsemble": 0, "bookkeeperWriteQuorum": 0},
+            "subscription_expiration_time_minutes": 0,
         }
         assert await p.status("PUT", "/admin/v2/namespaces/public/x", json=body) == 204
+        assert await p.status("GET", "/admin/v2/namespaces/public/x/retention") == 204
+
+    serve(scenario)
+
+
+def test_policies_that_come_with_a_namespace_are_kept() -> None:
+    async def scenario(p: Platform) -> None:
+        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        body = {"retention_policies": nothing, "message_ttl_in_seconds": 5}
+        assert await p.status("PUT", "/admin/v2/namespaces/public/x", json=body) == 204
+        path = "/admin/v2/namespaces/public/x"
+        assert (await p.client.get(f"{path}/retention")).json() == nothing
+        assert (await p.client.get(f"{path}/messageTTL")).json() == 5
+        body["retention_policies"] = {**nothing, "retentionSizeInMB": 5}
+        status, reason = await p.reason("PUT", "/admin/v2/namespaces/public/y", json=body)
+        assert (status, "both are 0" in reason) == (412, True)
 
     serve(scenario)
 

@@ -12,7 +12,7 @@ from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.topics.consumer import Consumer
-from magnetar.topics.delays import DelayPolicy
+from magnetar.topics.dispatch.delayed import DelayPolicy
 from magnetar.topics.redelivery import Key
 from magnetar.topics.subscription import Kind, Limits, Subscription
 from magnetar.topics.traffic import Traffic

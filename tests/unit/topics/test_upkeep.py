@@ -18,7 +18,7 @@ from magnetar.log.policy import LogPolicy, Retention, RollRule
 from magnetar.model.errors import MetadataError
 from magnetar.model.ids import EARLIEST
 from magnetar.model.ledger import Quorums
-from magnetar.topics.delays import DelayPolicy
+from magnetar.topics.dispatch.delayed import DelayPolicy
 from magnetar.topics.opening import open_durable
 from magnetar.topics.policy import TopicPolicy, topic_policy
 from magnetar.topics.subscription import Subscription

@@ -31,7 +31,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from magnetar.model.entry import Description, Entry
 from magnetar.topics.redelivery import Key
@@ -47,6 +47,15 @@ FOR_EVER_MS: Final = 2**63 - 1
 
 Due: TypeAlias = tuple[int, int, int]
 """Time, ledger id, entry id."""
+
+
+class DelayPolicy(NamedTuple):
+    """``active``: delays are kept; else everything is delivered at once. ``delay_ms_max``:
+    producers may ask for no longer one; 0: for any."""
+
+    active: bool = True
+    tick_ms: int = 1000
+    delay_ms_max: int = 0
 
 
 class _SortedRun:
