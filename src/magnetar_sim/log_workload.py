@@ -51,9 +51,10 @@ class LogHistory:
         if self.problem is not None:
             raise SimulationError(self.problem)
 
-    def check_cursor(self, who: str, cursor: Cursor) -> None:
-        """Invariant 4, when the cursor has just been opened."""
-        for position in self.stored:
+    def check_cursor(self, who: str, cursor: Cursor, stored: Sequence[Position]) -> None:
+        """Invariant 4, when the cursor has just been opened. ``stored``: what was so before: who
+        is paused while it opens the log may find only later that it has lost it meanwhile."""
+        for position in stored:
             if not cursor.is_acknowledged(*position):
                 self.broken(f"{who}: the stored acknowledgement of {position} is forgotten")
         for position in self.confirmed:
@@ -107,9 +108,9 @@ class LogJob:
 
     async def _own(self, number: int, owner: Client, begin_s: float) -> None:
         await asyncio.sleep(max(0.0, begin_s - self.cluster.loop.time()))
-        store = new_store(owner)
-        log, cursor = await open_log(owner, store)
-        self.history.check_cursor(owner.name, cursor)
+        stored = [*self.history.stored]
+        log, cursor = await open_log(owner, new_store(owner))
+        self.history.check_cursor(owner.name, cursor, stored)
         try:
             await self._work(number, log, cursor)
         except LogClosedError as error:
@@ -168,10 +169,9 @@ class LogJob:
 
     async def last_look(self, last: Client) -> None:
         """Invariant 5, then all others."""
-        store = new_store(last)
-        log, cursor = await open_log(last, store)
+        log, cursor = await open_log(last, new_store(last))
         history = self.history
-        history.check_cursor(last.name, cursor)
+        history.check_cursor(last.name, cursor, [*history.stored])
         for attempt in range(3):
             await append_until_confirmed(log, b"%d/%d" % (OWNERS_MAX, attempt), history)
         entries: list[tuple[Position, bytes]] = []
