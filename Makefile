@@ -14,7 +14,11 @@
 #                           which it does not install, and fetches the clients; KEPT=dir keeps what
 #                           it fetched. With Go, Pulsar's Go clients too
 #   make chaos              kill -9 at random while clients and Spark work, then count
+#   make fire [ROWS=n] [KILLS=n] [SEED=n]   30 times kill -9, at every part, under a query on a Spark
+#                           cluster that writes exactly once; then count (docs/spark.md)
 #   make bench              the measurements, into bench/
+#   make bench-peers KEPT=dir   Spark's source and sink beside Spark's own for Kafka; needs Maven, and
+#                           fetches Kafka into dir, which stays
 #   make pages              ARCHITECTURE.md's tables, docs/machines.md and the index of decisions
 #                           again, after the code has changed
 #   make proto              protobuf modules again, after a .proto has changed
@@ -28,7 +32,8 @@ TESTS ?= tests
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim sim-mutants scenarios interop chaos bench pages proto clean java
+.PHONY: help demo test check sim sim-mutants scenarios interop chaos fire bench bench-peers pages \
+	proto clean java
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -80,8 +85,16 @@ chaos: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.holes --kill --batching
 	$(BIN)/python -m tests.chaos.stream_restart
 
+fire: $(VENV)/.dev java
+	$(BIN)/python -m tests.chaos.spark_fire $(if $(ROWS),--rows $(ROWS)) $(if $(KILLS),--kills $(KILLS)) \
+		$(if $(SEED),--seed $(SEED))
+
 bench: $(VENV)/.dev java
 	$(BIN)/python bench/run.py
+
+bench-peers: $(VENV)/.dev java
+	@test -n "$(KEPT)" || { echo "make bench-peers KEPT=dir: where Kafka is fetched to, and stays"; exit 1; }
+	$(BIN)/python -m bench.peers.spark_kafka --kept $(abspath $(KEPT))
 
 pages: $(VENV)/.dev
 	$(BIN)/python -m tests.tidy.pages
