@@ -1,0 +1,1 @@
+"""Measurements beside other systems, which are fetched on demand: ``make bench-peers``."""

@@ -1,0 +1,139 @@
+"""Kafka to measure beside: what is fetched, and a broker of it.
+
+The broker and Spark's connector come from Maven (``server.pom.xml``, ``connector.pom.xml``), the
+client for Python (librdkafka) from PyPI, into a directory outside the tree that is kept. The broker
+runs as it is shipped: one node, KRaft, a heap of 1 GiB, and the kernel syncs when it likes.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.server import free_port, work_directory
+from magnetar.env.zookeeper_server import find_java
+
+HERE = Path(__file__).parent
+PYTHON_CLIENT = "confluent-kafka"
+READY_S = 300.0  # on a machine that has other things to do
+JVM_FLAGS = (
+    "-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Where the parts lie."""
+
+    folder: Path
+
+    @property
+    def server(self) -> Path:
+        return self.folder / "server"
+
+    @property
+    def connector(self) -> Path:
+        return self.folder / "connector"
+
+    @property
+    def python(self) -> Path:
+        """To be put on a process's PYTHONPATH."""
+        return self.folder / "python"
+
+
+def fetched(folder: Path) -> Fetched:
+    """Fetch what is not there yet. Raises ``SystemExit`` that says what is missing."""
+    found = Fetched(folder.resolve())
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in (found.server, found.connector):
+        if not part.exists():
+            _fetch_jars(HERE / f"{part.name}.pom.xml", part)
+    if not found.python.exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--target", str(found.python), PYTHON_CLIENT], check=True)
+    return found
+
+
+def _fetch_jars(pom: Path, part: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise SystemExit("Kafka is fetched by Maven, and there is no mvn: install it")
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={part}"]
+    subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True)
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """A running broker."""
+
+    pid: int
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@contextmanager
+def kafka(parts: Fetched) -> Iterator[Kafka]:
+    """Start a broker on an empty directory of the disk that is measured; end it."""
+    with work_directory() as folder:
+        ports = free_port(), free_port()
+        config = _configured(folder, *ports)
+        java = [find_java(), *JVM_FLAGS, "-cp", str(parts.server / "*")]
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        form = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)]
+        subprocess.run([*java, *form], check=True, stdout=subprocess.DEVNULL)
+        with (folder / "kafka.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*java, "kafka.Kafka", str(config)], stdout=log, stderr=log, env=dict(os.environ)
+            )
+        try:
+            _wait_listening(process, ports[0])
+            yield Kafka(process.pid, ports[0])
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _configured(folder: Path, port: int, controller_port: int) -> Path:
+    path = folder / "server.properties"
+    path.write_text(
+        "process.roles=broker,controller\nnode.id=1\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}\n"
+        f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n"
+        "controller.listener.names=CONTROLLER\n"
+        f"controller.quorum.voters=1@127.0.0.1:{controller_port}\n"
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
+        f"log.dirs={folder / 'log'}\n"
+        "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
+        "transaction.state.log.min.isr=1\ngroup.initial.rebalance.delay.ms=0\n"
+    )
+    return path
+
+
+def _wait_listening(process: subprocess.Popen[bytes], port: int) -> None:
+    """The port opens last."""
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"Kafka ended with {process.returncode}")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"Kafka was not ready after {READY_S:.0f} s")
