@@ -32,6 +32,7 @@ WHOLE: Final = (
     NotServed(NAMESPACE, "policies of namespaces", "GET POST"),
     NotServed(NAMESPACE, "deleting namespaces", "DELETE"),
     NotServed(f"{NAMESPACE}/0x*/**", "bundles"),
+    NotServed(f"{NAMESPACE}/persistence/bookieAffinity", "bookieAffinity of namespaces"),
     NotServed("/admin/v2/namespaces/*/antiAffinity/*", "antiAffinity of namespaces"),
     NotServed("/admin/v2/namespaces/grantPermissionsOnTopics", "permissions"),
     NotServed("/admin/v2/namespaces/revokePermissionsOnTopics", "permissions"),

@@ -3,7 +3,7 @@
 | path | value |
 |---|---|
 | ``/admin/policies/<tenant>/<namespace>`` | the namespace's (``namespaces``), with other things |
-| ``/admin/topic-policies/<tenant>/<namespace>/<00 to 3f>`` | ``{local: policies}`` of its topics |
+| ``/admin/topic-policies/<tenant>/<namespace>/<00 to 0f>`` | ``{local: policies}`` of its topics |
 
 Topics that have policies of their own share ``BUCKETS`` nodes per namespace, by a hash of their
 names: so what is in force for any topic is answered from memory (``watched_nodes``) once those are
@@ -35,7 +35,7 @@ from magnetar.model.errors import (
 )
 
 ROOT: Final = "/admin/topic-policies"
-BUCKETS: Final = 64
+BUCKETS: Final = 16
 BUCKET_BYTES_MAX: Final = 900_000
 """The metadata store's nodes have 1 MiB."""
 

@@ -10,6 +10,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -164,7 +165,7 @@ public final class AdminPeer {
     }
 
     private static void same(Object found, Object wanted, String what) {
-        check(found.equals(wanted), what + ": " + found + ", not " + wanted);
+        check(Objects.equals(found, wanted), what + ": " + found + ", not " + wanted);
     }
 
     /** The step must be refused at once, by an exception of that class, with these words. */
@@ -611,7 +612,8 @@ public final class AdminPeer {
                 : method.contains("undle") || method.endsWith("HashPositions")
                 ? "0x00000000_0xffffffff" : "x";
         }
-        boolean uploads = UPLOADING.contains(part) && (index == 1 || index == 5);
+        boolean uploads = UPLOADING.stream().anyMatch(each -> each.isAssignableFrom(part))
+            && (index == 1 || index == 5);
         return uploads ? file.getPath() : "x";
     }
 

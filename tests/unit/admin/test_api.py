@@ -418,6 +418,7 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
         ("GET", "/admin/v2/namespaces/public/default"),
         ("DELETE", "/admin/v2/namespaces/public/default"),
         ("POST", "/admin/v2/namespaces/public/default/backlogQuota"),
+        ("GET", "/admin/v2/namespaces/public/default/persistence/bookieAffinity"),
         ("PUT", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff/unload"),
         ("POST", "/admin/v2/tenants/public"),
         ("GET", "/admin/v2/schemas/public/default/t/metadata"),
