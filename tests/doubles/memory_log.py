@@ -21,6 +21,7 @@ from magnetar.log.seam import (
     Checkpoints,
     Content,
     Cursors,
+    LedgerStats,
     LogStats,
     Positions,
     Run,
@@ -192,6 +193,12 @@ class MemoryPositions:
 
     async def offset_of(self, position: Position) -> int:
         return self._offsets[self._rank(Position(position.ledger_id, position.entry_id - 1))]
+
+    def times_of(self, ledger_id: int) -> tuple[int, int]:
+        """The least and the greatest publish time of a ledger."""
+        pairs = zip(self._entries, self._times_ms, strict=False)
+        found = [time_ms for entry, time_ms in pairs if entry.ledger_id == ledger_id]
+        return min(found, default=0), max(found, default=0)
 
     async def position_of(self, offset: int) -> Position:
         index = bisect_right(self._offsets, offset) - 1
@@ -376,14 +383,20 @@ class MemoryLog:
             sizes.setdefault(entry.ledger_id, []).append(len(entry.data))
         newest = max(sizes, default=0)
         ledgers = tuple(
-            (ledger_id, len(found), sum(found), "open" if ledger_id == newest else "closed")
+            LedgerStats(
+                ledger_id,
+                len(found),
+                sum(found),
+                "open" if ledger_id == newest else "closed",
+                *self._order.times_of(ledger_id),
+            )
             for ledger_id, found in sizes.items()
         )
         marks = {name: cursor.mark_delete for name, cursor in self._cursors.opened.items()}
         return LogStats(
             self.name,
             len(self._entries),
-            sum(ledger[2] for ledger in ledgers),
+            sum(ledger.stored_bytes for ledger in ledgers),
             ledgers,
             self.positions.readable,
             marks,

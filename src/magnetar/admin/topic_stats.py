@@ -143,19 +143,24 @@ def _consumer(subscription: Subscription, consumer: Consumer, rates: Rates) -> C
 
 def internal_stats(topic: Topic) -> InternalStatsView:
     stored = topic.log.stats()
-    open_ledgers = [each for each in stored.ledgers if each[3] == "open"]
+    open_ledgers = [each for each in stored.ledgers if each.state == "open"]
     return InternalStatsView(
         entries_added_counter=topic.entries_in,
         number_of_entries=stored.entries,
         total_size=stored.stored_bytes,
-        current_ledger_entries=open_ledgers[-1][1] if open_ledgers else 0,
-        current_ledger_size=open_ledgers[-1][2] if open_ledgers else 0,
+        current_ledger_entries=open_ledgers[-1].entries if open_ledgers else 0,
+        current_ledger_size=open_ledgers[-1].stored_bytes if open_ledgers else 0,
         last_confirmed_entry=str(stored.readable),
         # A log without an open ledger makes one with the next append.
         state="LedgerOpened" if open_ledgers else "ClosedLedger",
         ledgers=[
-            TopicLedgerView(ledger_id=ledger_id, entries=entries, size=size, state=state)
-            for ledger_id, entries, size, state in stored.ledgers
+            TopicLedgerView(
+                ledger_id=each.ledger_id,
+                entries=each.entries,
+                size=each.stored_bytes,
+                state=each.state,
+            )
+            for each in stored.ledgers
         ],
         cursors={
             name: _cursor(topic, each)

@@ -78,6 +78,18 @@ class Checkpoint(NamedTuple):
     state: bytes
 
 
+class LedgerStats(NamedTuple):
+    """A ledger of a log. ``state``: "open" or "closed". No message of it was published before
+    ``least_ms`` or after ``greatest_ms``, by its producer's clock; 0: not known."""
+
+    ledger_id: int
+    entries: int
+    stored_bytes: int
+    state: str
+    least_ms: int = 0
+    greatest_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class LogStats:
     """What a log holds, for people and metrics."""
@@ -85,7 +97,7 @@ class LogStats:
     name: str
     entries: int
     stored_bytes: int
-    ledgers: tuple[tuple[int, int, int, str], ...]  # id, entries, bytes, state
+    ledgers: tuple[LedgerStats, ...]
     readable: Position
     cursors: Mapping[str, Position]  # name -> mark-delete position
     trimmed: Position = EARLIEST  # the last entry that was deleted from the front

@@ -71,7 +71,7 @@ class ArrowColumns:
         if field.name == "publish_time":
             return _times(ids.publish_times_ms[entries], None, field.type)
         if field.name == "offset":
-            return _offsets(entries, batch_indexes, ids, field.type)
+            return pa.array(offsets_of(entries, batch_indexes, ids), field.type)
         return None
 
     def _array(self, field: pa.Field, rows: MessageRows, ids: EntryIds) -> Array:
@@ -144,13 +144,14 @@ def _message_ids(entries: Ints, batch_indexes: Ints, ids: EntryIds, kind: pa.Str
     return pa.StructArray.from_arrays([pa.array(part) for part in parts], fields=list(kind))
 
 
-def _offsets(entries: Ints, batch_indexes: Ints, ids: EntryIds, kind: pa.DataType) -> Array:
+def offsets_of(entries: Ints, batch_indexes: Ints, ids: EntryIds) -> Ints:
+    """Of messages of these entries. Raises ``ConfigError`` if they are not numbered."""
     if (ids.offsets < 0).any():
         raise ConfigError(
             "column 'offset': the broker does not number its messages; choose others with the "
             "option 'columns'"
         )
-    return pa.array(ids.offsets[entries] + np.maximum(batch_indexes, 0), kind)
+    return ids.offsets[entries] + np.maximum(batch_indexes, 0)
 
 
 def _times(times_ms: Ints, missing: Flags | None, kind: pa.DataType) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from magnetar.pipeline.broker_client import BrokerClient
+from magnetar.pipeline.conditions import Conditions
 from magnetar.pipeline.earlier_chunks import EarlierEntries
 from magnetar.pipeline.entry_decoder import EntryDecoder, decode_entries
 from magnetar.pipeline.loss_reports import LossReports
@@ -18,14 +19,20 @@ from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
 
 def read_range(
-    client: BrokerClient, part: PlannedRange, columns: Sequence[str], reports: LossReports
+    client: BrokerClient,
+    part: PlannedRange,
+    columns: Sequence[str],
+    reports: LossReports,
+    conditions: Conditions = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Every message of a range, in order, exactly once, through the broker.
+    """Every message of a range for which the conditions hold, in order, exactly once, through the
+    broker.
 
     What is lost goes to ``reports``, which raises or lets the rest be read. Raises ``BrokerError``
     when the end of the range does not come in time.
     """
-    return decoded(client, part, columns, reports, entries_of(client, part, reports))
+    entries = entries_of(client, part, reports)
+    return decoded(client, part, columns, reports, entries, conditions)
 
 
 def decoded(
@@ -34,8 +41,10 @@ def decoded(
     columns: Sequence[str],
     reports: LossReports,
     entries: Iterable[NumberedEntry],
+    conditions: Conditions = (),
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a range, whose entries come in order. Raises ``ProtocolError``."""
+    """The messages of a range, whose entries come in order, for which the conditions hold. Raises
+    ``ProtocolError``."""
 
     def read_from(place: Place) -> Iterator[StoredEntry]:
         with client.open(part.topic, place) as reader:
@@ -47,5 +56,6 @@ def decoded(
             return [facts.ledger_id for facts in reader.ask(LogQuestion(ledgers=True)).ledgers]
 
     earlier = EarlierEntries(part.topic, read_from, ledgers, reports)
-    decoder = EntryDecoder(columns, part.topic, part.start, part.end, earlier.chunks)
+    bounds = part.start, part.end
+    decoder = EntryDecoder(columns, part.topic, *bounds, earlier.chunks, conditions)
     return decode_entries(decoder, entries)

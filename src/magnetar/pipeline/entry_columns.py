@@ -77,6 +77,17 @@ class EntryTable(NamedTuple):
     odd: Flags
     last_offsets: Ints
 
+    def chosen(self, entries: Flags) -> EntryTable:
+        """Those that are marked, of the same bytes."""
+        return EntryTable(
+            self.bytes,
+            self.data_at[entries],
+            self.data_stop[entries],
+            self.fields.chosen(entries),
+            self.odd[entries],
+            self.last_offsets[entries],
+        )
+
 
 def read_entries(payloads: Sequence[bytes | memoryview], tables: EntryTables) -> EntryTable:
     """The metadata of entries as they were stored, with a broker's header or without."""

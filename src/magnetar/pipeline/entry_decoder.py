@@ -11,6 +11,7 @@ Errors: ``ProtocolError`` that names ledger and entry; ``ConfigError`` if a libr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import TypeAlias
 
 import numpy as np
@@ -18,11 +19,13 @@ import pyarrow as pa
 
 from magnetar.model.errors import ProtocolError
 from magnetar.pipeline.arrow_columns import ArrowColumns, EntryIds
+from magnetar.pipeline.conditions import Conditions
 from magnetar.pipeline.entry_columns import TIME_MS_MAX, EntryTables, read_entries
 from magnetar.pipeline.message_rows import MessageRows, OddEntries, read_rows, select
 from magnetar.pipeline.places import UNBATCHED, Place
 from magnetar.pipeline.plain_rows import PlainRows, message_of_chunks, plain_rows, within
 from magnetar.pipeline.protobuf_columns import ABSENT, Flags, Ints
+from magnetar.pipeline.row_filter import RowFilter
 from magnetar.pipeline.topic_reader import StoredEntry
 from magnetar.wire.pulsar.batches import ChunkAssembler
 from magnetar.wire.pulsar.broker_metadata import read_header
@@ -62,12 +65,11 @@ def decode_entries(
         offsets.append(offset)
         byte_count += len(entry.payload)
         if byte_count >= bytes_max or len(block) >= BLOCK_ENTRIES:
-            rows = 0
-            for batch in decoder.decode(block, offsets):
-                rows += batch.num_rows
-                yield batch
+            before = decoder.messages_read
+            yield from decoder.decode(block, offsets)
+            few = decoder.messages_read - before < FEW_ROWS
             block, offsets, byte_count = [], [], 0
-            bytes_max = LARGE_BLOCK_BYTES if rows < FEW_ROWS else BLOCK_BYTES
+            bytes_max = LARGE_BLOCK_BYTES if few else BLOCK_BYTES
     if block:
         yield from decoder.decode(block, offsets)
 
@@ -76,7 +78,8 @@ class EntryDecoder:
     """Decodes the entries of one range of a topic partition, block by block, in order.
 
     ``start`` and ``end`` bound the messages, of which entries outside have none. ``earlier`` finds
-    the chunks before the range of a message whose last chunk lies in it.
+    the chunks before the range of a message whose last chunk lies in it. Rows are messages for
+    which the ``conditions`` hold; ``messages_read`` counts all.
     """
 
     def __init__(
@@ -86,8 +89,11 @@ class EntryDecoder:
         start: Place,
         end: Place,
         earlier: EarlierChunks,
+        conditions: Conditions = (),
     ) -> None:
-        self._tables = EntryTables(columns)
+        self._filter = RowFilter(conditions)
+        self.messages_read = 0
+        self._tables = EntryTables({*columns, *self._filter.columns})
         self._arrow = ArrowColumns(columns, topic)
         self._topic = topic
         self._start, self._end = start, end
@@ -100,6 +106,10 @@ class EntryDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """The record batches of the next entries of the range, as ``decode_entries``."""
         block = _Block(entries, offsets, self._tables)
+        self.messages_read += block.messages
+        wanted = self._filter.entries(block.ids) | block.table.odd
+        if not wanted.all():
+            block = block.chosen(wanted)
         for first, stop in block.runs():
             part = slice(first, stop)
             if block.table.odd[first]:
@@ -112,13 +122,14 @@ class EntryDecoder:
         try:
             ids = EntryIds(*(column[chosen] for column in block.ids))
             rows = self._kept(read_rows(block.table, chosen, self._tables), ids)
+            rows = self._filter.kept(rows, ids)
             batch = self._arrow.batch(rows, ids)
         except OddEntries as found:
             odd = found.odd
         except ProtocolError:  # of which entry is found out one by one
             odd = np.ones(chosen.stop - chosen.start, np.bool_)
         else:
-            yield from _sliced(batch, rows.bytes.size)
+            yield from _sliced(batch, batch.nbytes)
             return
         for first, stop in _equal_runs(odd):
             part = slice(chosen.start + first, chosen.start + stop)
@@ -171,7 +182,8 @@ class EntryDecoder:
             offset = header.last_offset - meta.num_messages + 1
         told = entry.ledger_id, entry.entry_id, meta.publish_time_ms, offset
         ids = EntryIds(*(np.array([number], np.int64) for number in told))
-        return self._arrow.plain_batch(self._within(rows, entry), ids)
+        rows = self._filter.plain(self._within(rows, entry), ids)
+        return self._arrow.plain_batch(rows, ids)
 
     def _within(self, rows: PlainRows, entry: StoredEntry) -> PlainRows:
         here = entry.ledger_id, entry.entry_id
@@ -210,6 +222,20 @@ class _Block:
             np.where(given == UNNUMBERED, by_header, given),
         )
 
+    @property
+    def messages(self) -> int:
+        return int(np.maximum(self.table.fields.ints["num_messages"], 1).sum())
+
+    def chosen(self, entries: Flags) -> _Block:
+        """Only the entries that are marked."""
+        found = copy(self)
+        numbers = np.flatnonzero(entries).tolist()
+        found.entries = [self.entries[number] for number in numbers]
+        found.offsets = [self.offsets[number] for number in numbers]
+        found.table = self.table.chosen(entries)
+        found.ids = EntryIds(*(column[entries] for column in self.ids))
+        return found
+
     def runs(self) -> Iterator[tuple[int, int]]:
         """First and stop of entries that go together: all odd or none, and not too much data."""
         table = self.table
@@ -222,6 +248,8 @@ class _Block:
 
 def _equal_runs(values: Flags | Ints) -> Iterator[tuple[int, int]]:
     """First and stop of each run of equal values."""
+    if not len(values):
+        return iter(())
     changes = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
     return zip([0, *changes], [*changes, len(values)], strict=True)
 

@@ -31,12 +31,15 @@ UNKNOWN_MS = 0
 
 class LedgerFacts(NamedTuple):
     """A ledger of a log. ``entries`` and ``stored_bytes`` are final when it is ``closed``; of the
-    open one they are what could be read when it was asked for."""
+    open one they are what could be read when it was asked for. No message of it was published
+    before ``least_ms`` or after ``greatest_ms``; 0: not known."""
 
     ledger_id: int
     entries: int
     stored_bytes: int
     closed: bool
+    least_ms: int = 0
+    greatest_ms: int = 0
 
 
 NO_FACTS: Mapping[int, LedgerFacts] = MappingProxyType({})

@@ -18,7 +18,9 @@ from magnetar.pipeline.bounds import (
     parse_offsets,
     parse_times,
 )
+from magnetar.pipeline.conditions import Conditions
 from magnetar.pipeline.delivery import DELIVERY_OPTIONS, DeliveryOptions, parse_delivery
+from magnetar.pipeline.filter_text import parse_filter
 from magnetar.pipeline.option_values import OptionValues
 from magnetar.pipeline.selection import Selection, parse_selection
 from magnetar.pipeline.storage_splits import SPLIT_BYTES
@@ -33,7 +35,7 @@ READ_OPTIONS = (
     "service.url", *SELECTIONS[:-1],
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", *BATCH_OPTIONS, *TRIGGER_OPTIONS,
-    "minPartitions", "columns", "columnNames", "includeHeaders", "pollTimeoutMs",
+    "minPartitions", "columns", "filter", "columnNames", "includeHeaders", "pollTimeoutMs",
     "failOnDataLoss", "readMode", "maxPartitionBytes",
 )  # fmt: skip
 WRITE_OPTIONS = (
@@ -75,6 +77,8 @@ class ReadOptions:
     future_start_allowed: bool
     given: frozenset[str]
     """The options that the user gave, in lower case."""
+    conditions: Conditions
+    """For which rows a read is."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
     """Options of a batch or streaming read. Raises ``ConfigError``."""
     options = OptionValues(raw, READ_OPTIONS, others=WRITE_OPTIONS)
     columns = options.text("columns")
+    naming = options.choice("columnNames", ("magnetar", "kafka"))
     return ReadOptions(
         service_url=options.needed("service.url", "pulsar://127.0.0.1:6650"),
         selection=_selection(options),
@@ -99,7 +104,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         limits=_limits(options),
         partitions_min=options.number("minPartitions", None),
         columns=tuple(c.strip() for c in columns.split(",")) if columns else None,
-        column_names=options.choice("columnNames", ("magnetar", "kafka")),
+        column_names=naming,
         headers=options.flag("includeHeaders", False),
         poll_timeout_ms=options.number("pollTimeoutMs", 60_000) or 0,
         fail_on_data_loss=options.flag("failOnDataLoss", True),
@@ -110,6 +115,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         )
         == "latest",
         given=options.given,
+        conditions=parse_filter(text, naming) if (text := options.text("filter")) else (),
     )
 
 

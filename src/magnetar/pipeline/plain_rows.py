@@ -34,9 +34,7 @@ def plain_rows(payload: Buffer, entry: EntryMetadata, raw: MessageMetadata) -> P
     if singles is None:
         return PlainRows(indexes, [raw], values)
     kept = [n for n, single in enumerate(singles) if not single.compacted_out]
-    return PlainRows(
-        [indexes[n] for n in kept], [singles[n] for n in kept], [values[n] for n in kept]
-    )
+    return chosen(PlainRows(indexes, singles, values), kept)
 
 
 def message_of_chunks(raw: MessageMetadata, value: Buffer) -> PlainRows:
@@ -56,6 +54,11 @@ def within(rows: PlainRows, first: int, stop: int | None) -> PlainRows:
             else first <= index and (stop is None or index < stop)
         )
     ]
+    return chosen(rows, kept)
+
+
+def chosen(rows: PlainRows, kept: Sequence[int]) -> PlainRows:
+    """Those with these numbers."""
     indexes, metadata, values = rows
     return PlainRows(
         [indexes[n] for n in kept], [metadata[n] for n in kept], [values[n] for n in kept]

@@ -291,6 +291,10 @@ class Planner:
                 reached[name] = starts[name] if place == start else found
         return reached
 
+    def ask(self, name: str, question: LogQuestion) -> LogAnswer:
+        """What the broker says of a partition's log."""
+        return self._logs.ask(name, question)
+
     def where(self, name: str, ledger_id: int) -> LogAnswer:
         """Where a ledger of the partition's log lies, and where the bookies listen."""
         return self._logs.ask(name, LogQuestion(stored_ledgers=[ledger_id]))

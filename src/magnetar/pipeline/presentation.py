@@ -8,7 +8,7 @@ schema that it was promised, in which a column of the user's may be null.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -19,13 +19,20 @@ KAFKA_SOURCES = {"timestamp": "publish_time", "timestampType": None, "headers": 
 CREATE_TIME = 0
 
 
+def constants_of(topic: str, naming: str) -> dict[str, int | str]:
+    """What the columns are that hold the same for all messages of a topic partition."""
+    if naming == "kafka":
+        return {"topic": topic_of(topic), "partition": max(0, partition_number(topic))}
+    return {"topic": topic, "partition": partition_number(topic)}
+
+
 class Presentation:
     """What becomes of the batches of one split. ``schema``: what Spark was promised."""
 
     def __init__(self, schema: pa.Schema, naming: str, topic: str) -> None:
         self._schema = schema
         self._kafka = naming == "kafka"
-        self._topic = topic
+        self._constants = constants_of(topic, naming) | {"timestampType": CREATE_TIME}
         sources = [KAFKA_SOURCES.get(name, name) for name in schema.names]
         wanted = {name for name in sources if name is not None}
         plain = not self._kafka and set(schema.names) <= set(DECODED)
@@ -43,13 +50,8 @@ class Presentation:
 
     def _array(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         count = batch.num_rows
-        constants: dict[str, Callable[[], object]] = {
-            "timestampType": lambda: CREATE_TIME,
-            "topic": lambda: topic_of(self._topic),
-            "partition": lambda: max(0, partition_number(self._topic)),
-        }
-        if self._kafka and field.name in constants:
-            return pa.repeat(pa.scalar(constants[field.name](), field.type), count)
+        if self._kafka and field.name in self._constants:
+            return pa.repeat(pa.scalar(self._constants[field.name], field.type), count)
         if field.name == "headers":
             return _headers(batch.column("properties"), field.type)
         source = KAFKA_SOURCES.get(field.name) or field.name

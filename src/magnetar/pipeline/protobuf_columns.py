@@ -19,6 +19,7 @@ Source: the Protocol Buffers encoding (https://protobuf.dev/programming-guides/e
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -156,6 +157,23 @@ class Fields:
         rows, at, length = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         order = np.argsort(rows, kind="stable")
         return Repeated(rows[order], at[order], length[order])
+
+    def chosen(self, rows: Flags) -> Fields:
+        """Of the messages that are marked."""
+        found = copy(self)
+        found.count, found.odd = int(rows.sum()), self.odd[rows]
+        found.ints = {name: column[rows] for name, column in self.ints.items()}
+        found.spans = {
+            name: Spans(span.at[rows], span.length[rows]) for name, span in self.spans.items()
+        }
+        numbers = np.cumsum(rows) - 1
+        found._repeated = {}
+        for name in self._repeated:
+            all_ = self.repeated(name)
+            kept = rows[all_.rows]
+            of_rows = Repeated(numbers[all_.rows[kept]], all_.at[kept], all_.length[kept])
+            found._repeated[name] = [of_rows]
+        return found
 
     def keep(self, name: str, kind: FieldKind, rows: Ints, at: Ints, value: Ints) -> None:
         """Take a field of some rows: its value, or its length where it has bytes at ``at``."""

@@ -48,10 +48,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from magnetar.pipeline.conditions import may_hold
 from magnetar.pipeline.even_splits import EvenSplits
 from magnetar.pipeline.loss_reports import LossReports, said_in_one_line, warn
 from magnetar.pipeline.losses import UNKNOWN_MS
 from magnetar.pipeline.micro_batches import MicroBatches
+from magnetar.pipeline.narrowing import narrowed, question_of
 from magnetar.pipeline.options import (
     ReadOptions,
     WriteOptions,
@@ -63,7 +65,7 @@ from magnetar.pipeline.options import (
 from magnetar.pipeline.places import Offset, Point, from_offset, to_offset
 from magnetar.pipeline.planner import Planner
 from magnetar.pipeline.plans import created_of
-from magnetar.pipeline.presentation import Presentation
+from magnetar.pipeline.presentation import Presentation, constants_of
 from magnetar.pipeline.schema import check_read_schema, spark_schema
 from magnetar.pipeline.sink import RowSink, Sink, check_write_schema
 from magnetar.pipeline.split_readers import ReadTask, read_split
@@ -157,13 +159,25 @@ class _SplitReader:
         self._reach: BookieReach | None = None
 
     def _tasks(self, planner: Planner, parts: Sequence[PlannedRange]) -> list[SplitPartition]:
-        """The splits of these ranges."""
-        splitter, tasks = self._splitter(planner, parts), []
-        for part in parts:
+        """The splits of these ranges, of what may hold rows."""
+        pieces = [piece for part in parts for piece in self._narrowed(planner, part)]
+        splitter, tasks = self._splitter(planner, pieces), []
+        for part in pieces:
             splits = splitter.split(part)
             check_cover(part, splits)
             tasks += [SplitPartition(split) for split in splits]
         return tasks
+
+    def _narrowed(self, planner: Planner, part: PlannedRange) -> Sequence[PlannedRange]:
+        """What of a range may hold rows for which the option ``filter`` is true."""
+        conditions = self._options.conditions
+        if not may_hold(conditions, constants_of(part.topic, self._options.column_names)):
+            return []
+        question = question_of(part, conditions)
+        if question is None:
+            return [part]
+        answer = planner.ask(part.topic, question)
+        return narrowed(part, conditions, answer.extent, answer.ledgers, answer.of_times)
 
     def _splitter(self, planner: Planner, parts: Sequence[PlannedRange]) -> Splitter:
         """How ranges are cut now."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from magnetar.pipeline.broker_client import BrokerClient
+from magnetar.pipeline.conditions import Conditions, on
 from magnetar.pipeline.decode import decoded, read_range
 from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.options import ReadOptions
@@ -31,6 +32,15 @@ class ReadTask:
     columns: tuple[str, ...]  # of ``schema.DECODED``, in this order
     reports: LossReports
 
+    @property
+    def conditions(self) -> Conditions:
+        return self.options.conditions
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the offsets of messages are needed."""
+        return "offset" in self.columns or bool(on(self.conditions, ("offset",)))
+
 
 SplitReader: TypeAlias = Callable[[Split, ReadTask], "Iterator[pa.RecordBatch]"]
 
@@ -38,15 +48,16 @@ SplitReader: TypeAlias = Callable[[Split, ReadTask], "Iterator[pa.RecordBatch]"]
 def _by_broker(split: Split, task: ReadTask) -> Iterator[pa.RecordBatch]:
     options = task.options
     client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
-    part = numbered(client, split.part) if "offset" in task.columns else split.part
-    return read_range(client, part, task.columns, task.reports)
+    part = numbered(client, split.part) if task.numbers else split.part
+    return read_range(client, part, task.columns, task.reports, task.conditions)
 
 
 def _by_storage(split: Split, task: ReadTask) -> Iterator[pa.RecordBatch]:
     options = task.options
     client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
-    reading = StorageReading(client, split, task.reports, numbers="offset" in task.columns)
-    return decoded(client, split.part, task.columns, task.reports, reading.entries())
+    reading = StorageReading(client, split, task.reports, numbers=task.numbers)
+    entries = reading.entries()
+    return decoded(client, split.part, task.columns, task.reports, entries, task.conditions)
 
 
 SPLIT_READERS: Mapping[type, SplitReader] = {ByBroker: _by_broker, ByStorage: _by_storage}

@@ -24,6 +24,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandGetLastMessageIdResponse,
     CommandSubscribe,
+    LogLedger,
     LogPlace,
     LogQuestion,
     MessageIdData,
@@ -117,9 +118,7 @@ class TopicReader:
         extent, log = self._extent_of(answer), answer.log_extent
         return LogAnswer(
             extent,
-            tuple(
-                LedgerFacts(o.ledger_id, o.entries, o.stored_bytes, o.closed) for o in log.ledgers
-            ),
+            tuple(_facts(one) for one in log.ledgers),
             tuple(_place(one) for one in log.of_offsets),
             tuple(one.offset for one in log.of_places),
             tuple(_place(one) for one in log.of_times),
@@ -234,6 +233,11 @@ class TopicReader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _facts(found: LogLedger) -> LedgerFacts:
+    told = found.ledger_id, found.entries, found.stored_bytes, found.closed
+    return LedgerFacts(*told, found.least_ms, found.greatest_ms)
 
 
 def _place(found: LogPlace) -> Place:

@@ -18,7 +18,7 @@ from magnetar.log.managed.records import decode_log, encode_log, log_path
 from magnetar.log.seam import Content, ReadableLog
 from magnetar.model.errors import LedgerError, LogError
 from magnetar.model.ids import EARLIEST, LATEST, Position
-from magnetar.wire.pulsar.broker_metadata import HEADER_BYTES, read_header
+from magnetar.wire.pulsar.broker_metadata import HEADER_BYTES, TIME_MS_MAX, read_header
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
 from tests.unit.log.doubles import NAME, OFFSET, MemoryWriter, Outcomes, Process, World
 from tests.unit.log.test_managed_log import read_all
@@ -36,9 +36,12 @@ async def check(log: ReadableLog) -> int:
     positions = log.positions
     offset = await positions.offset_of(EARLIEST)
     greatest = -1
+    told = {each.ledger_id: each for each in log.stats().ledgers}
     for entry in await read_all(log):
         at = Position(entry.ledger_id, entry.entry_id)
         messages, time_ms = map(int, bytes(entry.payload).split(b"@"))
+        assert told[at.ledger_id].least_ms <= time_ms
+        assert time_ms <= told[at.ledger_id].greatest_ms or not told[at.ledger_id].greatest_ms
         assert await positions.offset_of(at) == offset
         assert await positions.position_of(offset + messages - 1) == at
         offset += messages
@@ -128,6 +131,30 @@ def test_what_a_failed_writer_refused_has_no_offsets_there() -> None:
         assert await check(log) == 8
         assert len(log.stats().ledgers) == 2
         assert await check(await Process(process.world).store().open(NAME)) == 8
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_says_when_its_messages_were_published() -> None:
+    """Not in order; and the least time is not known of one that another owner has recovered."""
+
+    async def scenario() -> None:
+        world = World()
+        config = LedgerConfig(ledger_entries_max=3)
+        log = await Process(world).store(config).open(NAME)
+        outcomes = Outcomes()
+        for times in ([70, 50, 60], [40], [90, 80], [30, 2**60]):
+            payloads = [payload_of(1, time_ms) for time_ms in times]
+            log.append(payloads, outcomes, Content([1] * len(times), times))
+            await outcomes.wait(outcomes.count + 1)
+        found = [(each.least_ms, each.greatest_ms) for each in log.stats().ledgers]
+        assert found == [(50, 70), (40, 90), (30, TIME_MS_MAX)]
+        again = await Process(world).store(config).open(NAME)
+        found = [(each.least_ms, each.greatest_ms) for each in again.stats().ledgers]
+        assert found == [(50, 70), (40, 90), (0, TIME_MS_MAX)]
+        await again.close()
+        followed = await Process(world).store(config).follow(NAME)
+        assert followed.stats().ledgers == again.stats().ledgers
 
     asyncio.run(scenario())
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from magnetar.model.errors import ConfigError, ProtocolError
 from magnetar.pipeline import batch_records
-from magnetar.pipeline.arrow_columns import EntryIds, _offsets
+from magnetar.pipeline.arrow_columns import EntryIds, offsets_of
 from magnetar.pipeline.entry_columns import EntryTables
 from magnetar.pipeline.entry_decoder import EntryDecoder, _Block, decode_entries
 from magnetar.pipeline.places import Place
@@ -270,9 +270,9 @@ def test_offsets_are_given_or_in_the_headers() -> None:
     ids = EntryIds(*(np.array(them) for them in ([5, 5], [0, 1], [1, 1], [7, -1])))
     indexes = np.array([0, 1, -1])
     with pytest.raises(ConfigError, match="does not number"):
-        _offsets(np.array([0, 0, 1]), indexes, ids, pa.int64())
+        offsets_of(np.array([0, 0, 1]), indexes, ids)
     ids = ids._replace(offsets=np.array([7, 9]))
-    assert _offsets(np.array([0, 0, 1]), indexes, ids, pa.int64()).to_pylist() == [7, 8, 9]
+    assert offsets_of(np.array([0, 0, 1]), indexes, ids).tolist() == [7, 8, 9]
     headers = [Layout(header=True), Layout(header=True, fields={"encryption_algo": "x"})]
     tables = EntryTables(["offset"])
     block = _Block(stored([batch([Message()] * 3, layout) for layout in headers]), [-1, 4], tables)

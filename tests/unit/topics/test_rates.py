@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from magnetar.log.seam import LedgerStats
 from magnetar.model.ids import Position
 from magnetar.topics.rates import SAMPLE_INTERVAL_S, Rate
 from magnetar.topics.stats import backlog_bytes
@@ -47,7 +48,8 @@ def test_topics_that_nobody_uses_are_not_kept() -> None:
 
 
 def test_a_backlog_is_what_lies_after_the_last_acknowledged_entry() -> None:
-    ledgers = ((3, 10, 1000, "closed"), (4, 5, 500, "closed"), (7, 0, 0, "open"))
+    told = ((3, 10, 1000, "closed"), (4, 5, 500, "closed"), (7, 0, 0, "open"))
+    ledgers = [LedgerStats(*each) for each in told]
     assert backlog_bytes(ledgers, Position(3, -1)) == 1500
     assert backlog_bytes(ledgers, Position(3, 4)) == 1000
     assert backlog_bytes(ledgers, Position(4, 4)) == 0

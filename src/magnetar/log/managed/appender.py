@@ -53,6 +53,7 @@ from magnetar.model.errors import (
     MagnetarError,
     NoSpaceError,
 )
+from magnetar.wire.pulsar.broker_metadata import TIME_MS_MAX
 
 log = structlog.get_logger(__name__)
 
@@ -148,6 +149,14 @@ class Appender:
         return None if self._ledger is None else self._ledger.writer
 
     @property
+    def published_ms(self) -> tuple[int, int]:
+        """The open ledger's least and greatest publish times: as ``LedgerStats`` has them."""
+        if self._ledger is None or self._ledger.next_entry_id == 0:
+            return 0, 0
+        stamps = self._ledger.stamps
+        return stamps.least_ms, stamps.greatest_ms
+
+    @property
     def pending_bytes(self) -> int:
         return self._open.pending_bytes
 
@@ -183,6 +192,9 @@ class Appender:
             headers: Sequence[bytes] = (stamps.header(self._now_ms(), message_count, time_ms),)
         else:
             headers = stamps.headers(self._now_ms(), messages, times_ms)
+            time_ms = min(times_ms, default=TIME_MS_MAX)
+        if time_ms < stamps.least_ms:
+            stamps.least_ms = time_ms
         item.end_offset = stamps.next_offset
         item.entries = entries = ledger.append(item.payloads, ledger.answered, headers)
         if not entries:  # the writer has failed; ``answered`` will hear of it
@@ -324,12 +336,13 @@ class Appender:
         extent = former.stamps.extent
         if reader is not None or last != former.writer.last_add_pushed:
             # Not all that got a header is in it: the last entry that is says how far it goes.
-            extent = await extent_of(
+            told = await extent_of(
                 reader or former.writer.reader(),
                 former.stamps.first_offset,
                 last,
                 f"log {self._name}, ledger {former.ledger_id}",
             )
+            extent = told._replace(least_ms=extent.least_ms)
         if self._former is former:  # not lost meanwhile
             self._former = None
             before = self._chain.confirmed

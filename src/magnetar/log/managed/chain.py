@@ -26,8 +26,8 @@ _new: Final = tuple.__new__  # a NamedTuple without its slower, checking constru
 
 @dataclass(frozen=True, slots=True)
 class LedgerInfo:
-    """One ledger of a chain. ``entries``, ``stored_bytes``, ``messages`` and ``greatest_ms`` count
-    only when closed."""
+    """One ledger of a chain. ``entries``, ``stored_bytes``, ``messages``, ``greatest_ms`` and
+    ``least_ms`` count only when closed."""
 
     ledger_id: int
     entries: int = 0
@@ -37,6 +37,7 @@ class LedgerInfo:
     first_offset: int = 0
     messages: int = 0  # when closed; 0: each entry is one
     greatest_ms: int = 0  # greatest publish time, when closed; 0: not known
+    least_ms: int = 0  # no publish time is less, when closed; 0: not known
 
     @property
     def closed(self) -> bool:
@@ -126,6 +127,7 @@ class Chain:
         closed_ms: int,
         messages: int = 0,
         greatest_ms: int = 0,
+        least_ms: int = 0,
     ) -> LedgerInfo:
         """The open ledger is closed with that many entries, which hold ``messages`` (0: one
         each); an empty one leaves the chain."""
@@ -136,6 +138,7 @@ class Chain:
             closed_ms=closed_ms,
             messages=messages or entries,
             greatest_ms=greatest_ms,
+            least_ms=least_ms,
         )
         self.replace_ledgers([*self.ledgers[:-1], info] if entries else self.ledgers[:-1])
         return info

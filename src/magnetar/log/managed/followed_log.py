@@ -45,10 +45,10 @@ from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.ledgers import ChainReader, ChainTail, Ledgers
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
-from magnetar.log.managed.records import decode_log, log_path
+from magnetar.log.managed.records import closed_stats, decode_log, log_path
 from magnetar.log.managed.stamping import behind_header
 from magnetar.log.managed.tail_cache import TailCache
-from magnetar.log.seam import LogStats, Positions
+from magnetar.log.seam import LedgerStats, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -150,15 +150,15 @@ class FollowedLog:
         """See the seam. An open ledger has 0 bytes: nobody but its writer knows how many."""
         chain = self._chain
         ledgers = tuple(
-            (info.ledger_id, info.entries, info.stored_bytes, "closed")
+            closed_stats(info)
             if info.closed
-            else (info.ledger_id, chain.last_entry(info.ledger_id) + 1, 0, "open")
+            else LedgerStats(info.ledger_id, chain.last_entry(info.ledger_id) + 1, 0, "open")
             for info in chain.ledgers
         )
         return LogStats(
             self.name,
             chain.entries,
-            sum(ledger[2] for ledger in ledgers),
+            sum(ledger.stored_bytes for ledger in ledgers),
             ledgers,
             chain.confirmed,
             {},

@@ -30,11 +30,11 @@ from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
-from magnetar.log.managed.records import CursorRecord
+from magnetar.log.managed.records import CursorRecord, closed_stats
 from magnetar.log.managed.rules import deletable, frees_later
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import LogPolicy
-from magnetar.log.seam import Checkpoints, Cursors, LogStats, Positions
+from magnetar.log.seam import Checkpoints, Cursors, LedgerStats, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -249,15 +249,15 @@ class ManagedLog:
 
     def stats(self) -> LogStats:
         writer = self._appender.writer
-        ledgers = []
-        for info in self._chain.ledgers:
-            if info.closed:
-                ledgers.append((info.ledger_id, info.entries, info.stored_bytes, "closed"))
-            else:
-                size = writer.length if writer and writer.ledger_id == info.ledger_id else 0
-                entries = self._chain.last_entry(info.ledger_id) + 1
-                ledgers.append((info.ledger_id, entries, size, "open"))
-        stored_bytes = sum(ledger[2] for ledger in ledgers)
+        ledgers = [closed_stats(info) for info in self._chain.ledgers if info.closed]
+        opened = self._chain.open_ledger_id
+        if opened is not None:
+            here = writer is not None and writer.ledger_id == opened
+            size = writer.length if writer is not None and here else 0
+            times_ms = self._appender.published_ms if here else (0, 0)
+            entries = self._chain.last_entry(opened) + 1
+            ledgers.append(LedgerStats(opened, entries, size, "open", *times_ms))
+        stored_bytes = sum(ledger.stored_bytes for ledger in ledgers)
         return LogStats(
             self.name,
             self._chain.entries,

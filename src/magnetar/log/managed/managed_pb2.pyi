@@ -30,6 +30,7 @@ class LedgerRecord(_message.Message):
     FIRST_OFFSET_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     GREATEST_MS_FIELD_NUMBER: _builtins.int
+    LEAST_MS_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     entries: _builtins.int
     """counts only when closed"""
@@ -44,6 +45,8 @@ class LedgerRecord(_message.Message):
     """counts only when closed; 0: written before offsets were kept"""
     greatest_ms: _builtins.int
     """greatest publish time, counts only when closed; 0: not known"""
+    least_ms: _builtins.int
+    """none was published before, counts only when closed; 0: not known"""
     def __init__(
         self,
         *,
@@ -55,10 +58,11 @@ class LedgerRecord(_message.Message):
         first_offset: _builtins.int = ...,
         messages: _builtins.int = ...,
         greatest_ms: _builtins.int = ...,
+        least_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_ms", b"closed_ms", "created_ms", b"created_ms", "entries", b"entries", "first_offset", b"first_offset", "greatest_ms", b"greatest_ms", "ledger_id", b"ledger_id", "messages", b"messages", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_ms", b"closed_ms", "created_ms", b"created_ms", "entries", b"entries", "first_offset", b"first_offset", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "messages", b"messages", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,7 +20,7 @@ from magnetar.log.managed.managed_pb2 import Checkpoint as CheckpointMessage
 from magnetar.log.managed.managed_pb2 import CursorRecord as CursorMessage
 from magnetar.log.managed.managed_pb2 import LedgerRecord as LedgerMessage
 from magnetar.log.managed.managed_pb2 import LogRecord as LogMessage
-from magnetar.log.seam import Checkpoint
+from magnetar.log.seam import Checkpoint, LedgerStats
 from magnetar.model.errors import LogError
 from magnetar.model.ids import EARLIEST, Position
 
@@ -55,6 +55,12 @@ class CursorRecord:
     epoch: int = 0
     deleted: bool = False
     reset_epoch: int = 0
+
+
+def closed_stats(info: LedgerInfo) -> LedgerStats:
+    """What the record says of a closed ledger, as the seam has it."""
+    told = info.ledger_id, info.entries, info.stored_bytes
+    return LedgerStats(*told, "closed", info.least_ms, info.greatest_ms)
 
 
 def encode_name(name: str) -> str:
@@ -92,6 +98,7 @@ def encode_log(record: LogRecord) -> bytes:
                 first_offset=info.first_offset,
                 messages=info.messages,
                 greatest_ms=info.greatest_ms,
+                least_ms=info.least_ms,
             )
             for info in record.ledgers
         ],
@@ -136,6 +143,7 @@ def decode_log(name: str, value: bytes) -> LogRecord:
                 m.first_offset,
                 m.messages,
                 m.greatest_ms,
+                m.least_ms,
             )
             for m in message.ledgers
         ),

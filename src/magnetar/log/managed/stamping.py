@@ -17,6 +17,7 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError
 from magnetar.wire.pulsar.broker_metadata import (
     HEADER_BYTES,
+    TIME_MS_MAX,
     BrokerMetadata,
     Stamper,
     header_before,
@@ -31,25 +32,29 @@ ENTRY_BYTES_MAX = 1 << 30
 
 
 class Extent(NamedTuple):
-    """What a ledger holds beside its entries; (0, 0) if it was written without headers."""
+    """What a ledger holds beside its entries; (0, 0) if it was written without headers.
+    ``least_ms`` is not in headers: only who has written all entries knows it."""
 
     messages: int
     greatest_ms: int
+    least_ms: int = 0
 
 
 class LedgerStamps(Stamper):
-    """Gives the entries of one open ledger their headers."""
+    """Gives the entries of one open ledger their headers. ``least_ms``: no publish time of theirs
+    is less; it may be, of an entry that was not stored."""
 
-    __slots__ = ("first_offset",)
+    __slots__ = ("first_offset", "least_ms")
 
     def __init__(self, first_offset: int) -> None:
         super().__init__(first_offset, greatest_ms=1)  # so that 0 says that there are no headers
         self.first_offset = first_offset
+        self.least_ms = TIME_MS_MAX  # also for what is later: so none was published before
 
     @property
     def extent(self) -> Extent:
         """Of all that got a header."""
-        return Extent(self.next_offset - self.first_offset, self.greatest_ms)
+        return Extent(self.next_offset - self.first_offset, self.greatest_ms, self.least_ms)
 
 
 def behind_header(entries: Sequence[Entry]) -> None:

@@ -40,13 +40,15 @@ async def fill_log_extent(extent: LogExtent, source: ReadableLog, question: LogQ
 def _fill_ledgers(extent: LogExtent, stats: LogStats, question: LogQuestion) -> None:
     first_id = question.first_ledger_id
     last_id = question.last_ledger_id if question.HasField("last_ledger_id") else None
-    for ledger_id, entries, stored_bytes, state in stats.ledgers:
-        if ledger_id >= first_id and (last_id is None or ledger_id <= last_id):
+    for each in stats.ledgers:
+        if each.ledger_id >= first_id and (last_id is None or each.ledger_id <= last_id):
             extent.ledgers.add(
-                ledger_id=ledger_id,
-                entries=entries,
-                stored_bytes=stored_bytes,
-                closed=state == "closed",
+                ledger_id=each.ledger_id,
+                entries=each.entries,
+                stored_bytes=each.stored_bytes,
+                closed=each.state == "closed",
+                least_ms=each.least_ms,
+                greatest_ms=each.greatest_ms,
             )
 
 

@@ -1999,11 +1999,17 @@ class LogLedger(google.protobuf.message.Message):
     ENTRIES_FIELD_NUMBER: builtins.int
     STORED_BYTES_FIELD_NUMBER: builtins.int
     CLOSED_FIELD_NUMBER: builtins.int
+    LEAST_MS_FIELD_NUMBER: builtins.int
+    GREATEST_MS_FIELD_NUMBER: builtins.int
     ledger_id: builtins.int
     entries: builtins.int
     """of the open one: those that may be read"""
     stored_bytes: builtins.int
     closed: builtins.bool
+    least_ms: builtins.int
+    """no message was published before, by its producer's clock,"""
+    greatest_ms: builtins.int
+    """and none after; 0: not known"""
     def __init__(
         self,
         *,
@@ -2011,10 +2017,12 @@ class LogLedger(google.protobuf.message.Message):
         entries: builtins.int | None = ...,
         stored_bytes: builtins.int | None = ...,
         closed: builtins.bool | None = ...,
+        least_ms: builtins.int | None = ...,
+        greatest_ms: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["closed", b"closed", "entries", b"entries", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["closed", b"closed", "entries", b"entries", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogLedger: typing_extensions.TypeAlias = LogLedger

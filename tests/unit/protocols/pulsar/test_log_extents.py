@@ -59,6 +59,8 @@ def test_ledgers() -> None:
             asked = LogQuestion(ledgers=True, first_ledger_id=first_id, last_ledger_id=last_id)
             assert [one.ledger_id for one in (await told(peer, asked)).ledgers] == ids
         assert extent.ledgers[0].stored_bytes * 2 == extent.ledgers[1].stored_bytes * 5
+        for one in extent.ledgers:
+            assert 0 < one.least_ms <= one.greatest_ms
 
     run(scenario)
 
