@@ -189,27 +189,48 @@ def _walked(
 
 
 def walk(data: bytes, at: int, stop: int, count: int) -> Ints | None:
-    """Where each of ``count`` messages begins; None if they are not as clients write them."""
+    """Where each of ``count`` messages begins; None if they are not as clients write them.
+
+    A size is looked for where it stood in metadata of the same length before: it may be something
+    else there, and then what is found does not follow from the metadata, which ``_walked`` sees.
+    """
     starts: list[int] = []
+    size_at: dict[int, int] = {}  # length of metadata -> where in it the size stands
     for _ in range(count):
         first = at + 4
         if first > stop:
             return None
-        values_at = first + _U32(data, at)[0]
+        length = _U32(data, at)[0]
+        values_at = first + length
         starts.append(at)
         if values_at > stop:
             return None
-        size = _payload_size(data, first, values_at)
+        place = size_at.get(length, -1)
+        size = _short_size(data, first + place) if place >= 0 else -1
+        if size < 0:
+            size, place = _payload_size(data, first, values_at)
+            size_at[length] = place - first
         at = values_at + size
         if size < 0 or at > stop:
             return None
     return np.array(starts, np.int64)
 
 
-def _payload_size(data: bytes, at: int, stop: int) -> int:
-    """The size of the value, out of the metadata before it; -1 if it is not found."""
+def _short_size(data: bytes, at: int) -> int:
+    """The size whose tag stands there, of one or two bytes; -1 if there is none."""
+    if data[at] != _PAYLOAD_SIZE:
+        return -1
+    low, high = data[at + 1], data[at + 2]
+    if low < 0x80:
+        return low
+    return low & 0x7F | high << 7 if high < 0x80 else -1
+
+
+def _payload_size(data: bytes, at: int, stop: int) -> tuple[int, int]:
+    """The size of the value, out of the metadata before it, and where its tag stands; -1 if it is
+    not found."""
     while at < stop:
-        tag = data[at]
+        tag, tag_at = data[at], at
         value, shift = 0, 0
         while True:
             at += 1
@@ -219,12 +240,12 @@ def _payload_size(data: bytes, at: int, stop: int) -> int:
             if byte < 0x80:
                 break
             if shift > 28:
-                return -1
+                return -1, tag_at
         at += 1
         if tag == _PAYLOAD_SIZE:
-            return value
+            return value, tag_at
         if tag in (_PROPERTIES, _KEY, _ORDERING_KEY):
             at += value
         elif tag & 0x87:
-            return -1
-    return -1
+            return -1, tag_at
+    return -1, at

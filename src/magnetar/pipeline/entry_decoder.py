@@ -38,7 +38,7 @@ BATCH_ROWS = 10_000
 BLOCK_BYTES = 1 << 20
 """Of stored entries that are decoded at once: what is made of them stays in a core's own cache."""
 
-LARGE_BLOCK_BYTES, FEW_ROWS = 4 << 20, 2000
+LARGE_BLOCK_BYTES, FEW_ROWS = 8 << 20, 2000
 """What a block costs beside its bytes is worth a thousand rows; of large messages it holds more."""
 
 BLOCK_ENTRIES = 20_000
