@@ -20,7 +20,7 @@ from magnetar.pipeline.entry_decoder import EntryDecoder, _Block, decode_entries
 from magnetar.pipeline.places import Place
 from magnetar.pipeline.topic_reader import StoredEntry
 from magnetar.wire.pulsar.codes import Compression
-from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata
+from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
 from tests.golden.pulsar import frame, names
 from tests.unit.pipeline.entry_building import (
@@ -36,6 +36,7 @@ from tests.unit.pipeline.entry_building import (
     single,
     stored,
 )
+from tests.unit.protocols.pulsar.test_golden_java import SENDS
 
 START, END = Place(-1, -1, 0), Place(10**6, 0, 0)
 
@@ -233,13 +234,23 @@ def test_frames_of_the_official_clients() -> None:
     assert len(decoded(entries)) >= 10
 
 
+def test_frames_of_the_java_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All messages of one run of a real one, alone and in batches. How its protobuf writes fields
+    (their order, what it leaves out) is read by columns too."""
+    monkeypatch.setattr(EntryDecoder, "_plain", _fail)
+    entries = stored([data[data.index(b"\x0e\x01") :] for data in SENDS])
+    check(entries)
+    assert {entry_metadata(entry.payload).batched for entry in entries} == {False, True}
+    assert len(decoded(entries)) > len(entries) > 60
+
+
+def _fail(*_: object) -> None:
+    raise AssertionError("read one by one")
+
+
 def test_what_clients_write_needs_no_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows come out one by one: only slower, by a factor of ten."""
-
-    def fail(*_: object) -> None:
-        raise AssertionError("read one by one")
-
-    monkeypatch.setattr(EntryDecoder, "_plain", fail)
+    monkeypatch.setattr(EntryDecoder, "_plain", _fail)
     tricky = batch_data([Message(b"inner", key="k")])
     for size in (1, 100, 3000):
         them = [
