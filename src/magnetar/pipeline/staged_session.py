@@ -7,6 +7,7 @@ given; entries go to the bookies either way.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
@@ -22,6 +23,7 @@ from magnetar.ledger.client import CatalogClient, LedgerClient
 from magnetar.ledger.connecting import connect, open_by_catalog
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.log.managed.quorums import quorums_of_logs
+from magnetar.model.errors import NoSpaceError, NotEnoughBookiesError
 from magnetar.model.ledger import Quorums
 from magnetar.pipeline.broker_connection import parse_service_urls
 from magnetar.pipeline.broker_link import BrokerLink
@@ -37,21 +39,34 @@ T = TypeVar("T")
 
 SESSION_TIMEOUT_MS: Final = 15_000
 PATIENCE_MS: Final = 60_000
+BOOKIES_PAUSE_S: Final = 0.5
 PAYLOAD_BYTES_MAX: Final = 8 << 20
 COPIES: Final = 3
 COOKIES: Final = f"{DEFAULT_ROOT}/cookies"
 
 
 class LedgersWith:
-    """A ledger client that makes ledgers with these quorums (``staging.seams.StagedLedgers``)."""
+    """A ledger client that makes ledgers with these quorums (``staging.seams.StagedLedgers``). A
+    bookie that restarts is waited for: of three with three copies each, the others do not do, and
+    neither the engine nor its user would try again."""
 
-    def __init__(self, client: CatalogClient, quorums: Quorums) -> None:
+    def __init__(self, client: CatalogClient, quorums: Quorums, patience_s: float) -> None:
         self._client = client
         self._quorums = quorums
+        self._patience_s = patience_s
         self.delete = client.delete
 
     async def create(self, custom: Mapping[str, bytes] | None = None) -> LedgerWriter:
-        return await self._client.create(custom, quorums=self._quorums)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._patience_s
+        while True:
+            try:
+                return await self._client.create(custom, quorums=self._quorums)
+            except NotEnoughBookiesError as error:
+                # Those that are full stay so.
+                if isinstance(error, NoSpaceError) or clock() + BOOKIES_PAUSE_S > deadline:
+                    raise
+            await asyncio.sleep(BOOKIES_PAUSE_S)
 
 
 class ClusterReach(Protocol):
@@ -111,12 +126,13 @@ async def _open(url: str, patience_ms: int, parts: AsyncExitStack) -> ClusterRea
 
 
 class StagedSession:
-    """Calls wait for their results. ``url``: of the cluster's brokers (``pulsar://``), which are
-    waited for as long as ``patience_ms``, or of its metadata store."""
+    """Calls wait for their results. ``url``: of the cluster's brokers (``pulsar://``), or of its
+    metadata store. Brokers and bookies are waited for as long as ``patience_ms``."""
 
     def __init__(self, url: str, patience_ms: int = PATIENCE_MS) -> None:
         self._loop = LoopThread("magnetar-staged", "the connection to the cluster and its bookies")
         self._parts = AsyncExitStack()
+        self._patience_s = patience_ms / 1000
         try:
             self._cluster = self._loop.run(_open(url, patience_ms, self._parts))
         except BaseException:
@@ -127,7 +143,7 @@ class StagedSession:
     def ledgers(self, quorums: Quorums | None, topic: str | None) -> LedgersWith:
         """Makes ledgers with ``quorums``; without, with those of ``ClusterReach.quorums_for``."""
         chosen = quorums or self.run(self._cluster.quorums_for(topic))
-        return LedgersWith(self._cluster.client, chosen)
+        return LedgersWith(self._cluster.client, chosen, self._patience_s)
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._loop.run(call)
