@@ -31,7 +31,13 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from magnetar.model.errors import BrokerError, ConfigError, StagedBacklogError, StagedWriteError
+from magnetar.model.errors import (
+    BrokerError,
+    ConfigError,
+    LedgerError,
+    StagedBacklogError,
+    StagedWriteError,
+)
 from magnetar.pipeline.broker_client import BrokerClient
 from magnetar.pipeline.broker_connection import BrokerConnection, parse_service_urls
 from magnetar.pipeline.broker_link import check_serves
@@ -127,6 +133,13 @@ class StagedSink:
         try:
             rows = self._write(session, writer, name, batches)
             return Staged(run, batch, session.run(writer.finish()), rows)
+        except LedgerError as error:
+            session.run(writer.abandon())
+            raise StagedWriteError(
+                f"task {origin.part} of batch {batch} cannot write its rows to bookies: {error}. "
+                "Tasks must reach them; through brokers alone rows are written with "
+                "'deliveryGuarantee' = 'at-least-once'"
+            ) from error
         except BaseException:
             session.run(writer.abandon())
             raise

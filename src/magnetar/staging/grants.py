@@ -35,7 +35,7 @@ def check_record(query: str, value: bytes) -> str:
 
 def check_new(metadata: LedgerMetadata) -> LedgerMetadata:
     """What may be stored of a new ledger. Raises ``NotAllowedError``."""
-    if not _is_staged(metadata):
+    if not is_staged(metadata):
         raise NotAllowedError(
             "a new ledger is refused: it does not say which query, run, batch and task it is of "
             f"(custom key {LEDGER_KEY})"
@@ -48,7 +48,7 @@ def check_new(metadata: LedgerMetadata) -> LedgerMetadata:
 def check_told(metadata: LedgerMetadata) -> LedgerMetadata:
     """What may be told of a ledger, or deleted. Raises ``NoSuchLedgerError``: of ledgers that are
     no staged ones not even that they are there is told."""
-    if not _is_staged(metadata):
+    if not is_staged(metadata):
         raise NoSuchLedgerError(f"there is no staged ledger {metadata.ledger_id}")
     return metadata
 
@@ -77,7 +77,8 @@ def _identity(metadata: LedgerMetadata) -> LedgerMetadata:
     )
 
 
-def _is_staged(metadata: LedgerMetadata) -> bool:
+def is_staged(metadata: LedgerMetadata) -> bool:
+    """Whether it says which query, run, batch and task it is of."""
     custom = dict(metadata.custom)
     if LEDGER_KEY not in custom:
         return False

@@ -6,9 +6,14 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
-from magnetar.model.errors import StagedWriteError
+import structlog
+
+from magnetar.model.errors import NoSuchLedgerError, StagedWriteError
+from magnetar.staging.grants import is_staged
 from magnetar.staging.records import INLINE, Directory, Source, decode_directory
 from magnetar.staging.seams import Buffer, ReadableStagedLedgers, StagedLedgerReader
+
+log = structlog.get_logger(__name__)
 
 ENTRIES_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 1 << 20
@@ -55,6 +60,8 @@ class StagedReading:
         if kept is None:
             reader = await self.ledgers.open_no_recovery(ledger_id)
             last = reader.last_add_confirmed
+            if not is_staged(reader.metadata):
+                raise StagedWriteError(f"ledger {ledger_id} was committed and is no staged one")
             if not reader.closed or last < 0:
                 raise StagedWriteError(
                     f"ledger {ledger_id} was committed and is not closed, or is empty"
@@ -68,6 +75,14 @@ class StagedReading:
         return kept
 
     async def delete(self, ledger_id: int) -> None:
-        """No error if it is gone."""
+        """No error if it is gone. A ledger that is no staged one is left alone: records are
+        written by clients, and what they name is deleted by us."""
         self._kept.pop(ledger_id, None)
+        try:
+            metadata = await self.ledgers.read_metadata(ledger_id)
+        except NoSuchLedgerError:
+            return
+        if not is_staged(metadata):
+            log.warning("a record names a ledger that is no staged one", ledger=ledger_id)
+            return
         await self.ledgers.delete(ledger_id, missing_ok=True)

@@ -25,6 +25,8 @@ class StagedLedgerWriter(Protocol):
 
 
 class StagedLedgerReader(Protocol):
+    metadata: LedgerMetadata
+
     @property
     def closed(self) -> bool: ...
 

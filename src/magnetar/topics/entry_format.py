@@ -16,13 +16,23 @@ Why: docs/adr/0068-what-an-entry-means.md.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from magnetar.model.entry import Description, Entry
 
 Fingerprint: TypeAlias = tuple[int, int, bytes]
 """(sequence id, length, checksum) of what a producer sent: two sends of one producer that agree in
 all three are one message that was sent twice."""
+
+
+class Published(NamedTuple):
+    """What an entry says of itself: whose it is, how many messages it holds, and when its producer
+    published it (milliseconds since 1970)."""
+
+    producer: str
+    sequence_id: int
+    messages: int
+    time_ms: int
 
 
 class EntryFormat(Protocol):
@@ -34,9 +44,9 @@ class EntryFormat(Protocol):
         payload's size."""
         ...
 
-    def published(self, payload: memoryview) -> tuple[int, int]:
-        """How many messages the entry holds, and when its producer published it (milliseconds
-        since 1970)."""
+    def published(self, payload: memoryview) -> Published:
+        """What the entry says of itself, checked as what a producer sends is. Raises
+        ``ProtocolError``."""
         ...
 
     def sent(self, payload: memoryview) -> tuple[str, int]:

@@ -12,6 +12,8 @@ Rules:
   that changes ledgers in the middle is counted when all of it is confirmed.
 * After an append that failed nobody knows what of it is stored, perhaps until the log's last ledger
   is recovered: nothing more is appended here (``broken``), and the topic is to be opened again.
+* An entry is appended only if a producer might have sent it, and if it says itself that it is the
+  one of its part whose turn it is.
 * A share is taken in when its last entry is confirmed: only then may its query's record forget it.
 
 Why: docs/adr/0084-staged-writes.md.
@@ -27,11 +29,11 @@ from functools import partial
 from typing import Final, Protocol
 
 from magnetar.log.seam import Checkpoint, Content, Run, WritableLog
-from magnetar.model.errors import MagnetarError, ProtocolError
+from magnetar.model.errors import MagnetarError, ProtocolError, StagedWriteError
 from magnetar.model.ids import Position
-from magnetar.staging.marks import Mark, QueryMarks
+from magnetar.staging.marks import Mark, QueryMarks, sender
 from magnetar.staging.records import Commit, Source
-from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.entry_format import EntryFormat, Published
 
 WINDOW_BYTES: Final = 2 << 20
 """Appended and not confirmed: enough for the journal's groups, and producers' sends wait behind no
@@ -181,8 +183,8 @@ class TopicIntake:
         self._marks.finish(key, commit.batch)
 
     def _append(self, key: str, mark: Mark, payloads: Sequence[Buffer]) -> _StagedAppend:
-        told = [self._format.published(memoryview(payload)) for payload in payloads]
-        content = Content([messages for messages, _ in told], [time_ms for _, time_ms in told])
+        told = self._checked(key, mark, payloads)
+        content = Content([each.messages for each in told], [each.time_ms for each in told])
         item = _StagedAppend(
             key,
             mark,
@@ -194,6 +196,26 @@ class TopicIntake:
         self._under_way_bytes += item.byte_count
         self._log.append(payloads, partial(self._done, item, len(payloads)), content)
         return item
+
+    def _checked(self, key: str, mark: Mark, payloads: Sequence[Buffer]) -> list[Published]:
+        """What the entries say of themselves. They are a client's, and came past all that looks at
+        what producers send; and a later owner believes what they say of their place."""
+        name, first = sender(key, mark.batch, mark.part), mark.entry + 1 - len(payloads)
+        found = []
+        for number, payload in enumerate(payloads, first):
+            try:
+                told = self._format.published(memoryview(payload))
+            except ProtocolError as error:
+                raise StagedWriteError(
+                    f"{self._topic}: entry {number} of {name} is refused: {error}"
+                ) from error
+            if (told.producer, told.sequence_id) != (name, number):
+                raise StagedWriteError(
+                    f"{self._topic}: entry {number} of {name} is refused: it says that it is entry "
+                    f"{told.sequence_id} of {told.producer}"
+                )
+            found.append(told)
+        return found
 
     def _done(
         self, item: _StagedAppend, count: int, error: MagnetarError | None, runs: Sequence[Run]

@@ -17,7 +17,16 @@ class MemoryStagedLedger:
 
     def __init__(self, ledger_id: int, custom: Mapping[str, bytes]) -> None:
         self.ledger_id = ledger_id
-        self.custom = custom
+        self.metadata = LedgerMetadata(
+            ledger_id=LedgerId(ledger_id),
+            ensemble_size=1,
+            write_quorum=1,
+            ack_quorum=1,
+            digest_type=DigestType.CRC32C,
+            password=b"",
+            fragments=(Fragment(0, (BookieId("b"),)),),
+            custom=tuple(custom.items()),
+        )
         self.payloads: list[bytes] = []
         self.closed = False
         self.abandoned = False
@@ -71,15 +80,4 @@ class MemoryStagedLedgers:
             raise NoSuchLedgerError(f"no ledger {ledger_id}")
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
-        found = self._find(ledger_id)
-        return LedgerMetadata(
-            ledger_id=LedgerId(ledger_id),
-            ensemble_size=1,
-            write_quorum=1,
-            ack_quorum=1,
-            digest_type=DigestType.CRC32C,
-            password=b"",
-            fragments=(Fragment(0, (BookieId("b"),)),),
-            ctime_ms=0,
-            custom=tuple(found.custom.items()),
-        )
+        return self._find(ledger_id).metadata

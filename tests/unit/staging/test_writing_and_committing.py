@@ -297,3 +297,24 @@ def test_records_of_batch_writes_go_when_they_are_over_and_taken_in() -> None:
             await world.committer.commit(once, 0, [offer], 5.0)
 
     run(scenario)
+
+
+def test_a_record_that_names_other_ledgers_reads_and_deletes_none() -> None:
+    """Records are written by clients; a broker must not be made to delete a topic's ledger."""
+
+    async def scenario(world: World) -> None:
+        of_a_topic = await world.ledgers.create({"application": b"pulsar"})
+        await of_a_topic.add([b"a", b"{}"])
+        await of_a_topic.close()
+        reading = StagedReading(world.ledgers)
+        with pytest.raises(StagedWriteError, match="is no staged one"):
+            await anext(reading.entries("t", Source(0, of_a_topic.ledger_id, 1, 1), 0))
+        await reading.delete(of_a_topic.ledger_id)
+        assert of_a_topic.ledger_id in world.ledgers.ledgers
+        offer = await world.offer(0)
+        (staged,) = set(offer.ledger_ids)
+        await reading.delete(staged)
+        assert staged not in world.ledgers.ledgers
+        await reading.delete(staged)
+
+    run(scenario)

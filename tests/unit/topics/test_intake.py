@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import pytest
 
-from magnetar.model.errors import LogError
+from magnetar.model.errors import LogError, StagedWriteError
 from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.staging.marks import QueryMarks, sender
@@ -239,5 +239,34 @@ def test_a_topic_that_no_query_feeds_any_more_has_no_checkpoint() -> None:
         assert log.checkpoints.stored is None
         await intake.take(KEY, commit(0, 1), Staged())
         assert log.checkpoints.stored is not None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("payload", "what"),
+    [
+        (entry(0, 0, 7), "it says that it is entry 7 of staged:q@r1:0:0"),
+        (entry(0, 5, 0), "it says that it is entry 0 of staged:q@r1:0:5"),
+        (b"", "is refused"),
+        (entry(0, 0, 0)[:-1], "is refused"),
+        (b"\x0e\x02" + entry(0, 0, 0), "is refused"),
+    ],
+)
+def test_an_entry_that_is_none_of_its_part_is_refused(payload: bytes, what: str) -> None:
+    class Wrong(Staged):
+        async def entries(
+            self, topic: str, source: Source, first: int
+        ) -> AsyncGenerator[Sequence[Buffer], None]:
+            yield [memoryview(payload)]
+
+    async def scenario(world: World) -> None:
+        log, intake = await world.open()
+        with pytest.raises(StagedWriteError, match=what):
+            await intake.take(KEY, commit(0, 1), Wrong())
+        assert intake.broken is None, "nothing was appended"
+        assert not log._entries
+        await intake.take(KEY, commit(0, 1), Staged())
+        assert await world.held() == expected(0, 1)
 
     run(scenario)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.model.entry import Chunk, Description
-from magnetar.topics.entry_format import Fingerprint
+from magnetar.topics.entry_format import Fingerprint, Published
 from magnetar.wire.pulsar.metadata import (
     MAGIC_CRC32C,
     dispatch_facts,
     parse_metadata,
 )
+from magnetar.wire.pulsar.sent import check_sent
 
 _MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
 
@@ -35,9 +36,9 @@ class PulsarEntryFormat:
         last = meta.chunk_id >= meta.num_chunks_from_msg - 1
         return Description(1, Chunk(hash(meta.uuid), last), deliver_at_ms)
 
-    def published(self, payload: memoryview) -> tuple[int, int]:
-        meta = parse_metadata(payload)[0]
-        return max(1, meta.num_messages_in_batch), meta.publish_time
+    def published(self, payload: memoryview) -> Published:
+        messages, time_ms, _ = check_sent(payload, 0, len(payload))
+        return Published(*self.sent(payload), messages, time_ms)
 
     def sent(self, payload: memoryview) -> tuple[str, int]:
         meta = parse_metadata(payload)[0]
