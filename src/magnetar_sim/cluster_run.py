@@ -198,6 +198,7 @@ class _Run:
         if self._with_upkeep:
             self.upkeep = UpkeepJob(cluster, self._upkeep_random, checker, HEAL_S - 1)
             self.upkeep.plan_mark_trouble(random.Random(f"{self._seed}/marks"))
+            self.upkeep.plan_cut_moves(random.Random(f"{self._seed}/moves"))
         if self._shape is not None:
             checker_of_upkeep = self.upkeep.checker if self.upkeep is not None else None
             self._directories = DirectoryFaults(

@@ -42,6 +42,10 @@ SHARE = 0.3
 MARK_TROUBLE_SHARE = 0.4
 """Of the runs with upkeep: bookies cannot store how far they have flushed, for a while."""
 MARK_TROUBLE_FROM_S = 1.0
+MOVES_CUT_SHARE = 0.3
+"""Of the runs with upkeep: power fails when the index has been pointed to a compacted log and
+perhaps not synced."""
+MOVES_CUT_S = 0.002
 NEW_MARK = Path(MARK_NAME).with_suffix(".new").name
 LEDGERS_MAX = 14
 MOVED_READ_MAX = 6
@@ -92,6 +96,8 @@ class UpkeepJob:
         self.over = False
         self._bad_moments = rng.choice((0, 1, 3, 6))
         self._bad_chance = rng.choice((0.03, 0.15))
+        self._move_cuts = 0
+        self._moves_random = rng
         if rng.random() < 0.5:  # ids of several directories: a listing may break off between them
             cluster.metadata.count_from(IDS, DIRECTORY_IDS - rng.randrange(1, LEDGERS_MAX // 2))
         self.client = cluster.client("churn")
@@ -141,6 +147,11 @@ class UpkeepJob:
         rng, loop, bookie = self._random, self._cluster.loop, machine.bookie
         if what == "move" and bookie is not None and machine.serving:
             machine.process_now.call(self._read_moved, machine, bookie, path)
+        if what == "move" and self._move_cuts and self._moves_random.random() < 0.5:
+            self._move_cuts -= 1
+            self._at(loop.time() + self._moves_random.random() * MOVES_CUT_S, machine.cut_power)
+            self._at(loop.time() + self._moves_random.uniform(0.05, 1.5), machine.start)
+            return
         chance = self._bad_chance * (3 if what in ("remove", "move") else 1)
         if not self._bad_moments or rng.random() >= chance:
             return
@@ -183,6 +194,12 @@ class UpkeepJob:
             machine.suffered = disk.fails_writes = True
             self._note(f"the disk of {machine.name} fails writes")
             self._at(back_s, partial(setattr, disk, "fails_writes", False))
+
+    def plan_cut_moves(self, rng: random.Random) -> None:
+        """In some runs."""
+        self._moves_random = rng
+        if rng.random() < MOVES_CUT_SHARE:
+            self._move_cuts = rng.choice((1, 3))
 
     def plan_mark_trouble(self, rng: random.Random) -> None:
         """In some runs. All of a flush works then but its last step, and what it has written may be
