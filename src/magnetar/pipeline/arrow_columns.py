@@ -25,12 +25,14 @@ Array: TypeAlias = pa.Array
 
 class EntryIds(NamedTuple):
     """What holds for all messages of an entry, of every entry that rows lie in. ``offsets``: of
-    each one's first message, ``NO_OFFSETS`` if it is not known."""
+    each one's first message, ``NO_OFFSETS`` if it is not known. ``schema_versions``: with which its
+    values were written, ``ABSENT`` without one."""
 
     ledger_ids: Ints
     entry_ids: Ints
     publish_times_ms: Ints
     offsets: Ints
+    schema_versions: Ints
 
 
 class ArrowColumns:
@@ -72,6 +74,9 @@ class ArrowColumns:
             return _times(ids.publish_times_ms[entries], None, field.type)
         if field.name == "offset":
             return pa.array(offsets_of(entries, batch_indexes, ids), field.type)
+        if field.name == "schema_version":
+            versions = ids.schema_versions[entries]
+            return pa.array(versions, field.type, mask=versions < 0)
         return None
 
     def _array(self, field: pa.Field, rows: MessageRows, ids: EntryIds) -> Array:

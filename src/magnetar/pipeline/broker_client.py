@@ -35,7 +35,7 @@ class BrokerClient:
         command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
         command.partitionMetadata.topic = topic
         command.partitionMetadata.request_id = 1
-        answer = self._ask(command).partitionMetadataResponse
+        answer = self.ask(command).partitionMetadataResponse
         if answer.response == answer.Failed:
             raise refused(answer.error, f"topic {topic}: {answer.message}")
         if not answer.partitions:
@@ -47,9 +47,10 @@ class BrokerClient:
         command = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE)
         command.getTopicsOfNamespace.namespace = namespace
         command.getTopicsOfNamespace.request_id = 1
-        return list(self._ask(command).getTopicsOfNamespaceResponse.topics)
+        return list(self.ask(command).getTopicsOfNamespaceResponse.topics)
 
-    def _ask(self, command: BaseCommand) -> BaseCommand:
+    def ask(self, command: BaseCommand) -> BaseCommand:
+        """The answer to a question that any broker of the cluster answers."""
         connection, self._kept = self._kept, None
         if connection is not None:
             try:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from magnetar.model.errors import (
     BrokerError,
     ConfigError,
+    IncompatibleSchemaError,
     NotAllowedError,
     ProtocolError,
     TopicNotFoundError,
@@ -155,13 +156,15 @@ def refused(code: int, text: str) -> BrokerError:
     """A broker's refusal as an error."""
     if code == ServerError.TOPIC_NOT_FOUND:
         return TopicNotFoundError(text)
+    if code == ServerError.INCOMPATIBLE_SCHEMA:
+        return IncompatibleSchemaError(text)
     return BrokerError(text) if code in WORTH_ANOTHER_TRY else NotAllowedError(text)
 
 
 def worth_another_try(error: BrokerError) -> bool:
     """Whether the same question may be answered a little later: the broker restarts, or the topic
     moves to another one."""
-    return not isinstance(error, (TopicNotFoundError, NotAllowedError))
+    return not isinstance(error, (TopicNotFoundError, NotAllowedError, IncompatibleSchemaError))
 
 
 def parse_service_url(url: str) -> tuple[str, int]:

@@ -29,6 +29,7 @@ from magnetar.pipeline.protobuf_columns import (
     read_fields,
 )
 from magnetar.wire.pulsar.codes import Compression
+from magnetar.wire.pulsar.schemas import VERSION_BYTES
 
 TIME_MS_MAX: Final = (2**63 - 1) // 1000
 """Later times are no timestamp in microseconds."""
@@ -51,6 +52,7 @@ _OPTIONAL: Final[dict[str, tuple[int, FieldKind]]] = {
     "properties": (4, FieldKind.SPANS),
     "key": (6, FieldKind.SPAN),
     "event_time": (12, FieldKind.INT),
+    "schema_version": (16, FieldKind.SPAN),
 }
 
 
@@ -68,7 +70,8 @@ class EntryTables:
 class EntryTable(NamedTuple):
     """What was read of a block's entries: where their data lies, and their metadata. ``odd`` are
     those of which nothing was understood, or that are not for here. ``last_offsets``: of the last
-    message of each, by the broker's header; ``ABSENT`` without one, or if nobody asked."""
+    message of each, by the broker's header; ``schema_versions``: with which values were written.
+    ``ABSENT`` without one, or if nobody asked."""
 
     bytes: Bytes
     data_at: Ints
@@ -76,6 +79,7 @@ class EntryTable(NamedTuple):
     fields: Fields
     odd: Flags
     last_offsets: Ints
+    schema_versions: Ints
 
     def chosen(self, entries: Flags) -> EntryTable:
         """Those that are marked, of the same bytes."""
@@ -86,6 +90,7 @@ class EntryTable(NamedTuple):
             self.fields.chosen(entries),
             self.odd[entries],
             self.last_offsets[entries],
+            self.schema_versions[entries],
         )
 
 
@@ -105,7 +110,17 @@ def read_entries(payloads: Sequence[bytes | memoryview], tables: EntryTables) ->
     first, data_at = np.where(cut, 0, first), np.where(cut, 0, first + size)
     fields = read_fields(bytes_, first, data_at, tables.entry)
     odd = cut | _not_for_here(fields)
-    return EntryTable(bytes_, data_at, stop, fields, odd, last_offsets)
+    versions = _schema_versions(bytes_, fields)
+    return EntryTable(bytes_, data_at, stop, fields, odd, last_offsets, versions)
+
+
+def _schema_versions(bytes_: Bytes, fields: Fields) -> Ints:
+    spans = fields.spans.get("schema_version")
+    if spans is None:
+        return np.full(fields.count, ABSENT, np.int64)
+    whole = spans.length == VERSION_BYTES
+    found = bytes_.little_endian_u64(np.where(whole, spans.at, 0)).byteswap().astype(np.int64)
+    return np.where(whole, found, ABSENT)
 
 
 def _behind(bytes_: Bytes, at: Ints, stop: Ints, kind: int) -> Ints:

@@ -30,6 +30,7 @@ from magnetar.pipeline.topic_reader import StoredEntry
 from magnetar.wire.pulsar.batches import ChunkAssembler
 from magnetar.wire.pulsar.broker_metadata import read_header
 from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, entry_metadata, parse_metadata
+from magnetar.wire.pulsar.schemas import VERSION_BYTES, decode_version
 
 BATCH_BYTES = 1 << 20
 BATCH_ROWS = 10_000
@@ -180,7 +181,14 @@ class EntryDecoder:
         header = read_header(entry.payload) if offset == UNNUMBERED else None
         if header is not None and header.last_offset >= 0:
             offset = header.last_offset - meta.num_messages + 1
-        told = entry.ledger_id, entry.entry_id, meta.publish_time_ms, offset
+        version = raw.schema_version
+        told = (
+            entry.ledger_id,
+            entry.entry_id,
+            meta.publish_time_ms,
+            offset,
+            decode_version(version) if len(version) == VERSION_BYTES else ABSENT,
+        )
         ids = EntryIds(*(np.array([number], np.int64) for number in told))
         rows = self._filter.plain(self._within(rows, entry), ids)
         return self._arrow.plain_batch(rows, ids)
@@ -220,6 +228,7 @@ class _Block:
             np.fromiter((entry.entry_id for entry in entries), np.int64, count),
             ints["publish_time"],
             np.where(given == UNNUMBERED, by_header, given),
+            table.schema_versions,
         )
 
     @property

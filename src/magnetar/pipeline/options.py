@@ -22,9 +22,19 @@ from magnetar.pipeline.conditions import Conditions
 from magnetar.pipeline.delivery import DELIVERY_OPTIONS, DeliveryOptions, parse_delivery
 from magnetar.pipeline.filter_text import parse_filter
 from magnetar.pipeline.option_values import OptionValues
+from magnetar.pipeline.schema import CORRUPT
 from magnetar.pipeline.selection import Selection, parse_selection
 from magnetar.pipeline.storage_splits import SPLIT_BYTES
 from magnetar.pipeline.topic_names import full_topic
+from magnetar.pipeline.typed.options import (
+    READ_AS_BYTES,
+    VALUE_READ_OPTIONS,
+    VALUE_WRITE_OPTIONS,
+    WRITTEN_AS_THEY_ARE,
+    ValueOptions,
+    parse_values_read,
+    parse_values_written,
+)
 
 SELECTIONS = ("topic", "topics", "subscribe", "subscribePattern", "assign", "path")
 BATCH_OPTIONS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -36,11 +46,11 @@ READ_OPTIONS = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", *BATCH_OPTIONS, *TRIGGER_OPTIONS,
     "minPartitions", "columns", "filter", "columnNames", "includeHeaders", "pollTimeoutMs",
-    "failOnDataLoss", "readMode", "maxPartitionBytes",
+    "failOnDataLoss", "readMode", "maxPartitionBytes", *VALUE_READ_OPTIONS,
 )  # fmt: skip
 WRITE_OPTIONS = (
     "service.url", "topic", "sendTimeoutMs", "compression", "batchingMaxMessages", "columnNames",
-    *DELIVERY_OPTIONS,
+    *DELIVERY_OPTIONS, *VALUE_WRITE_OPTIONS,
 )  # fmt: skip
 
 TRIGGER_DELAY_MS = 15 * 60_000
@@ -79,6 +89,7 @@ class ReadOptions:
     """The options that the user gave, in lower case."""
     conditions: Conditions
     """For which rows a read is."""
+    values: ValueOptions = READ_AS_BYTES
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,7 @@ class WriteOptions:
     compression: str
     batching_messages_max: int
     delivery: DeliveryOptions
+    values: ValueOptions = WRITTEN_AS_THEY_ARE
 
 
 def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
@@ -116,7 +128,15 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         == "latest",
         given=options.given,
         conditions=parse_filter(text, naming) if (text := options.text("filter")) else (),
+        values=_values(options),
     )
+
+
+def _values(options: OptionValues) -> ValueOptions:
+    found = parse_values_read(options)
+    if CORRUPT in (options.text("columns") or "") and not found.permissive:
+        raise ConfigError(f"option 'columns': {CORRUPT} is a column with mode=PERMISSIVE only")
+    return found
 
 
 def check_streaming(options: ReadOptions) -> None:
@@ -193,4 +213,5 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         compression=options.choice("compression", ("none", "lz4", "zlib", "zstd", "snappy")),
         batching_messages_max=options.number("batchingMaxMessages", 1000) or 1,
         delivery=parse_delivery(options),
+        values=parse_values_written(options),
     )

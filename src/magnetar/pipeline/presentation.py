@@ -8,11 +8,11 @@ schema that it was promised, in which a column of the user's may be null.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from magnetar.pipeline.schema import DECODED, arrow_schema
+from magnetar.pipeline.schema import CORRUPT, DECODED, arrow_schema
 from magnetar.pipeline.topic_names import partition_number, topic_of
 
 KAFKA_SOURCES = {"timestamp": "publish_time", "timestampType": None, "headers": "properties"}
@@ -29,13 +29,16 @@ def constants_of(topic: str, naming: str) -> dict[str, int | str]:
 class Presentation:
     """What becomes of the batches of one split. ``schema``: what Spark was promised."""
 
-    def __init__(self, schema: pa.Schema, naming: str, topic: str) -> None:
+    def __init__(
+        self, schema: pa.Schema, naming: str, topic: str, also: Sequence[str] = ()
+    ) -> None:
+        """``also``: columns that are decoded for what is made of values."""
         self._schema = schema
         self._kafka = naming == "kafka"
         self._constants = constants_of(topic, naming) | {"timestampType": CREATE_TIME}
-        sources = [KAFKA_SOURCES.get(name, name) for name in schema.names]
-        wanted = {name for name in sources if name is not None}
-        plain = not self._kafka and set(schema.names) <= set(DECODED)
+        sources = [KAFKA_SOURCES.get(name, name) for name in schema.names if name != CORRUPT]
+        wanted = {name for name in sources if name is not None} | set(also)
+        plain = not self._kafka and not also and set(schema.names) <= set(DECODED)
         in_order = tuple(name for name in DECODED if name in wanted) or ("partition",)
         self.decoded: tuple[str, ...] = tuple(schema.names) if plain else in_order
         """The columns that have to be decoded, in order; one at least, as it counts the rows."""
@@ -55,7 +58,10 @@ class Presentation:
         if field.name == "headers":
             return _headers(batch.column("properties"), field.type)
         source = KAFKA_SOURCES.get(field.name) or field.name
-        return batch.column(source).cast(field.type)
+        if field.name == CORRUPT and CORRUPT not in batch.schema.names:
+            return pa.nulls(count, field.type)  # values are bytes
+        found = batch.column(source)
+        return found if found.type == field.type else found.cast(field.type)
 
 
 def _headers(properties: pa.MapArray, kind: pa.ListType) -> pa.Array:

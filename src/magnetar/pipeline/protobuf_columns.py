@@ -38,6 +38,7 @@ ABSENT: Final = -1
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _STOPS: Final = np.uint64(0x8080808080808080)
 _ONE: Final = np.uint64(1)
+_SEVEN: Final = np.uint64(0x7F)
 _FOLDS: Final = tuple(
     (np.uint64(low), np.uint64(high), np.uint64(shift))
     for low, high, shift in (
@@ -62,11 +63,49 @@ class Bytes:
     def big_endian_u32(self, at: Ints) -> Ints:
         return ((self._u64[at] & np.uint64(0xFFFFFFFF)).astype("<u4").byteswap()).astype(np.int64)
 
+    def little_endian_u64(self, at: Ints) -> npt.NDArray[np.uint64]:
+        return self._u64[at]
+
+    def little_endian_u32(self, at: Ints) -> npt.NDArray[np.uint32]:
+        return (self._u64[at] & np.uint64(0xFFFFFFFF)).astype("<u4")
+
     def varints(self, at: Ints) -> tuple[Ints, Ints]:
         """The integers at ``at`` and where each ends; ``ABSENT`` for one of more than 63 bits."""
         first = self.u8[at]
         if int(first.max(initial=0)) < 0x80:
             return first.astype(np.int64), at + 1
+        value, lengths, long = self._up_to_eight(at)
+        found = value.astype(np.int64)
+        if long.any():
+            ninth = self.u8[at[long] + 8].astype(np.int64)
+            nine = ninth < 0x80
+            found[long] = np.where(nine, found[long] | ninth << 56, ABSENT)
+            lengths[long] = np.where(nine, 9, 10)
+        return found, at + lengths
+
+    def zigzags(self, at: Ints) -> tuple[Ints, Ints, Flags | None]:
+        """The signed integers at ``at``, as Avro and protobuf's ``sint64`` write them, where each
+        ends, and which are none, having more than 64 bits (None: all are)."""
+        first = self.u8[at]
+        if int(first.max(initial=0)) < 0x80:
+            small = first.astype(np.int64)
+            return (small >> 1) ^ -(small & 1), at + 1, None
+        value, lengths, long = self._up_to_eight(at)
+        wrong: Flags | None = None
+        if long.any():
+            ninth, tenth = (self.u8[at[long] + k].astype(np.uint64) for k in (8, 9))
+            ten = ninth >= 0x80
+            more = (ninth & _SEVEN) << np.uint64(56) | np.where(ten, tenth << np.uint64(63), 0)
+            value[long] |= more.astype(np.uint64)
+            lengths[long] = np.where(ten, 10, 9)
+            wrong = np.zeros(len(at), np.bool_)
+            wrong[long] = ten & (tenth > 1)
+        signed = (value >> _ONE) ^ (~(value & _ONE) + _ONE)
+        return signed.view(np.int64), at + lengths, wrong
+
+    def _up_to_eight(self, at: Ints) -> tuple[npt.NDArray[np.uint64], Ints, Flags]:
+        """The integers, of those of more than eight bytes the first 56 bits; how many bytes each
+        takes; and which take more than eight."""
         window = self._u64[at]
         stops = ~window & _STOPS
         last = stops & (~stops + _ONE)  # the lowest: the last byte of the varint
@@ -74,14 +113,7 @@ class Bytes:
         value = window & ~_STOPS & (last - _ONE)  # without a last byte, as it is 0: all of it
         for low, high, shift in _FOLDS:
             value = (value & low) | ((value & high) >> shift)
-        found = value.astype(np.int64)
-        long = stops == 0
-        if long.any():
-            ninth = self.u8[at[long] + 8].astype(np.int64)
-            nine = ninth < 0x80
-            found[long] = np.where(nine, found[long] | ninth << 56, ABSENT)
-            lengths[long] = np.where(nine, 9, 10)
-        return found, at + lengths
+        return value, lengths, stops == 0
 
 
 class FieldKind(Enum):

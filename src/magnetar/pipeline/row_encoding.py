@@ -43,9 +43,14 @@ class Encoded(NamedTuple):
     messages: int
 
 
+def without_schema(_topic: str) -> bytes:
+    return b""
+
+
 class RowEncoder:
     """Of one task. ``partitions`` gives the partitions of a topic (itself for one without);
-    ``number`` the number of the next entry for a partition; ``sender`` is the producer's name."""
+    ``number`` the number of the next entry for a partition; ``sender`` is the producer's name;
+    ``schema_version`` what messages of a topic carry."""
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class RowEncoder:
         full_topic: Callable[[str], str],
         partitions: Callable[[str], Sequence[str]],
         now_ms: Callable[[], int],
+        schema_version: Callable[[str], bytes] = without_schema,
     ) -> None:
         self._encoding = encoding
         self._topic = topic
@@ -62,6 +68,7 @@ class RowEncoder:
         self._partitions: dict[str, Sequence[str]] = {}
         self._turn = 0
         self._now_ms = now_ms
+        self._schema_version = schema_version
         compression = Compression[encoding.compression.upper()]
         self._writer = EntryBuilder(compression, find_compressor(compression))
         self._hashes: dict[str | bytes, int] = {}
@@ -73,10 +80,11 @@ class RowEncoder:
         built, so each is to be taken before the next."""
         columns = columns_of(batch)
         for name, rows in self._by_topic(batch, columns):
+            version = self._schema_version(name)
             for topic, part in self._by_partition(name, rows):
                 first = number(topic)
                 entries = [
-                    self._entry(Head(sender, first + i, self._now_ms(), key), piece)
+                    self._entry(Head(sender, first + i, self._now_ms(), key, version), piece)
                     for i, (key, piece) in enumerate(self._pieces(part))
                 ]
                 yield Encoded(topic, entries, len(part.values))

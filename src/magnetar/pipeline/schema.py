@@ -11,9 +11,11 @@
 | event_time | timestamp, null when not set | set by the application, milliseconds |
 | properties | map(string, string) | the message's properties |
 | offset | long | messages of a partition are numbered from 0 on; only if it is asked for |
+| schema_version | long, null without one | of the schema that the value was written with; only if it is asked for |
 
-These are what readers of splits build (``DECODED``). Others are made of them (``presentation.py``):
-``headers``, array(struct(key string, value binary)), the properties as Spark's Kafka source gives
+These are what readers of splits build (``DECODED``). Others are made of them (``presentation.py``,
+and ``typed``, which makes columns of values and puts those that it cannot read into
+``_corrupt_record``): ``headers``, array(struct(key string, value binary)), the properties as Spark's Kafka source gives
 them, with ``includeHeaders``; and with ``columnNames=kafka`` the columns of that source, ``key``
 binary, ``value``, ``topic`` without and ``partition`` with the partition's number (0 when the topic
 is not partitioned), ``offset``, ``timestamp`` (when it was published), ``timestampType`` (0).
@@ -50,6 +52,10 @@ def _spark_message_id() -> StructType:
     )
 
 
+CORRUPT = "_corrupt_record"
+"""The column with the bytes of a value that could not be read as columns, as Spark's own sources
+call it."""
+
 Columns = Mapping[str, tuple[DataType, bool]]
 """Name -> type, and whether it may be null."""
 
@@ -70,7 +76,12 @@ def _spark_columns() -> dict[str, tuple[DataType, bool]]:
 def _extra_columns() -> dict[str, tuple[DataType, bool]]:
     """Those that are not there unless they are asked for."""
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    return {"offset": (LongType(), False), "headers": (ArrayType(header), True)}
+    return {
+        "offset": (LongType(), False),
+        "headers": (ArrayType(header), True),
+        "schema_version": (LongType(), True),
+        CORRUPT: (BinaryType(), True),
+    }
 
 
 def _kafka_columns() -> dict[str, tuple[DataType, bool]]:
@@ -87,7 +98,7 @@ def _kafka_columns() -> dict[str, tuple[DataType, bool]]:
 
 DECODED = (
     "key", "value", "topic", "partition", "message_id", "publish_time", "event_time", "properties",
-    "offset",
+    "offset", "schema_version",
 )  # fmt: skip
 
 
@@ -95,7 +106,7 @@ def columns_of(naming: str) -> Columns:
     """All that may be asked for under ``columnNames``."""
     extra = _extra_columns()
     if naming == "kafka":
-        return _kafka_columns() | {"headers": extra["headers"]}
+        return _kafka_columns() | {name: extra[name] for name in ("headers", CORRUPT)}
     return _spark_columns() | extra
 
 
@@ -120,6 +131,7 @@ def _arrow_types() -> dict[str, pa.DataType]:
         "event_time": pa.timestamp("us", "UTC"),
         "properties": pa.map_(pa.string(), pa.string()),
         "offset": pa.int64(),
+        "schema_version": pa.int64(),
     }
 
 
@@ -135,9 +147,14 @@ def spark_schema(
     return StructType([StructField(n, known[n][0], nullable=known[n][1]) for n in names])
 
 
-def check_read_schema(schema: StructType, naming: str = "magnetar") -> None:
-    """Refuse a schema of the user's that is no choice of the columns there are."""
-    known = columns_of(naming)
+def check_read_schema(
+    schema: StructType, naming: str = "magnetar", value: DataType | None = None
+) -> None:
+    """Refuse a schema of the user's that is no choice of the columns there are. ``value``: its type
+    if it is not binary."""
+    known = dict(columns_of(naming))
+    if value is not None:
+        known["value"] = value, True
     for field in schema.fields:
         if field.name not in known:
             raise ConfigError(

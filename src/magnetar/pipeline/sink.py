@@ -25,8 +25,12 @@ from pyspark.sql.types import (
 )
 
 from magnetar.model.errors import BrokerError, ConfigError
+from magnetar.model.schema import TopicSchema
 from magnetar.pipeline.options import WriteOptions
+from magnetar.pipeline.schema import CORRUPT
 from magnetar.pipeline.topic_names import full_topic
+from magnetar.pipeline.typed.client_schema import encoded_schema
+from magnetar.pipeline.typed.writing import TypedWrite
 
 if TYPE_CHECKING:
     import pulsar
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 COLUMNS = ("key", "value", "topic", "event_time", "properties", "headers")
 GIVEN_BY_THE_BROKER = (
     "partition", "message_id", "publish_time", "offset", "timestamp", "timestampType",
+    "schema_version", CORRUPT,
 )  # fmt: skip
 
 
@@ -45,8 +50,11 @@ class Written(WriterCommitMessage):
     rows: int
 
 
-def check_write_schema(schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
-    """Raise ``ConfigError`` for rows that cannot become messages."""
+def check_write_schema(
+    schema: StructType, options: WriteOptions, *, overwrite: bool, typed: Sequence[str] = ()
+) -> None:
+    """Raise ``ConfigError`` for rows that cannot become messages. ``typed``: the columns that a
+    schema makes a value of."""
     if overwrite:
         raise ConfigError("a topic cannot be overwritten; use mode('append')")
     allowed: dict[str, tuple[type, ...]] = {
@@ -58,13 +66,13 @@ def check_write_schema(schema: StructType, options: WriteOptions, *, overwrite: 
         "headers": (ArrayType,),
     }
     for field in schema.fields:
-        if field.name in GIVEN_BY_THE_BROKER:
-            continue  # see ``refuse_given``
+        if field.name in GIVEN_BY_THE_BROKER or field.name in typed:
+            continue  # see ``refuse_given``, ``typed.fitting``
         if field.name not in allowed:
             raise ConfigError(f"column {field.name!r} has no place in a message: {COLUMNS}")
         if not isinstance(field.dataType, allowed[field.name]):
             raise ConfigError(f"column {field.name!r} cannot be {field.dataType.simpleString()}")
-    if "value" not in schema.names:
+    if "value" not in schema.names and not typed:
         raise ConfigError("rows need a column 'value' (binary or string)")
     if "topic" not in schema.names and options.topic is None:
         raise ConfigError("say where to write: option 'topic', or a column of that name")
@@ -83,9 +91,11 @@ class RowSink(Protocol):
 
 @dataclass(frozen=True)
 class Sink:
-    """Sends record batches; picklable, opens its client in the task."""
+    """Sends record batches; picklable, opens its client in the task. ``values``: how they are
+    written, None for bytes."""
 
     options: WriteOptions
+    values: TypedWrite | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Send every row and wait until all are acknowledged. Raises ``BrokerError``."""
@@ -94,10 +104,13 @@ class Sink:
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
         client = pulsar.Client(self.options.service_url, logger=logger)
         try:
-            delivery = _Delivery(client, self.options)
+            schema = None if self.values is None else self.values.schema
+            delivery = _Delivery(client, self.options, schema)
+            values = None if self.values is None else self.values.opened()
             for batch in batches:
                 refuse_given(batch)
-                for row in batch.to_pylist():
+                rows = batch if values is None else values.batch(batch)
+                for row in rows.to_pylist():
                     delivery.send(row)
             return Written(delivery.finish())
         finally:
@@ -113,8 +126,11 @@ class Sink:
 class _Delivery:
     """The messages of one task under way."""
 
-    def __init__(self, client: pulsar.Client, options: WriteOptions) -> None:
+    def __init__(
+        self, client: pulsar.Client, options: WriteOptions, schema: TopicSchema | None
+    ) -> None:
         self._client = client
+        self._schema = schema
         self._options = options
         self._producers: dict[str, pulsar.Producer] = {}
         self._lock = threading.Lock()
@@ -145,6 +161,7 @@ class _Delivery:
         }
         producer = self._client.create_producer(
             topic,
+            schema=encoded_schema(self._schema),
             compression_type=kinds[self._options.compression],
             batching_enabled=self._options.batching_messages_max > 1,
             batching_max_messages=self._options.batching_messages_max,

@@ -48,6 +48,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from magnetar.pipeline.broker_client import BrokerClient
 from magnetar.pipeline.conditions import may_hold
 from magnetar.pipeline.even_splits import EvenSplits
 from magnetar.pipeline.loss_reports import LossReports, said_in_one_line, warn
@@ -66,13 +67,25 @@ from magnetar.pipeline.places import Offset, Point, from_offset, to_offset
 from magnetar.pipeline.planner import Planner
 from magnetar.pipeline.plans import created_of
 from magnetar.pipeline.presentation import Presentation, constants_of
-from magnetar.pipeline.schema import check_read_schema, spark_schema
-from magnetar.pipeline.sink import RowSink, Sink, check_write_schema
+from magnetar.pipeline.schema import CORRUPT, check_read_schema, spark_schema
+from magnetar.pipeline.sink import (
+    COLUMNS,
+    GIVEN_BY_THE_BROKER,
+    RowSink,
+    Sink,
+    check_write_schema,
+)
 from magnetar.pipeline.split_readers import ReadTask, read_split
 from magnetar.pipeline.splits import PlannedRange, Split, Splitter, WholeRanges, check_cover
 from magnetar.pipeline.staged_sink import StagedSink
 from magnetar.pipeline.storage_planning import BookieReach, StorageSplitter
 from magnetar.pipeline.table_options import of_query, of_table
+from magnetar.pipeline.topic_names import topic_of
+from magnetar.pipeline.typed.inference import VALUE, ReaderSchema, carried, infer, with_values
+from magnetar.pipeline.typed.options import BYTES
+from magnetar.pipeline.typed.reading import NEEDED, TypedRead
+from magnetar.pipeline.typed.registry import SchemaClient
+from magnetar.pipeline.typed.writing import TypedWrite, plan_write, value_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,41 +106,81 @@ class MagnetarDataSource(DataSource):
         with said_in_one_line():
             options = parse_read_options(self._raw)
             naming, headers = options.column_names, options.headers
-            return of_table(spark_schema(options.columns, naming, headers=headers), self._raw)
+            columns = spark_schema(options.columns, naming, headers=headers)
+            chosen = options.columns is not None
+            found = with_values(columns, inferred(options), options.values, chosen=chosen)
+            return of_table(found, self._raw)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with said_in_one_line():
-            return BatchReader(self._read_options(schema), schema)
+            options = self._read_options(schema)
+            return BatchReader(options, schema, self._typed(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         with said_in_one_line():
             options = self._read_options(schema)
             check_streaming(options)
-            return StreamReader(options, schema)
+            return StreamReader(options, schema, self._typed(schema, options))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
-        options = parse_read_options(of_query(schema, self._raw))
-        check_read_schema(schema, options.column_names)
-        return options
+        return parse_read_options(of_query(schema, self._raw))
+
+    @staticmethod
+    def _typed(schema: StructType, options: ReadOptions) -> TypedRead | None:
+        """With which schema values are read; None: as bytes, or not at all. That which came with
+        the columns holds; a user's own columns come without."""
+        reader = None
+        if options.values.format != BYTES and {VALUE, CORRUPT} & set(schema.names):
+            reader = carried(schema) or inferred(options)
+        check_read_schema(schema, options.column_names, None if reader is None else reader.type)
+        if reader is None:
+            return None
+        timeout_s = options.poll_timeout_ms / 1000
+        return TypedRead(reader, options.values.permissive, options.service_url, timeout_s)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with said_in_one_line():
-            options = self._write_options(schema, overwrite=overwrite)
+            options, values = self._write_options(schema, overwrite=overwrite)
             staged = options.delivery.exactly_once
-            return BatchWriter(StagedSink.of_batch(options) if staged else Sink(options))
+            return BatchWriter(
+                StagedSink.of_batch(options, values) if staged else Sink(options, values)
+            )
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         with said_in_one_line():
-            options = self._write_options(schema, overwrite=overwrite)
+            options, values = self._write_options(schema, overwrite=overwrite)
             staged = options.delivery.exactly_once
-            return StreamWriter(StagedSink.of_stream(options) if staged else Sink(options))
+            return StreamWriter(
+                StagedSink.of_stream(options, values) if staged else Sink(options, values)
+            )
 
-    def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
+    def _write_options(
+        self, schema: StructType, *, overwrite: bool
+    ) -> tuple[WriteOptions, TypedWrite | None]:
         options = parse_write_options(of_query(schema, self._raw))
-        check_write_schema(schema, options, overwrite=overwrite)
-        return options
+        others = (*(name for name in COLUMNS if name != VALUE), *GIVEN_BY_THE_BROKER)
+        column = value_column(schema, others, options.values)
+        typed = () if column is None else (column[1] or (VALUE,))
+        check_write_schema(schema, options, overwrite=overwrite, typed=typed)
+        if column is None:
+            return options, None
+        return options, plan_write(options.service_url, options.topic, column, options.values)
+
+
+def inferred(options: ReadOptions) -> ReaderSchema | None:
+    """With which schema the topics are read now; None: as bytes."""
+    if options.values.format == BYTES:
+        return None
+    planner = Planner(options)
+    client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
+    try:
+        topics = dict.fromkeys(topic_of(name) for name in planner.partitions())
+        return infer(SchemaClient(client), list(topics), options.values)
+    finally:
+        planner.close()
+        client.close()
 
 
 class SplitPartition(InputPartition):
@@ -153,8 +206,9 @@ def _ranges(starts: Mapping[str, Point], end: Offset) -> list[PlannedRange]:
 class _SplitReader:
     """What batch and streaming reads share: ranges become splits, and a task reads one."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, typed: TypedRead | None) -> None:
         self._options = options
+        self._typed = typed
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._reach: BookieReach | None = None
 
@@ -194,9 +248,13 @@ class _SplitReader:
         split, options = partition.split, self._options
         reports = LossReports(fatal=options.fail_on_data_loss)
         with said_in_one_line():
-            form = Presentation(self._schema, options.column_names, split.part.topic)
-            task = ReadTask(options, form.decoded, reports)
-            yield from form.present(read_split(split, task))
+            also = NEEDED if self._typed is not None else ()
+            form = Presentation(self._schema, options.column_names, split.part.topic, also)
+            batches = read_split(split, ReadTask(options, form.decoded, reports))
+            if self._typed is not None:
+                values = self._typed.values(split.part.topic, split.part.created_ms)
+                batches = values.decode(batches)
+            yield from form.present(batches)
 
 
 class BatchReader(_SplitReader, DataSourceReader):
@@ -223,8 +281,8 @@ class BatchReader(_SplitReader, DataSourceReader):
 class StreamReader(_SplitReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches; lives as long as the query."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
+    def __init__(self, options: ReadOptions, schema: StructType, typed: TypedRead | None) -> None:
+        super().__init__(options, schema, typed)
         self._planner = Planner(options)
         self._plan = MicroBatches(self._planner, options.limits)
         self._reach = BookieReach(self._planner)

@@ -45,10 +45,11 @@ from magnetar.pipeline.delivery import query_of
 from magnetar.pipeline.log_watch import LogWatch
 from magnetar.pipeline.loss_reports import warn
 from magnetar.pipeline.options import WriteOptions
-from magnetar.pipeline.row_encoding import Encoding, RowEncoder
+from magnetar.pipeline.row_encoding import Encoding, RowEncoder, without_schema
 from magnetar.pipeline.sink import refuse_given
 from magnetar.pipeline.staged_session import SESSIONS, StagedSession
 from magnetar.pipeline.topic_names import full_topic
+from magnetar.pipeline.typed.writing import TypedWrite, ValueWriter
 from magnetar.staging.commit_rules import CommitVerdict, Offer
 from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.marks import sender
@@ -91,30 +92,34 @@ class QueryBatch:
 @dataclass(frozen=True)
 class StagedSink:
     """Writes record batches and commits; picklable. ``once``: of a batch write, what it is known
-    by; None for a stream, whose tasks are told."""
+    by; None for a stream, whose tasks are told. ``values``: how they are written, None for
+    bytes."""
 
     options: WriteOptions
     once: QueryBatch | None
+    values: TypedWrite | None = None
 
     @classmethod
-    def of_batch(cls, options: WriteOptions) -> StagedSink:
+    def of_batch(cls, options: WriteOptions, values: TypedWrite | None = None) -> StagedSink:
         """Raises as ``_check_served``, as ``of_stream`` does."""
         _check_served(options)
         run, transaction = str(uuid4()), options.delivery.transaction
         if transaction is None:
-            return cls(options, QueryBatch(QueryRun(f"batch-{uuid4()}", run), 0, lasts=False))
-        query = query_of(transaction, options.topic)
-        return cls(options, QueryBatch(QueryRun(query, run), transaction.version, lasts=True))
+            once = QueryBatch(QueryRun(f"batch-{uuid4()}", run), 0, lasts=False)
+        else:
+            query = query_of(transaction, options.topic)
+            once = QueryBatch(QueryRun(query, run), transaction.version, lasts=True)
+        return cls(options, once, values)
 
     @classmethod
-    def of_stream(cls, options: WriteOptions) -> StagedSink:
+    def of_stream(cls, options: WriteOptions, values: TypedWrite | None = None) -> StagedSink:
         if options.delivery.transaction is not None:
             raise ConfigError(
                 "options 'txnAppId' and 'txnVersion' are for batch writes, as in foreachBatch; a "
                 "stream's batches are known by its checkpoint"
             )
         _check_served(options)
-        return cls(options, None)
+        return cls(options, None, values)
 
     # -- in tasks -----------------------------------------------------------------------------
 
@@ -154,11 +159,13 @@ class StagedSink:
         """One add is under way while the next rows are encoded."""
         under_way: Future[None] | None = None
         rows = 0
+        values = None if self.values is None else self.values.opened()
         with closing(self._logs()) as logs:
-            encoder = self._encoder(logs)
+            encoder = self._encoder(logs, values)
             for batch in batches:
                 refuse_given(batch)
-                for encoded in encoder.encode(batch, name, writer.entries_of):
+                as_bytes = batch if values is None else values.batch(batch)
+                for encoded in encoder.encode(as_bytes, name, writer.entries_of):
                     if under_way is not None:
                         session.result_of(under_way)
                     rows += encoded.messages
@@ -189,7 +196,7 @@ class StagedSink:
             )
         return QueryRun(query, run), int(batch)
 
-    def _encoder(self, logs: LogWatch) -> RowEncoder:
+    def _encoder(self, logs: LogWatch, values: ValueWriter | None) -> RowEncoder:
         options = self.options
         encoding = Encoding(
             options.compression,
@@ -197,7 +204,8 @@ class StagedSink:
             options.delivery.batching_bytes_max,
             options.delivery.by_key,
         )
-        return RowEncoder(encoding, options.topic, full_topic, logs.partitions, _now_ms)
+        version = without_schema if values is None else values.version
+        return RowEncoder(encoding, options.topic, full_topic, logs.partitions, _now_ms, version)
 
     def _expires_ms(self, after_ms: int) -> int:
         """When the record of a query may go that has one batch; others stay."""

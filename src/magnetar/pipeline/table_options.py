@@ -25,7 +25,7 @@ def of_table(schema: StructType, raw: Mapping[str, str]) -> StructType:
         return schema
     options = {key: raw[key] for key in sorted(raw) if key.lower().startswith(TABLE_PREFIX)}
     fields = [StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields]
-    fields[0].metadata = {METADATA: json.dumps(options)}
+    fields[0].metadata = {**(fields[0].metadata or {}), METADATA: json.dumps(options)}
     return StructType(fields)
 
 

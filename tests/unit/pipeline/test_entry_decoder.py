@@ -278,7 +278,7 @@ def test_record_batches_have_about_the_size_that_spark_takes_best() -> None:
 
 
 def test_offsets_are_given_or_in_the_headers() -> None:
-    ids = EntryIds(*(np.array(them) for them in ([5, 5], [0, 1], [1, 1], [7, -1])))
+    ids = EntryIds(*(np.array(them) for them in ([5, 5], [0, 1], [1, 1], [7, -1], [0, -1])))
     indexes = np.array([0, 1, -1])
     with pytest.raises(ConfigError, match="does not number"):
         offsets_of(np.array([0, 0, 1]), indexes, ids)
@@ -292,6 +292,37 @@ def test_offsets_are_given_or_in_the_headers() -> None:
 
 
 # -- what is wrong ----------------------------------------------------------------------------
+
+
+def test_the_version_of_the_schema_is_that_of_the_entry() -> None:
+    """By columns and one by one; other than eight bytes is none."""
+
+    def versioned(version: bytes, **fields: Any) -> Layout:
+        return Layout(fields={"schema_version": version} | fields)
+
+    two = [Message(b"a"), Message(b"b")]
+    entries = stored(
+        [
+            batch(two, versioned((300).to_bytes(8, "big"))),
+            single(Message(b"c"), versioned(bytes(8))),
+            batch(two),
+            single(Message(b"d"), versioned(b"x")),
+            *chunks(Message(b"ef"), 2, "u", versioned((7).to_bytes(8, "big"))),
+        ]
+    )
+    columns = ("value", "schema_version")
+    wanted = [
+        (b"a", 300),
+        (b"b", 300),
+        (b"c", 0),
+        (b"a", None),
+        (b"b", None),
+        (b"d", None),
+        (b"ef", 7),
+    ]
+    for block in (100, 1):
+        rows = decoded(entries, columns=columns, block=block)
+        assert [(row["value"], row["schema_version"]) for row in rows] == wanted
 
 
 def damaged(payload: bytes, text: str) -> None:

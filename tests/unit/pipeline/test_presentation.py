@@ -20,6 +20,7 @@ VALUES = {
     "event_time": [None, 7_000],
     "properties": [[("p", "1"), ("q", "2")], []],
     "offset": [17, 18],
+    "schema_version": [2, None],
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.row_encoding import Encoded, Encoding, RowEncoder, java_hash
 from magnetar.wire.pulsar.batches import iterate_messages
-from magnetar.wire.pulsar.metadata import entry_metadata
+from magnetar.wire.pulsar.metadata import entry_metadata, parse_metadata
 
 
 def encoder(
@@ -45,6 +45,19 @@ def test_rows_keep_their_order_in_entries_of_so_many() -> None:
     assert [meta.num_messages for meta in metas] == [10, 10, 5]
     assert [meta.sequence_id for meta in metas] == [0, 1, 2]
     assert (found.topic, found.messages) == ("t", 25)
+
+
+def test_each_entry_has_the_version_of_its_topics_schema() -> None:
+    versions = {"full/a": b"\0" * 7 + b"\5", "t": b""}
+    made = encoder(partitions=2)
+    made._schema_version = versions.__getitem__
+    found = encode(made, value=[b"x"] * 3, topic=["a", "a", None])
+    heads = {
+        (one.topic, parse_metadata(entry)[0].schema_version)
+        for one in found
+        for entry in one.entries
+    }
+    assert heads == {("full/a-0", versions["full/a"]), ("t-1", b"")}
 
 
 def test_large_rows_make_small_batches() -> None:

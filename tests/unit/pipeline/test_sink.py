@@ -9,9 +9,11 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from magnetar.model.errors import ConfigError
+from magnetar.model.schema import SchemaType, TopicSchema
 from magnetar.pipeline.options import parse_write_options
 from magnetar.pipeline.schema import spark_schema
 from magnetar.pipeline.sink import _message_fields, check_write_schema, refuse_given
+from magnetar.pipeline.typed.client_schema import encoded_schema
 
 OPTIONS = parse_write_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t"})
 
@@ -54,3 +56,11 @@ def test_keys_properties_and_headers() -> None:
     assert _message_fields({"value": b"x", "key": None}) == {}
     with pytest.raises(ConfigError, match="a key is not UTF-8 text"):
         _message_fields({"key": b"\xff"})
+
+
+def test_a_schema_that_the_official_client_does_not_know() -> None:
+    found = encoded_schema(TopicSchema(SchemaType.STRING, b""))
+    assert found.encode(b"\xff") == b"\xff", "values are encoded already"
+    assert encoded_schema(None).schema_info().name() == "BYTES"
+    with pytest.raises(ConfigError, match="BOOLEAN, which the official client does not know"):
+        encoded_schema(TopicSchema(SchemaType.BOOLEAN, b""))

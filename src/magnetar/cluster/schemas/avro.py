@@ -35,6 +35,8 @@ class AvroField:
     kind: AvroType
     has_default: bool
     aliases: tuple[str, ...]
+    default: Any = None
+    """As JSON has it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,11 +51,16 @@ class AvroType:
     """Of an array, and the values of a map."""
     branches: tuple[AvroType, ...] = ()
     symbols: frozenset[str] = frozenset()
+    symbol_order: tuple[str, ...] = ()
+    """Of an enumeration: values name a symbol by its place."""
     has_default: bool = False
     """Of an enumeration: what an unknown symbol is read as."""
+    default: str = ""
     size: int = 0
     decimal: tuple[int, int] | None = None
     """Precision and scale."""
+    logical: str = ""
+    """What else values mean: ``timestamp-millis``, ``date`` ...; what is not known is ignored."""
 
     @property
     def short_name(self) -> str:
@@ -130,9 +137,10 @@ class _Parser:
         if kind is None:
             raise InvalidSchemaError(f"{_at(place)}an object without 'type'")
         found = self.parse(kind, namespace, place, depth + 1)
-        if found.name != "bytes" or found.full_name:
+        if found.name not in PRIMITIVES or "logicalType" not in node:
             return found
-        return AvroType("bytes", decimal=_decimal(node))
+        decimal = _decimal(node) if found.name == "bytes" else None
+        return AvroType(found.name, decimal=decimal, logical=_logical(node))
 
     def _named(self, name: str, namespace: str, place: str) -> AvroType:
         if name in PRIMITIVES:
@@ -170,7 +178,7 @@ class _Parser:
             size = node.get("size")
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
                 raise InvalidSchemaError(f"{_at(place)}fixed with size {_shown(size)}")
-            made.size, made.decimal = size, _decimal(node)
+            made.size, made.decimal, made.logical = size, _decimal(node), _logical(node)
         else:
             made.fields = self._fields(node, full_name.rpartition(".")[0], place, depth)
         return made
@@ -181,7 +189,8 @@ class _Parser:
             raise InvalidSchemaError(f"{_at(place)}enum without a list of 'symbols'")
         if len(set(symbols)) != len(symbols):
             raise InvalidSchemaError(f"{_at(place)}enum with a symbol twice")
-        made.symbols, made.has_default = frozenset(symbols), "default" in node
+        made.symbols, made.symbol_order = frozenset(symbols), tuple(symbols)
+        made.has_default, made.default = "default" in node, str(node.get("default", ""))
 
     def _fields(
         self, node: dict[str, Any], namespace: str, place: str, depth: int
@@ -199,7 +208,8 @@ class _Parser:
             if name in made:
                 raise InvalidSchemaError(f"{_at(place)}field {name} stands there twice")
             kind = self.parse(each["type"], namespace, f"{place}.{name}", depth + 1)
-            made[name] = AvroField(name, kind, "default" in each, _aliases(each))
+            default = each.get("default")
+            made[name] = AvroField(name, kind, "default" in each, _aliases(each), default)
         return tuple(made.values())
 
 
@@ -232,6 +242,11 @@ def _decimal(node: dict[str, Any]) -> tuple[int, int] | None:
     if not isinstance(precision, int) or not isinstance(scale, int):
         return None
     return precision, scale
+
+
+def _logical(node: dict[str, Any]) -> str:
+    found = node.get("logicalType")
+    return found if isinstance(found, str) else ""
 
 
 def _at(place: str) -> str:

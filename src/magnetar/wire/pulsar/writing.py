@@ -51,12 +51,13 @@ class Columns(NamedTuple):
 
 class Head(NamedTuple):
     """What the metadata of an entry says of it as a whole. ``key``: of all its messages, if they
-    are one key's."""
+    are one key's; ``schema_version``: of their values, empty without a schema."""
 
     producer_name: str
     sequence_id: int
     publish_time_ms: int
     key: str | bytes | None = None
+    schema_version: bytes = b""
 
 
 class EntryBuilder:
@@ -78,6 +79,8 @@ class EntryBuilder:
             num_messages_in_batch=len(columns.values),
             uncompressed_size=len(data),
         )
+        if head.schema_version:
+            metadata.schema_version = head.schema_version
         if head.key is not None:
             metadata.partition_key, metadata.partition_key_b64_encoded = _key_text(head.key)
         if self._compression != Compression.NONE:
