@@ -84,6 +84,7 @@ chaos: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.holes
 	$(BIN)/python -m tests.chaos.holes --kill --batching
 	$(BIN)/python -m tests.chaos.stream_restart
+	$(BIN)/python -m tests.chaos.shared_topics
 
 fire: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.spark_fire $(if $(ROWS),--rows $(ROWS)) $(if $(KILLS),--kills $(KILLS)) \

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from magnetar.metrics import Metrics
 from magnetar.model.errors import TopicNotFoundError
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
 from magnetar_sim.broker_faults import BrokerFaults
+from magnetar_sim.broker_moves import BrokerMoves
 from magnetar_sim.broker_watch import BrokerWatch
 from magnetar_sim.brokers import BROKER_PORT, BrokerMachine, plan_brokers
 from magnetar_sim.cluster import Cluster, plan_cluster
@@ -89,7 +90,10 @@ class BrokerRun:
         bookies = ledger.ensemble_size + rng.choice((0, 1))
         plan = replace(plan_cluster(rng, bookies, ledger), v3_only=False)
         self.cluster = Cluster(loop, seed, plan, trace, metrics)
-        self.watch = BrokerWatch(loop.time, self.cluster.broken, self.cluster.count)
+        names: dict[str, None] = {}
+        self.watch = BrokerWatch(
+            loop.time, self.cluster.broken, self.cluster.count, lambda name: name in names
+        )
         self.watch.trims = ledger.retention_ms == 0 or ledger.retention_bytes == 0
         self.cluster.network.tap = self._tap
         brokers = plan_brokers(rng)
@@ -120,10 +124,11 @@ class BrokerRun:
             BrokerMachine(self.cluster, f"k{i + 1}", brokers.config, random.Random(f"{seed}/k{i}"))
             for i in range(brokers.brokers)
         ]
+        names.update(dict.fromkeys(broker.name for broker in self.brokers))
         self.clients: list[PulsarClient] = []
         self.producers: list[TopicProducer] = []
         self.consumers: list[TopicConsumer] = []
-        self.topics = [TOPIC.format(f"t{i + 1}") for i in range(rng.choice((1, 1, 2)))]
+        self.topics = [TOPIC.format(f"t{i + 1}") for i in range(rng.choice((1, 2, 3)))]
         if rng.random() < 0.2:
             self.topics[0] = TOPIC.format("parts-partition-1")
         self._skewed = rng.random() < 0.3
@@ -136,6 +141,7 @@ class BrokerRun:
         self._deletions: list[asyncio.Task[None]] = []
         self._follower_random = random.Random(f"{seed}/followers 1")
         self.followers: list[TopicFollower] = []
+        self._moves = random.Random(f"{seed}/moves 1")
         self._bug: str | None = None
 
     @property
@@ -176,6 +182,7 @@ class BrokerRun:
         cluster, rng = self.cluster, self.random
         await cluster.start()
         checker = MetadataChecker(cluster)
+        self._watch_owners(cluster.metadata.written)
         for broker in self.brokers:
             broker.start()
         await until(self._served, 0.1)
@@ -200,9 +207,9 @@ class BrokerRun:
             broker.heal()
         for client in self.clients:
             client.process.resume()
-            link = client.current
-            if link is not None and link.transport is not None:
-                link.transport.resume_reading()
+            for link in client.links:
+                if link.transport is not None:
+                    link.transport.resume_reading()
         try:
             async with asyncio.timeout(PROGRESS_S):
                 await self._last_look(rng)
@@ -212,6 +219,13 @@ class BrokerRun:
             ) from None
         self.check()
         checker.check()
+
+    def _watch_owners(self, also: Callable[[str, bytes | None, bytes | None], None]) -> None:
+        def written(path: str, before: bytes | None, after: bytes | None) -> None:
+            also(path, before, after)
+            self.watch.owners.written(path, before, after)
+
+        self.cluster.metadata.written = written
 
     def _served(self) -> bool:
         self.check()
@@ -223,13 +237,15 @@ class BrokerRun:
         for broker in self.brokers:
             await broker.ask(lambda it: it.create_partitioned(TOPIC.format("parts"), 2))
 
-    def _plan_faults(self, begin_s: float) -> list[Faults | BrokerFaults]:
+    def _plan_faults(self, begin_s: float) -> list[Faults | BrokerFaults | BrokerMoves]:
         rng, end_s = self.random, begin_s + HEAL_S - 1
         ours = BrokerFaults(self.cluster, rng, self.brokers, self.clients)
         ours.plan(rng.choice((1, 3, 8)), begin_s + FAULTS_FROM_S, end_s)
+        moves = BrokerMoves(self.cluster, self._moves, self.brokers, self.topics, self.watch)
+        moves.plan(self._moves.choice((0, 2, 6, 15)), begin_s + FAULTS_FROM_S, end_s)
         theirs = Faults(self.cluster, rng, self.hosts(), lose_disks=0)
         theirs.plan(rng.choice((0, 2, 5)), begin_s + FAULTS_FROM_S, end_s)
-        return [ours, theirs]
+        return [ours, theirs, moves]
 
     def hosts(self) -> Sequence[Host]:
         """Whose ways to bookies and metadata fail."""

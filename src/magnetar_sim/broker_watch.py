@@ -17,6 +17,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     CommandMessage,
     CommandSubscribe,
 )
+from magnetar_sim.bundle_owners import BundleOwners
 from magnetar_sim.loop import SimProcess
 from magnetar_sim.outside import SINCE_1970_S
 from magnetar_sim.topic_history import (
@@ -41,6 +42,8 @@ class Consuming:
     subscription: Subscription
     kind: int
     process: int
+    term: int = 0
+    """That of the topic's owner: later owners know what earlier ones knew."""
     permits: int = 0
     begun: set[str] = field(default_factory=set)
     """Messages in chunks of which it was sent any."""
@@ -49,13 +52,15 @@ class Consuming:
 
 
 class BrokerWatch:
-    """Of one run. ``broken`` is told what does not hold, ``count`` what has happened."""
+    """Of one run. ``broken`` is told what does not hold, ``count`` what has happened;
+    ``is_broker``: whether that is a broker's name."""
 
     def __init__(
         self,
         now_s: Callable[[], float],
         broken: Callable[[str], None],
         count: Callable[[str], None],
+        is_broker: Callable[[str], bool],
     ) -> None:
         self.now_s = now_s
         self.count = count
@@ -63,6 +68,7 @@ class BrokerWatch:
         self.trims = False
         self.unacked_max = 0
         """Messages out at a shared consumer at which it gets no more."""
+        self.owners = BundleOwners(self.number_of, is_broker, broken, count, self.closed)
         self._broken = broken
         self._processes: dict[SimProcess, int] = {}
         self.consumers: dict[Consuming, None] = {}
@@ -72,6 +78,8 @@ class BrokerWatch:
         have lost what another was told, and then by its own consumers."""
         self.lingering: dict[tuple[int, str, str], Subscription] = {}
         """Of readers that have sought and are not back yet, by process, topic and name."""
+        self.unloading: Counter[str] = Counter()
+        """Topics that somebody has begun to unload."""
         self.refused: dict[tuple[int, Subscription], dict[Position, int]] = {}
 
     def topic(self, name: str) -> Topic:
@@ -85,6 +93,10 @@ class BrokerWatch:
         """The topic was deleted: nothing of it may be seen any more (invariant 12)."""
         self.topics.pop(name, None)
         self.count("topics that were deleted")
+
+    def closed(self, is_closed: Callable[[str], bool]) -> None:
+        """Those topics were closed by their owner: readers that have sought begin anew."""
+        self.lingering = {k: each for k, each in self.lingering.items() if not is_closed(k[1])}
 
     def number_of(self, process: SimProcess) -> int:
         """Later processes have higher numbers."""
@@ -256,11 +268,11 @@ class BrokerWatch:
     ) -> None:
         subscription, now_s = consumer.subscription, self.now_s()
         known = list(subscription.confirmed.get(position, ()))
-        for to, at_s, process in subscription.confirmed_to:
+        for to, at_s, term in subscription.confirmed_to:
             if position <= to:
-                known.append(Confirmed(content.all_bits, at_s, process))
+                known.append(Confirmed(content.all_bits, at_s, term))
         for each in known:
-            if bits & each.bits and each.at_s < now_s and each.process <= consumer.process:
+            if bits & each.bits and each.at_s < now_s and each.term <= consumer.term:
                 consumer.topic.broken(
                     f"{consumer.who} of {subscription.name} is sent {position} "
                     f"(messages {bits:b}), and was told at {each.at_s:.3f} that its "

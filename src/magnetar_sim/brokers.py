@@ -1,8 +1,7 @@
 """Machines with brokers: the product's broker role, as ``magnetar.app`` builds it, on the simulated
 world. HTTP is left out; what REST asks of a broker can be asked by ``ask``.
 
-A cluster name has one broker at a time. Others stand by: they wait for the claim, give up after a
-session timeout and are started again by a supervisor, as one that failed is.
+They share the topics. One that ends is started again by a supervisor.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from magnetar.admin.peers import NoPeers
 from magnetar.admin.topics import TopicService
 from magnetar.app.fate import Fate
 from magnetar.app.process import Process
 from magnetar.app.roles import open_broker
 from magnetar.app.serving import topic_service
 from magnetar.bookie.bookie import Bookie
+from magnetar.cluster.sharing import SharedTopics
 from magnetar.config import BookieConfig, BrokerConfig, Config, MetadataConfig
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
@@ -47,7 +48,7 @@ class BrokerPlan:
 def plan_brokers(rng: random.Random) -> BrokerPlan:
     """Brokers by the seed."""
     return BrokerPlan(
-        brokers=rng.choice((1, 2, 2)),
+        brokers=rng.choice((1, 2, 3)),
         config=BrokerConfig(
             port=BROKER_PORT,
             message_bytes_max=64 << 10,
@@ -70,6 +71,8 @@ class BrokerMachine:
         self.process: SimProcess | None = None
         self.topics: TopicService | None = None
         """What REST asks of the broker that serves; None: none does."""
+        self.bundles: SharedTopics | None = None
+        """What it owns, while it serves."""
         self.unloaded: Callable[[], int] = int
         """Idle topics that the broker that serves has unloaded."""
         self.starts = 0
@@ -123,13 +126,19 @@ class BrokerMachine:
         try:
             building = Process(config, outside, stack, fate, cluster.metrics)
             role = await open_broker(building)
-            self.topics, self._stopped = topic_service(building, role.broker, ""), stopped
+            self.topics, self._stopped = (
+                topic_service(building, role.broker, "", NoPeers()),
+                stopped,
+            )
+            bundles = role.broker.control.bundles
+            assert isinstance(bundles, SharedTopics)
+            self.bundles = bundles
             self.unloaded = lambda: role.broker.topics.unloaded
             cluster.trace.note(self.name, "serves")
             cluster.count("brokers that served")
             await fate.wait()
         finally:
-            self.topics, self.unloaded = None, int
+            self.topics, self.bundles, self.unloaded = None, None, int
 
     def _config_here(self) -> BrokerConfig:
         return replace(self._config, host=self.name)
@@ -173,6 +182,7 @@ class BrokerMachine:
 
     def _end(self, how: str, power: bool) -> None:
         self.topics, self._stopped, self.unloaded = None, None, int
+        self.bundles = None
         process = self.process
         if process is not None and process.alive:
             self.cluster.trace.note(self.name, how)

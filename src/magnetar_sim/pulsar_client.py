@@ -1,8 +1,9 @@
-"""A Pulsar client of the simulator: one connection at a time, as the official clients hold it.
+"""A Pulsar client of the simulator: one connection to a broker at a time, as the official clients
+hold them.
 
-``Client.link`` connects when there is no connection: to one host of the service URL after the
-other, then CONNECT, then a lookup. A connection that says nothing for ``SILENCE_S`` is broken; so
-is one on which a request is not answered in time.
+``Client.link`` looks a topic up, at one host of the service URL after the other, follows redirects,
+and connects to the broker that it is sent to. A connection that says nothing for ``SILENCE_S`` is
+broken; so is one on which a request is not answered in time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ SILENCE_S = 2.5
 PING_S = 0.8
 REQUEST_S = 2.0
 RETRY_S = 0.15
+REDIRECTS_MAX = 6
 BUFFER_BYTES = 1 << 16
 PROTOCOL_VERSION = 20
 
@@ -176,9 +178,13 @@ class PulsarClient:
         self.cluster = cluster
         self.process: SimProcess = cluster.loop.new_process(name)
         self.current: Link | None = None
+        """The connection that was used last."""
         self.quiet_until_s = 0.0
         self._hosts = list(hosts)
         self._next = 0
+        self._links: dict[str, Link] = {}
+        self._moved: dict[str, str] = {}
+        """Topic -> host that the broker which closed it has named."""
         self._connecting = asyncio.Lock()
         self._ids = 0
 
@@ -190,33 +196,49 @@ class PulsarClient:
     async def link(self, topic: str) -> Link:
         """A connection to the broker that serves ``topic``; as often as it takes."""
         async with self._connecting:
-            while self.current is None or self.current.gone:
+            while True:
                 quiet_s = self.quiet_until_s - asyncio.get_running_loop().time()
                 if quiet_s > 0:
                     await asyncio.sleep(quiet_s)
                 try:
                     self.current = await self._connect(topic)
+                    return self.current
                 except (LinkError, RefusedError, MagnetarError, OSError) as error:
                     self.cluster.trace.note(self.name, f"cannot connect yet: {error}")
                     self._next += 1
                     await asyncio.sleep(RETRY_S)
-            return self.current
+
+    def moved(self, topic: str, service_url: str) -> None:
+        """The broker that closed a producer or consumer says where it is served now."""
+        if service_url:
+            self._moved[topic] = _host(service_url)
 
     async def _connect(self, topic: str) -> Link:
-        host = self._hosts[self._next % len(self._hosts)]
-        link = await self._greet(host)
-        lookup = BaseCommand(type=BaseCommand.LOOKUP)
-        lookup.lookupTopic.topic = topic
-        lookup.lookupTopic.request_id = link.next_request()
-        answer = (await link.ask(lookup)).lookupTopicResponse
-        if answer.response != CommandLookupTopicResponse.Connect:
-            link.abort()
-            raise LinkError(f"the lookup of {topic} failed: {answer.message}")
-        server = answer.brokerServiceUrl.removeprefix("pulsar://").rsplit(":", 1)[0]
-        if server != host:
-            link.abort()
-            return await self._greet(server)
-        return link
+        moved = self._moved.pop(topic, None)
+        if moved is not None:
+            return await self._link_to(moved)
+        host, authoritative = self._hosts[self._next % len(self._hosts)], False
+        for _ in range(REDIRECTS_MAX):
+            link = await self._link_to(host)
+            lookup = BaseCommand(type=BaseCommand.LOOKUP)
+            lookup.lookupTopic.topic = topic
+            lookup.lookupTopic.request_id = link.next_request()
+            lookup.lookupTopic.authoritative = authoritative
+            answer = (await link.ask(lookup)).lookupTopicResponse
+            if answer.response == CommandLookupTopicResponse.Failed:
+                raise LinkError(f"the lookup of {topic} failed: {answer.message}")
+            host = _host(answer.brokerServiceUrl)
+            if answer.response == CommandLookupTopicResponse.Connect:
+                return await self._link_to(host)
+            authoritative = answer.authoritative
+            self.cluster.count("lookups that were sent on")
+        raise LinkError(f"the lookup of {topic} is sent from broker to broker")
+
+    async def _link_to(self, host: str) -> Link:
+        found = self._links.get(host)
+        if found is None or found.gone:
+            found = self._links[host] = await self._greet(host)
+        return found
 
     async def _greet(self, host: str) -> Link:
         loop = asyncio.get_running_loop()
@@ -230,10 +252,15 @@ class PulsarClient:
         return link
 
     def leave(self, until_s: float) -> None:
-        """Close the connection, and come back at that time."""
+        """Close every connection, and come back at that time."""
         self.quiet_until_s = until_s
-        if self.current is not None:
-            self.current.abort()
+        for link in self.links:
+            link.abort()
+
+    @property
+    def links(self) -> list[Link]:
+        """Those that it has, or had."""
+        return list(self._links.values())
 
     def kill(self, silently: bool = False) -> None:
         """As ``kill -9``; ``silently``: its host loses power, and nobody is told."""
@@ -241,6 +268,10 @@ class PulsarClient:
             self.cluster.trace.note(self.name, "loses power" if silently else "is killed")
             self.process.kill()
             self.cluster.network.process_ended(self.process, silently)
+
+
+def _host(service_url: str) -> str:
+    return service_url.removeprefix("pulsar://").rsplit(":", 1)[0]
 
 
 class Chunk(NamedTuple):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from magnetar.metrics import Metrics
 from magnetar_sim.broker_faults import BrokerFaults
+from magnetar_sim.broker_moves import BrokerMoves
 from magnetar_sim.broker_run import EXCLUSIVE, FAULTS_FROM_S, HEAL_S, BrokerRun
 from magnetar_sim.cluster import Client
 from magnetar_sim.faults import Faults, Host
@@ -94,7 +95,7 @@ class StagedRun(BrokerRun):
             at_s = self.loop.time() + rng.uniform(FAULTS_FROM_S, HEAL_S - 1)
             self.loop.call_at(at_s, self._lose_worker)
 
-    def _plan_faults(self, begin_s: float) -> list[Faults | BrokerFaults]:
+    def _plan_faults(self, begin_s: float) -> list[Faults | BrokerFaults | BrokerMoves]:
         """More often than elsewhere: owners that go in the middle of taking in, and answers of the
         metadata store that are lost."""
         planned = super()._plan_faults(begin_s)

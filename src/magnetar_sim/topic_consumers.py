@@ -105,7 +105,13 @@ class TopicConsumer:
         gone = asyncio.Event()
         consumer_id = self._consumer_id
         link.on[BaseCommand.MESSAGE, consumer_id] = self._message
-        link.on[BaseCommand.CLOSE_CONSUMER, consumer_id] = lambda *_: gone.set()
+
+        def closed(command: BaseCommand, _payload: memoryview) -> None:
+            url = command.close_consumer.assignedBrokerServiceUrl
+            self.client.moved(self.plan.topic, url)
+            gone.set()
+
+        link.on[BaseCommand.CLOSE_CONSUMER, consumer_id] = closed
         link.on[BaseCommand.ACTIVE_CONSUMER_CHANGE, consumer_id] = lambda *_: None
         await link.ask(self._request(link))
         link.lost[self] = gone.set

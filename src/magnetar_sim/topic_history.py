@@ -98,11 +98,11 @@ def bits_of(words: Sequence[int], size: int) -> int:
 
 @dataclass
 class Confirmed:
-    """Acknowledged and told so: which messages of an entry, when, and by which process."""
+    """Acknowledged and told so: which messages of an entry, when, and in which owner's term."""
 
     bits: int
     at_s: float
-    process: int
+    term: int
 
 
 @dataclass(eq=False)

@@ -191,7 +191,13 @@ class TopicProducer:
             link, c.send_receipt.sequence_id
         )
         link.on[BaseCommand.SEND_ERROR, producer_id] = lambda *_: link.abort()
-        link.on[BaseCommand.CLOSE_PRODUCER, producer_id] = lambda *_: gone.set()
+
+        def closed(command: BaseCommand, _payload: memoryview) -> None:
+            url = command.close_producer.assignedBrokerServiceUrl
+            self.client.moved(self.plan.topic, url)
+            gone.set()
+
+        link.on[BaseCommand.CLOSE_PRODUCER, producer_id] = closed
         link.lost[self] = gone.set
         answer = (await link.ask(self._request(link), wait_s=TURN_S)).producer_success
         self._given_name = answer.producer_name

@@ -233,6 +233,8 @@ class WatchedConnection:
         topic = watch.topic(request.topic)
         key = self._process, request.topic, request.subscription
         subscription = watch.lingering.pop(key, None)
+        if subscription is not None and watch.unloading[request.topic]:
+            subscription.vague = True  # it is there still, or begins anew
         if request.durable:
             subscription = topic.subscriptions.get(request.subscription)
         if subscription is None:
@@ -244,7 +246,12 @@ class WatchedConnection:
                 topic.subscriptions[request.subscription] = subscription
                 topic.asked_at.pop(request.subscription, None)
         consumer = Consuming(
-            f"consumer {request.consumer_name}", topic, subscription, request.subType, self._process
+            f"consumer {request.consumer_name}",
+            topic,
+            subscription,
+            request.subType,
+            self._process,
+            watch.owners.term_of(self._process, request.topic),
         )
         self._consumers[request.consumer_id] = consumer
         watch.consumers[consumer] = None
@@ -349,9 +356,9 @@ class WatchedConnection:
         self._watch.count("acknowledgements that were stored")
         for position, bits in told.entries.items():
             known = subscription.confirmed.setdefault(position, [])
-            known.append(Confirmed(bits, at_s, self._process))
+            known.append(Confirmed(bits, at_s, told.consumer.term))
         if told.to > LOWEST:
-            subscription.confirmed_to.append((told.to, at_s, self._process))
+            subscription.confirmed_to.append((told.to, at_s, told.consumer.term))
 
     # -- seeks and ends -----------------------------------------------------------------------
 

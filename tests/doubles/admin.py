@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from magnetar.admin.brokers import BrokerService
 from magnetar.admin.namespaces import NamespaceService
+from magnetar.admin.peers import NoPeers, Peers
 from magnetar.admin.policies import PolicyService, quorums_of
 from magnetar.admin.topics import TopicService
 from magnetar.app.broker import Broker
@@ -19,7 +21,12 @@ def topic_service(broker: Broker) -> TopicService:
         broker.service_url,
         HTTP_URL,
         broker.pulsar.services.now_ms,
+        Peers(NoPeers()),
     )
+
+
+def broker_service(broker: Broker) -> BrokerService:
+    return BrokerService(broker.control, HTTP_URL, Peers(NoPeers()))
 
 
 def namespace_service(broker: Broker) -> NamespaceService:

@@ -16,7 +16,8 @@ from magnetar.model.errors import (
 
 
 class MemoryMetadata:
-    """Persistent nodes only. ``reads`` counts what was asked of it."""
+    """No session: what is made ephemeral stays until somebody deletes it. ``reads`` counts what
+    was asked of it."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Versioned] = {}
@@ -38,7 +39,7 @@ class MemoryMetadata:
         self, path: str, value: bytes, mode: CreateMode = CreateMode.PERSISTENT
     ) -> str:
         await asyncio.sleep(0)
-        assert mode is CreateMode.PERSISTENT
+        assert mode in (CreateMode.PERSISTENT, CreateMode.EPHEMERAL)
         if path in self.nodes:
             raise NodeExistsError(f"{path} exists")
         parent = path.rpartition("/")[0]

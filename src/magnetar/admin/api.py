@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from magnetar import __version__
 from magnetar.admin import (
+    broker_api,
     errors,
     health_api,
     ledger_api,
@@ -19,6 +20,7 @@ from magnetar.admin import (
     topic_api,
 )
 from magnetar.admin.body_limit import BodyLimit
+from magnetar.admin.brokers import BrokerService
 from magnetar.admin.docs_page import DOCS_PAGE
 from magnetar.admin.ledgers import LedgerService
 from magnetar.admin.namespaces import NamespaceService
@@ -38,6 +40,7 @@ def create(
     health: Health | None = None,
     schemas: SchemaService | None = None,
     policies: PolicyService | None = None,
+    brokers: BrokerService | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
 
@@ -65,6 +68,8 @@ def create(
         app.include_router(schema_api.routes(schemas))
     if policies is not None and topics is not None:
         app.include_router(policy_api.routes(policies, topics))
+    if brokers is not None:
+        app.include_router(broker_api.routes(brokers))
     return app
 
 

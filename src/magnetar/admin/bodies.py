@@ -13,9 +13,17 @@ from typing import Any, Final
 
 from fastapi import Request
 
+from magnetar.cluster.bundles import (
+    BUNDLES_DEFAULT,
+    even_boundaries,
+    layout_of,
+    policy_of,
+)
+from magnetar.cluster.bundles import POLICY as BUNDLES
 from magnetar.cluster.policies import NAMES, encode_value
 from magnetar.cluster.schemas.policies import AUTO_UPDATE, STRATEGY, VALIDATION
-from magnetar.model.errors import BrokerError
+from magnetar.model.errors import BrokerError, BrokerMetadataError
+from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.model.schema import SchemaStrategy
 
 ANYBODY: Final = "anonymous"
@@ -70,6 +78,21 @@ def partition_count(body: object) -> int:
     return body
 
 
+def subscription_start(body: object) -> Position:
+    """Where a new subscription begins: a message id, of which the first and the last are served.
+    Raises ``BadBodyError``, ``NotServedError``."""
+    if body is None:
+        return LATEST
+    about = _object("message id", body)
+    named = about.get("ledgerId"), about.get("entryId")
+    if named in (EARLIEST, LATEST):
+        return EARLIEST if named == EARLIEST else LATEST
+    raise NotServedError(
+        f"body: message id {json.dumps(body)[:100]} is not served here; send that of earliest "
+        "(ledgerId and entryId -1), of latest (both 9223372036854775807), or nothing"
+    )
+
+
 def flag(body: object) -> bool:
     """Raises ``BadBodyError``."""
     if not isinstance(body, bool):
@@ -97,17 +120,19 @@ def check_tenant(body: object, cluster: str) -> None:
 
 
 def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
-    """Policies, of which those of schemas and of ``cluster.policies`` are served. Bundles are
-    accepted: a number of them has no effect where one broker serves all."""
+    """Policies, of which those of schemas and of ``cluster.policies`` are served, and how the
+    namespace is cut into bundles."""
     about = dict(_object("namespace", body))
     for field in ("replication_clusters", "clusterThatCanDeleteNamespace", "allowed_clusters"):
         what, named = f"namespace: {field}", about.pop(field, None)
         if field == "clusterThatCanDeleteNamespace":
             named = [named] if named else None
         _check_clusters(what, _names(what, named), cluster)
-    about.pop("bundles", None)
+    bundles = about.pop("bundles", None)
     strategy = schema_strategy(about.pop(STRATEGY, None) or None)  # Go's client says ""
     policies: dict[str, object] = {} if strategy is None else {STRATEGY: str(strategy)}
+    if bundles:
+        policies[BUNDLES] = policy_of(_boundaries(bundles))
     # Clients write the usual values for "not set".
     for field, usual in ((VALIDATION, False), (AUTO_UPDATE, True)):
         value = about.pop(field, None)
@@ -120,6 +145,18 @@ def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
             policies[name] = encode_value(decode(value))
     refuse_what_is_not_served("namespace", about)
     return policies
+
+
+def _boundaries(bundles: object) -> tuple[int, ...]:
+    """Of ``{"boundaries": [...], "numBundles": n}``, one of which is enough. Raises
+    ``BadBodyError``."""
+    said = _object("bundles", bundles)
+    if said.get("numBundles") == 0 and not said.get("boundaries"):
+        return even_boundaries(BUNDLES_DEFAULT)  # what clients write for "as the broker likes"
+    try:
+        return layout_of("that is created", {BUNDLES: said}).boundaries
+    except BrokerMetadataError as error:
+        raise BadBodyError(f"body: {error}") from error
 
 
 def schema_strategy(body: object) -> SchemaStrategy | None:

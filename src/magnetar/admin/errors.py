@@ -16,8 +16,10 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from magnetar.admin.bodies import BadBodyError, NotServedError
+from magnetar.admin.elsewhere import ServedElsewhereError
 from magnetar.admin.not_served import not_served
-from magnetar.admin.topics import PartitionedTopicError, ServedElsewhereError
+from magnetar.admin.peers import PeerError
+from magnetar.admin.topics import PartitionedTopicError
 from magnetar.admin.views import Reason
 from magnetar.model.errors import (
     BookieUnavailableError,
@@ -67,6 +69,7 @@ STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
     (LogClosedError, 503),
     (BrokerMetadataError, 503),
     (MetadataError, 503),
+    (PeerError, 503),
 )
 """The first class that fits decides; any other error of ours is a 500."""
 
@@ -85,14 +88,22 @@ def reason(status: int, text: str) -> JSONResponse:
 
 async def _ours(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, ServedElsewhereError):
-        query = f"?{request.url.query}" if request.url.query else ""
-        answer = reason(307, str(error))
-        answer.headers["location"] = f"{error.http_url}{request.scope['path']}{query}"
-        return answer
+        return _elsewhere(request, error)
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
     if status == 500:
         log.error("request failed", path=request.url.path, error=repr(error), exc_info=error)
     return reason(status, str(error) or type(error).__name__)
+
+
+def _elsewhere(request: Request, error: ServedElsewhereError) -> JSONResponse:
+    query = request.url.query
+    if error.candidate and "authoritative=" not in query:
+        query += "&authoritative=true" if query else "authoritative=true"
+    answer = reason(307, str(error))
+    answer.headers["location"] = (
+        f"{error.http_url}{request.scope['path']}{'?' if query else ''}{query}"
+    )
+    return answer
 
 
 async def _bad_request(_request: Request, error: Exception) -> JSONResponse:

@@ -31,15 +31,24 @@ WHOLE: Final = (
     NotServed(TENANT, "changing and deleting tenants", "POST DELETE"),
     NotServed(NAMESPACE, "policies of namespaces", "GET POST"),
     NotServed(NAMESPACE, "deleting namespaces", "DELETE"),
-    NotServed(f"{NAMESPACE}/0x*/**", "bundles"),
+    NotServed(f"{NAMESPACE}/0x*", "deleting bundles", "DELETE"),
+    NotServed(f"{NAMESPACE}/0x*/clearBacklog/**", "clearBacklog of bundles"),
+    NotServed(f"{NAMESPACE}/0x*/split", "splitting bundles"),
+    NotServed(f"{NAMESPACE}/0x*/topicHashPositions", "topicHashPositions of bundles"),
+    NotServed(f"{NAMESPACE}/0x*/unsubscribe/**", "unsubscribe of bundles"),
     NotServed(f"{NAMESPACE}/persistence/bookieAffinity", "bookieAffinity of namespaces"),
     NotServed("/admin/v2/namespaces/*/antiAffinity/*", "antiAffinity of namespaces"),
     NotServed("/admin/v2/namespaces/grantPermissionsOnTopics", "permissions"),
     NotServed("/admin/v2/namespaces/revokePermissionsOnTopics", "permissions"),
-    NotServed(f"{TOPIC}/subscription/*", "making subscriptions over HTTP", "PUT POST"),
+    NotServed(f"{TOPIC}/subscription/*", "changing subscriptions over HTTP", "POST"),
     NotServed(f"{TOPIC}/subscription/*/**", "moving subscriptions over HTTP, but expireMessages"),
     NotServed(f"{TOPIC}/*/dispatchRate", "dispatchRate of subscriptions"),
-    NotServed("/admin/v2/brokers/**", "questions about brokers, but brokers/health"),
+    NotServed("/admin/v2/brokers/backlog-quota-check", "backlog quotas"),
+    NotServed("/admin/v2/brokers/configuration/**", "configuring brokers over HTTP"),
+    NotServed("/admin/v2/brokers/internal-configuration", "how brokers are configured"),
+    NotServed("/admin/v2/brokers/leaderBroker", "leaders: brokers have none"),
+    NotServed("/admin/v2/brokers/shutdown", "stopping brokers over HTTP"),
+    NotServed("/admin/v2/brokers/version", "versions of brokers; /magnetar/v1/brokers has them"),
     NotServed("/admin/v2/broker-stats/**", "broker statistics; /metrics has them"),
     NotServed("/admin/v2/schemas/*/*/*/metadata", "where schemas lie"),
     NotServed("/admin/v2/resource-quotas/**", "resource quotas"),
@@ -60,7 +69,7 @@ WHOLE: Final = (
     NotServed("/admin/properties/**", "Pulsar's admin v1"),
     NotServed("/admin/clusters/**", "Pulsar's admin v1"),
     NotServed("/lookup/v2/topic/non-persistent/**", "non-persistent topics"),
-    NotServed("/lookup/v2/topic/persistent/*/*/*/bundle", "bundles"),
+    NotServed("/lookup/v2/topic/persistent/*/*/*/bundle", "bundles of topics"),
     NotServed("/lookup/v2/destination/**", "Pulsar's lookup v1"),
     NotServed("/proxy-stats/**", "proxies; clients reach brokers without one"),
     NotServed("/topics/**", "producing over HTTP"),
@@ -69,7 +78,7 @@ WHOLE: Final = (
 
 NAMESPACE_PARTS: Final = (
     "allowedClusters", "antiAffinity", "autoSubscriptionCreation", "autoTopicCreation",
-    "backlogQuota", "backlogQuotaMap", "bookieAffinity", "bundles", "clearBacklog",
+    "backlogQuota", "backlogQuotaMap", "bookieAffinity", "clearBacklog",
     "compactionThreshold", "configversion", "deduplication", "deduplicationSnapshotInterval",
     "dispatchRate", "dispatcherPauseOnAckStatePersistent", "encryptionRequired",
     "entryFilters", "inactiveTopicPolicies",
@@ -81,7 +90,7 @@ NAMESPACE_PARTS: Final = (
     "replicatorDispatchRate", "resourcegroup", "scanOffloadedLedgers",
     "schemaAutoUpdateCompatibilityStrategy", "split", "subscribeRate", "subscriptionAuthMode",
     "subscriptionDispatchRate", "subscriptionPermission",
-    "subscriptionTypesEnabled", "topicHashPositions", "unload", "unsubscribe",
+    "subscriptionTypesEnabled", "topicHashPositions", "unsubscribe",
 )  # fmt: skip
 """What Pulsar has below a namespace."""
 
@@ -97,7 +106,7 @@ TOPIC_PARTS: Final = (
     "permissions", "policies", "properties", "publishRate", "replication",
     "replicatorDispatchRate", "resourceGroup", "schemaCompatibilityStrategy",
     "schemaValidationEnforced", "shadowTopics", "subscribeRate", "subscriptionDispatchRate",
-    "subscriptionTypesEnabled", "terminate", "trim", "truncate", "unload",
+    "subscriptionTypesEnabled", "terminate", "trim", "truncate",
 )  # fmt: skip
 """What Pulsar has below a topic."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from magnetar.admin import bodies
+from magnetar.admin.elsewhere import note_authoritative
 from magnetar.admin.errors import CONFLICT, WITH_BODY, reason
 from magnetar.admin.paths import Segment, SubscriptionSegment, TopicSegment, topic_name
 from magnetar.admin.stats_views import InternalStatsView, PartitionedStatsView, TopicStatsView
@@ -19,7 +20,7 @@ TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 def routes(service: TopicService, health: Health) -> APIRouter:
     """All of it. ``health``: of the process, to say what keeps messages from being stored."""
-    router = APIRouter(tags=["topics"])
+    router = APIRouter(tags=["topics"], dependencies=[Depends(note_authoritative)])
     _add_lookup(router, service)
     _add_stats(router, service, health)
     _add_subscriptions(router, service)
@@ -67,6 +68,21 @@ def _add_subscriptions(router: APIRouter, service: TopicService) -> None:
     async def subscriptions(tenant: Segment, namespace: Segment, topic: TopicSegment) -> list[str]:
         """Names of subscriptions; of a partitioned topic, those of all its partitions."""
         return await service.subscriptions(topic_name(tenant, namespace, topic))
+
+    @router.put(TOPIC + "/subscription/{subscription}", status_code=204, openapi_extra=WITH_BODY)
+    async def create_subscription(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
+        request: Request,
+    ) -> Response:
+        """Create a subscription, unless it is there; of a partitioned topic, on every partition.
+        The body is Pulsar's message id of earliest or of latest; without one it is latest."""
+        name = topic_name(tenant, namespace, topic)
+        start = bodies.subscription_start(await bodies.read_json(request))
+        await service.create_subscription(name, subscription, start)
+        return Response(status_code=204)
 
     @router.delete(TOPIC + "/subscription/{subscription}", status_code=204)
     async def delete_subscription(
@@ -135,6 +151,12 @@ def _add_changes(router: APIRouter, service: TopicService) -> None:
         bodies.check_topic(await bodies.read_json(request))
         if not await service.create(name):
             return reason(409, f"{name} exists already")
+        return Response(status_code=204)
+
+    @router.put(TOPIC + "/unload", status_code=204)
+    async def unload(tenant: Segment, namespace: Segment, topic: TopicSegment) -> Response:
+        """Close a topic, or all partitions of one. Clients come back at once, which opens it."""
+        await service.unload(topic_name(tenant, namespace, topic))
         return Response(status_code=204)
 
     @router.delete(TOPIC, status_code=204, responses=CONFLICT)

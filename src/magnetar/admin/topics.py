@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
+from magnetar.admin.peers import Peers, about_topic, subscription_path
 from magnetar.admin.stats_views import (
     InternalStatsView,
     PartitionedStatsView,
@@ -20,9 +22,15 @@ from magnetar.admin.stats_views import (
 from magnetar.admin.topic_stats import internal_stats, partitioned_stats, topic_stats
 from magnetar.admin.views import LookupView
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.ownership import At
+from magnetar.cluster.ownership import At, Owner
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
-from magnetar.model.errors import BrokerError, SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.model.errors import (
+    BrokerError,
+    NotAllowedError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from magnetar.model.ids import EARLIEST, Position
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import Topic
@@ -32,20 +40,13 @@ OPENED_AT_A_TIME: Final = 32
 """Partitions that one request may be opening; others open topics, too."""
 
 
-class ServedElsewhereError(BrokerError):
-    """Another broker serves the topic; ``http_url`` is its REST."""
-
-    def __init__(self, name: TopicName, http_url: str) -> None:
-        super().__init__(f"topic {name} is served by the broker at {http_url}; ask there")
-        self.http_url = http_url
-
-
 class PartitionedTopicError(BrokerError):
     """The request is one for a topic without partitions."""
 
 
 class TopicService:
-    """``service_url`` and ``http_url`` are told to clients; ``now_ms`` is a wall clock."""
+    """``service_url`` and ``http_url`` are told to clients; ``now_ms`` is a wall clock; ``peers``
+    are the brokers that serve other topics."""
 
     def __init__(
         self,
@@ -55,8 +56,10 @@ class TopicService:
         service_url: str,
         http_url: str,
         now_ms: Callable[[], int],
+        peers: Peers,
     ) -> None:
         self._control = control
+        self._peers = peers
         self._topics = topics
         self._rates = rates
         self._service_url = service_url
@@ -75,12 +78,15 @@ class TopicService:
         return [str(name) for name in await self._control.partitioned.names(namespace)]
 
     async def lookup(self, topic: str) -> LookupView:
-        """Where the topic is served; it need not exist."""
+        """Where the topic is served; it need not exist. Raises ``ServedElsewhereError`` if another
+        broker is to serve it, which takes it when it is asked."""
         name = parse_topic(topic)
         await self._control.namespaces.check(name)
-        owner = await self._control.ownership.owner_of(name)
+        owner = await self._control.ownership.locate(name, AUTHORITATIVE.get())
+        if isinstance(owner, At) and owner.candidate:
+            raise _elsewhere(name, owner)
         here = (self._service_url, self._http_url)
-        url, http_url = owner if isinstance(owner, At) else here
+        url, http_url = owner[:2] if isinstance(owner, At) else here
         return LookupView(broker_url=url, broker_url_tls="", http_url=http_url, native_url=url)
 
     # -- partitions ---------------------------------------------------------------------------
@@ -110,7 +116,13 @@ class TopicService:
         name = parse_topic(topic)
         before = await self._control.partitioned.partitions(name)
         await self._control.partitioned.grow(name, partitions)
-        await self._topics.copy_subscriptions(name, before, partitions)
+        if not 0 < before < partitions:
+            return
+        first = await self._stats_of(name.of_partition(0), create=True)
+        wanted = [each for each, about in first.subscriptions.items() if about.is_durable]
+        for index in range(before, partitions):
+            for subscription in wanted:
+                await self._make_subscription(name.of_partition(index), subscription, EARLIEST)
 
     async def delete_partitioned(self, topic: str, force: bool = False) -> None:
         """Delete a partitioned topic with its partitions. With ``force`` connected clients are
@@ -121,33 +133,69 @@ class TopicService:
             raise TopicNotFoundError(f"{name} is not a partitioned topic")
         parts = [name.of_partition(index) for index in range(count)]
         if not force:
-            self._check_unused(parts)
+            await self._check_unused(parts)
         for part in parts:
             with contextlib.suppress(TopicNotFoundError):  # never used, or deleted already
-                await self._topics.delete(part, force)
+                await self._delete(part, force)
         await self._control.schemas.forget_topic(name)
         await self._control.policies.forget_topic(name)
         # Last: until then a deletion that fails half way can be asked for again.
         await self._control.partitioned.delete(name)
 
-    def _check_unused(self, parts: list[TopicName]) -> None:
+    async def _check_unused(self, parts: list[TopicName]) -> None:
         for part in parts:
             topic = self._topics.find(part)
+            owner = await self._control.ownership.owner_of(part)
             if topic is not None:
                 topic.check_unused()
+            elif isinstance(owner, At):
+                with contextlib.suppress(TopicNotFoundError):  # never used
+                    _check_unused(part, await self._stats_at(owner, part))
+
+    async def _delete(self, part: TopicName, force: bool) -> None:
+        owner = await self._locate(part)
+        if isinstance(owner, At):
+            query = {"force": str(force).lower()}
+            await self._peers.ask(owner.http_url, about_topic("DELETE", part, query=query))
+        else:
+            await self._topics.delete(part, force)
 
     # -- topics -------------------------------------------------------------------------------
 
     async def create(self, topic: str) -> bool:
-        """Make a topic without partitions; False when it exists already."""
-        return await self._topics.create(parse_topic(topic))
+        """Make a topic without partitions; False when it exists already. Raises
+        ``ServedElsewhereError``."""
+        name = parse_topic(topic)
+        await self._check_here(name)
+        return await self._topics.create(name)
 
     async def delete(self, topic: str, force: bool = False) -> None:
         """Delete one topic, or one partition. Raises ``TopicNotFoundError``, and
-        ``PartitionedTopicError`` for the name of a partitioned topic."""
+        ``PartitionedTopicError`` for the name of a partitioned topic, ``ServedElsewhereError``."""
         name = parse_topic(topic)
         await self._check_plain(name)
+        await self._check_here(name)
         await self._topics.delete(name, force)
+
+    async def unload(self, topic: str) -> None:
+        """Close a topic, or every partition of one; its next use loads it again. Its owner stays.
+        Raises ``TopicNotFoundError``, and ``ServedElsewhereError`` for one without partitions."""
+        name = parse_topic(topic)
+        parts = await self._parts(name)
+        for part in parts:
+            owner = await self._control.ownership.owner_of(part)
+            if not isinstance(owner, At):
+                if not await self._topics.unload(part) and parts == [name]:
+                    await self._check_exists(name)
+            elif parts == [name]:
+                raise _elsewhere(name, owner)
+            else:
+                with contextlib.suppress(TopicNotFoundError):  # never used
+                    await self._peers.ask(owner.http_url, about_topic("PUT", part, "/unload"))
+
+    async def _check_exists(self, name: TopicName) -> None:
+        if not await self._topics.exists(name):
+            raise TopicNotFoundError(f"topic {name} does not exist")
 
     async def _check_plain(self, name: TopicName) -> None:
         count = await self._control.partitioned.partitions(name)
@@ -157,10 +205,16 @@ class TopicService:
                 ".../partitions or .../partitioned-stats for all of them"
             )
 
-    async def _open(self, name: TopicName) -> Topic:
-        owner = await self._control.ownership.owner_of(name)
+    async def _locate(self, name: TopicName) -> Owner:
+        return await self._control.ownership.locate(name, AUTHORITATIVE.get())
+
+    async def _check_here(self, name: TopicName) -> None:
+        owner = await self._locate(name)
         if isinstance(owner, At):
-            raise ServedElsewhereError(name, owner.http_url)
+            raise _elsewhere(name, owner)
+
+    async def _open(self, name: TopicName) -> Topic:
+        await self._check_here(name)
         return await self._topics.get(name, create=False)
 
     async def _parts(self, name: TopicName) -> list[TopicName]:
@@ -179,6 +233,17 @@ class TopicService:
     async def _stats(self, topic: Topic) -> TopicStatsView:
         return await topic_stats(topic, self._rates, self._service_url)
 
+    async def _stats_of(self, name: TopicName, create: bool = False) -> TopicStatsView:
+        """Of a topic of any broker."""
+        owner = await self._locate(name)
+        if isinstance(owner, At):
+            return await self._stats_at(owner, name)
+        return await self._stats(await self._topics.get(name, create))
+
+    async def _stats_at(self, owner: At, name: TopicName) -> TopicStatsView:
+        found = await self._peers.ask(owner.http_url, about_topic("GET", name, "/stats"))
+        return TopicStatsView.model_validate(found)
+
     async def partitioned_stats(self, topic: str, per_partition: bool) -> PartitionedStatsView:
         """All partitions together. Raises ``TopicNotFoundError``."""
         name = parse_topic(topic)
@@ -189,8 +254,7 @@ class TopicService:
         for start in range(0, count, OPENED_AT_A_TIME):
             indexes = range(start, min(start + OPENED_AT_A_TIME, count))
             names = [name.of_partition(index) for index in indexes]
-            topics = await asyncio.gather(*map(self._open, names))
-            found = await asyncio.gather(*map(self._stats, topics))
+            found = await asyncio.gather(*map(self._stats_of, names))
             views.update(zip(map(str, names), found, strict=True))
         together = partitioned_stats(views, count)
         return together if per_partition else together.model_copy(update={"partitions": {}})
@@ -206,19 +270,46 @@ class TopicService:
     async def subscriptions(self, topic: str) -> list[str]:
         """Names, sorted; of a partitioned topic, those its partitions together."""
         names: dict[str, None] = {}
-        for part in await self._parts(parse_topic(topic)):
-            names.update(dict.fromkeys((await self._open(part)).subscriptions))
+        name = parse_topic(topic)
+        for part in await self._parts(name):
+            owner = await self._locate(part)
+            if not isinstance(owner, At):
+                found = (await self._topics.get(part, create=False)).subscriptions
+            elif part == name:
+                raise _elsewhere(name, owner)
+            else:
+                request = about_topic("GET", part, "/subscriptions")
+                found = await self._peers.ask(owner.http_url, request)
+            names.update(dict.fromkeys(found))
         return sorted(names)
+
+    async def create_subscription(self, topic: str, subscription: str, start: Position) -> None:
+        """A durable one, of each partition of a partitioned topic; fine if it is there. Raises
+        ``TopicNotFoundError``, and ``ServedElsewhereError`` for a topic without partitions."""
+        name = parse_topic(topic)
+        parts = await self._parts(name)
+        if parts == [name]:
+            await self._check_here(name)
+        for part in parts:
+            await self._make_subscription(part, subscription, start)
+
+    async def _make_subscription(self, part: TopicName, subscription: str, start: Position) -> None:
+        owner = await self._locate(part)
+        if isinstance(owner, At):
+            what = subscription_path(subscription)
+            body = {"ledgerId": start.ledger_id, "entryId": start.entry_id}
+            await self._peers.ask(owner.http_url, about_topic("PUT", part, what, body=body))
+        else:
+            await self._topics.make_subscription(part, subscription, start)
 
     async def delete_subscription(self, topic: str, subscription: str, force: bool = False) -> None:
         """Of a partitioned topic, from each partition that has it. Raises
         ``TopicNotFoundError``, ``SubscriptionNotFoundError``, ``NotAllowedError``."""
-        found = False
-        for part in await self._parts(parse_topic(topic)):
-            opened = await self._open(part)
-            if subscription in opened.subscriptions:
+        name, found = parse_topic(topic), False
+        for part in await self._parts(name):
+            with contextlib.suppress(SubscriptionNotFoundError):
+                await self._delete_subscription(part, subscription, force, part == name)
                 found = True
-                await opened.delete_subscription(subscription, force)
         if not found:
             raise SubscriptionNotFoundError(f"topic {topic} has no subscription {subscription}")
 
@@ -226,17 +317,56 @@ class TopicService:
         """What is ``age_s`` old or older counts as acknowledged for the subscription, or for all
         durable ones if none is named; stored when it returns. Of a partitioned topic, in each
         partition. Raises ``TopicNotFoundError``, ``SubscriptionNotFoundError``."""
-        before_ms, found = self._now_ms() - 1000 * age_s, False
-        for part in await self._parts(parse_topic(topic)):
-            opened = await self._open(part)
-            meant = [
-                each
-                for each in opened.subscriptions.values()
-                if each.name == subscription or (subscription is None and each.durable)
-            ]
-            found = found or bool(meant)
-            await expire_messages(opened, meant, before_ms)
-            for each in meant:
-                await each.cursor.wait_stored()
-        if not found and subscription is not None:
+        name, found = parse_topic(topic), False
+        for part in await self._parts(name):
+            with contextlib.suppress(SubscriptionNotFoundError):
+                await self._expire(part, subscription, age_s, part == name)
+                found = True
+        if not found:
             raise SubscriptionNotFoundError(f"topic {topic} has no subscription {subscription}")
+
+    async def _expire(
+        self, part: TopicName, subscription: str | None, age_s: int, whole: bool
+    ) -> None:
+        owner = await self._locate(part)
+        if isinstance(owner, At):
+            if whole:
+                raise _elsewhere(part, owner)
+            whose = "/all_subscription" if subscription is None else subscription_path(subscription)
+            request = about_topic("POST", part, f"{whose}/expireMessages/{age_s}")
+            await self._peers.ask(owner.http_url, request)
+            return
+        opened = await self._topics.get(part, create=False)
+        if subscription is None:
+            meant = [each for each in opened.subscriptions.values() if each.durable]
+        else:
+            meant = [opened.subscription(subscription)]
+        await expire_messages(opened, meant, self._now_ms() - 1000 * age_s)
+        for each in meant:
+            await each.cursor.wait_stored()
+
+    async def _delete_subscription(
+        self, part: TopicName, subscription: str, force: bool, whole: bool
+    ) -> None:
+        owner = await self._locate(part)
+        if not isinstance(owner, At):
+            topic = await self._topics.get(part, create=False)
+            await topic.delete_subscription(subscription, force)
+        elif whole:
+            raise _elsewhere(part, owner)
+        else:
+            what, query = subscription_path(subscription), {"force": str(force).lower()}
+            await self._peers.ask(owner.http_url, about_topic("DELETE", part, what, query))
+
+
+def _elsewhere(name: TopicName, owner: At) -> ServedElsewhereError:
+    return ServedElsewhereError(f"topic {name}", owner.http_url, owner.candidate)
+
+
+def _check_unused(name: TopicName, about: TopicStatsView) -> None:
+    consumers = sum(len(each.consumers) for each in about.subscriptions.values())
+    if about.publishers or consumers:
+        raise NotAllowedError(
+            f"topic {name} has {len(about.publishers)} producers and {consumers} consumers "
+            "connected; close them first, or force it"
+        )

@@ -55,6 +55,43 @@ class ClusterView(View):
     broker_service_url_tls: str | None = None
 
 
+class BrokerView(View):
+    """A broker, as it reports itself."""
+
+    broker_id: str
+    service_url: str
+    http_url: str
+    version: str
+    zone: str
+    draining: bool  # takes no bundles
+    bundles: int
+    topics: int  # open ones
+    msg_rate_in: float
+    msg_rate_out: float
+
+
+class BundlesView(View):
+    """How a namespace is cut; Pulsar's words."""
+
+    boundaries: list[str]
+    num_bundles: int
+
+
+class BundleView(View):
+    """``owner``: the id of the broker that owns it; empty if none does."""
+
+    bundle: str
+    owner: str
+
+
+class OwnedView(BaseModel):
+    """Pulsar's words, with underscores. Bundles are nobody's by policy here."""
+
+    broker_assignment: str
+    is_controlled: bool
+    is_active: bool
+
+
 class TenantView(View):
     """Nobody is told apart, so there are no roles."""
 

@@ -1,18 +1,24 @@
 """A broker's parts: control plane, topics, Pulsar's server. Made here for every role, for the
 library's tests and for the simulator.
 
-Order of the end: no new clients; topics answer what is under way, send clients away and close
-their logs; tasks end; connections end.
+Order of the end: topics go to other brokers, if there are any (``leave``); no new clients; topics
+answer what is under way, send clients away and close their logs; tasks end; connections end.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterable, Callable
+from functools import partial
 
+from magnetar import __version__
+from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.ownership import SoleBroker, TellClients
+from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.schemas.registry import ValueStore
+from magnetar.cluster.sharing import Load, SharedTopics
 from magnetar.config import BrokerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
@@ -45,6 +51,7 @@ class Broker:
     ``values`` keeps what is too large for the metadata. ``clock``: seconds since 1970.
     ``connections``: what clients' connections share with others of the process; their own by
     default. ``failed`` is told when the broker cannot go on; it takes no requests then.
+    ``shares``: other brokers of the cluster serve topics, too.
     ``stored_ledgers`` knows where the logs' entries lie, if that may be told. ``ledgers``: where
     staged writes are read; without it none are taken in. ``living``: the ids of all ledgers, looked
     through for staged ones that nobody needs. ``staged_writes``: what is done for clients that
@@ -68,6 +75,7 @@ class Broker:
         ledgers: ReadableStagedLedgers | None = None,
         living: Callable[[], AsyncIterable[int]] | None = None,
         staged_writes: StagedWrites | None = None,
+        shares: bool = False,
     ) -> None:
         self._metrics = metrics or Metrics()
         self._failed = failed
@@ -79,8 +87,14 @@ class Broker:
         def now_ms() -> int:
             return int(clock() * 1000)
 
+        bundles_scope = self._scope.inner("bundles", fails(self._task_failed))
         self.control = ControlPlane.over(
-            topic_metadata, values, cluster, _schema_policy(config), now_ms
+            topic_metadata,
+            values,
+            cluster,
+            _schema_policy(config),
+            now_ms,
+            partial(SharedTopics, topic_metadata, bundles_scope) if shares else SoleBroker,
         )
         self.topics = Topics(
             config,
@@ -98,15 +112,7 @@ class Broker:
         self._leftovers: Leftovers | None = None
         self._living = living
         if ledgers is not None:
-            queries = Queries(topic_metadata)
-            self._intakes = Intakes(
-                queries,
-                StagedReading(ledgers),
-                self.topics,
-                self.control.ownership,
-                self._intake_scope,
-            )
-            self._leftovers = Leftovers(queries, ledgers, now_ms)
+            self._take_in(Queries(topic_metadata), ledgers, now_ms)
         self.pulsar = PulsarServer(
             config,
             self.control,
@@ -118,6 +124,19 @@ class Broker:
         )
         self.pulsar.services.stored_ledgers = stored_ledgers
         self.pulsar.services.staged_writes = staged_writes
+
+    def _take_in(
+        self, queries: Queries, ledgers: ReadableStagedLedgers, now_ms: Callable[[], int]
+    ) -> None:
+        """What queries have written beside topics, from ``start`` on."""
+        self._intakes = Intakes(
+            queries,
+            StagedReading(ledgers),
+            self.topics,
+            self.control.ownership,
+            self._intake_scope,
+        )
+        self._leftovers = Leftovers(queries, ledgers, now_ms)
 
     async def start(self) -> None:
         """Serve. Raises ``OSError`` when a port is taken, ``MetadataError``."""
@@ -131,6 +150,40 @@ class Broker:
         if self._leftovers is not None and self._living is not None:
             leftovers = self._leftovers.run(self._living, LEFTOVERS_S)
             self._intake_scope.spawn(leftovers, "leftovers")
+
+    async def join(
+        self, http_url: str, zone: str, session_timeout_ms: int, lost: Callable[[str], None]
+    ) -> None:
+        """Be one of the brokers of the cluster: from now on topics are served here. ``http_url``:
+        where REST is; empty if nowhere. ``lost`` is told when the broker is none any more. Raises
+        ``MetadataError``."""
+        report = BrokerReport(
+            (http_url or self.service_url).partition("://")[2],
+            self.pulsar.start_number,
+            self.service_url,
+            http_url,
+            __version__,
+            zone,
+        )
+        bundles = self.control.bundles
+        if isinstance(bundles, SoleBroker):
+            bundles.begin(report, self._close_topics)
+        elif isinstance(bundles, SharedTopics):
+            await bundles.begin(report, session_timeout_ms, self._close_topics, lost)
+            self._scope.spawn(bundles.run(self._load), "report")
+
+    async def _close_topics(self, bundle: Bundle) -> TellClients:
+        return await self.topics.hand_over(bundle.holds)
+
+    def _load(self) -> Load:
+        rates = self.rates
+        return Load(len(self.topics), rates.messages_in_per_s, rates.messages_out_per_s)
+
+    async def leave(self) -> None:
+        """Hand the topics over to other brokers, if there are any, before ``close``. Lookups are
+        answered meanwhile."""
+        if isinstance(self.control.bundles, SharedTopics):
+            await self.control.bundles.end()
 
     @property
     def service_url(self) -> str:

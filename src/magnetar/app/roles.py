@@ -96,7 +96,7 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         stack.push_async_callback(scope.close)
         process = Process(config, real(), stack, fate)
         rest = RestServer(scope, bound, process.descriptors.http_connections_max)
-        parts = await open_broker(process)
+        parts = await open_broker(process, rest.url(config))
         url = await rest.start(process, parts)
         warning = await storage_warning(process)
         ready(
@@ -108,16 +108,17 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
     log.info("ended")
 
 
-async def open_broker(process: Process) -> BrokerParts:
-    """The whole of a broker's role but its REST."""
-    from magnetar.app.serving import BrokerParts, claim_cluster, start_broker
+async def open_broker(process: Process, http_url: str = "") -> BrokerParts:
+    """The whole of a broker's role but its REST, which is at ``http_url``. It shares the cluster's
+    topics with other brokers."""
+    from magnetar.app.serving import BrokerParts, Membership, start_broker
     from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
 
     metadata = await open_metadata(process)
     cluster = await open_cluster(metadata, process.outside)
-    await claim_cluster(process, metadata)
     ledgers = open_ledgers(process, cluster, {})
-    return BrokerParts(cluster, ledgers, await start_broker(process, cluster, ledgers))
+    broker = await start_broker(process, cluster, ledgers, Membership(http_url, shares=True))
+    return BrokerParts(cluster, ledgers, broker)
 
 
 async def run_zookeeper(

@@ -1,6 +1,6 @@
 """Builds the upper half: logs, broker, REST.
 
-Why: docs/adr/0073-one-broker-per-cluster-name.md.
+Why: docs/adr/0073-one-broker-per-cluster-name.md, docs/adr/0091-brokers-own-bundles.md.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -19,9 +20,9 @@ from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.storage import METADATA_END_S, Cluster
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.config import KEPT_FOR_EVER, LedgerConfig, keeps_everything
+from magnetar.config import KEPT_FOR_EVER, Config, LedgerConfig, keeps_everything
 from magnetar.env.exclusive import ExclusiveClaim
-from magnetar.env.listening import advertised_host, cannot_listen, port_of
+from magnetar.env.listening import ANY_ADDRESS, advertised_host, cannot_listen, port_of
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.client import LedgerClient
@@ -35,10 +36,12 @@ from magnetar.model.ledger import Quorums
 from magnetar.staging.handing_out import HandingOut
 
 if TYPE_CHECKING:
+    from magnetar.admin.peers import Transport
     from magnetar.admin.topics import TopicService
 log = structlog.get_logger(__name__)
 
 LOGS_END_S = 10.0
+HAND_OVER_S = 30.0
 ADMIN_MODULES = ("magnetar.admin.api", "magnetar.admin.server")
 
 
@@ -66,6 +69,13 @@ async def claim_cluster(process: Process, metadata: MetadataStore) -> None:
     await claim.acquire(f"cluster {config.cluster!r}")
 
 
+class Membership(NamedTuple):
+    """What a broker is within its cluster. ``shares``: others serve topics, too."""
+
+    http_url: str
+    shares: bool
+
+
 class BrokerParts(NamedTuple):
     """A broker that serves clients, and what it stands on."""
 
@@ -74,8 +84,10 @@ class BrokerParts(NamedTuple):
     broker: Broker
 
 
-async def start_broker(process: Process, cluster: Cluster, ledgers: LedgerAccess) -> Broker:
-    """A broker that serves clients. Ends in the order: clients, logs."""
+async def start_broker(
+    process: Process, cluster: Cluster, ledgers: LedgerAccess, membership: Membership
+) -> Broker:
+    """A broker that serves clients. Ends in the order: topics to other brokers, clients, logs."""
     config, outside, stack = process.config, process.outside, process.stack
     metadata = cluster.metadata
     if keeps_everything(config.ledger):
@@ -101,8 +113,10 @@ async def start_broker(process: Process, cluster: Cluster, ledgers: LedgerAccess
         ledgers.client,
         cluster.living_ledgers,
         HandingOut(metadata, ledgers.manager, quorums_for, directory.bookies),
+        membership.shares,
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
+    end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)
     process.health.add("metadata", metadata_check(metadata))
     process.health.add("topics", topics_check(broker.topics))
     process.health.add("bookies", bookies_check(ledgers.registry, config.ledger))
@@ -111,6 +125,8 @@ async def start_broker(process: Process, cluster: Cluster, ledgers: LedgerAccess
         await broker.start()
     except OSError as error:
         raise cannot_listen(config.broker.host, config.broker.port, "broker.port", error) from error
+    zone, timeout_ms = config.broker.zone, config.metadata.session_timeout_ms
+    await broker.join(membership.http_url, zone, timeout_ms, partial(_membership_lost, process))
     return broker
 
 
@@ -121,6 +137,15 @@ async def staged_quorums(
     names = parse_topic(topic).first_logs if topic else ()
     found = await quorums_of_logs(metadata, ledgers, names)
     return found or Quorums(config.ensemble_size, config.write_quorum, config.ack_quorum)
+
+
+def _membership_lost(process: Process, why: str) -> None:
+    process.fate.fail(
+        SessionExpiredError(
+            f"other brokers of cluster {process.config.cluster!r} may have this one's topics by "
+            f"now: {why}; ending, so that nobody is served twice. Start this broker again"
+        )
+    )
 
 
 async def storage_warning(process: Process) -> str:
@@ -138,30 +163,40 @@ class RestServer:
         self._connections_max = connections_max
         self._imported = scope.spawn(asyncio.to_thread(_import_admin), "import REST")
 
+    def url(self, config: Config) -> str:
+        """Where others find it."""
+        known_as = config.broker.advertised_host if config.http.host in ANY_ADDRESS else ""
+        return f"http://{advertised_host(config.http.host, known_as)}:{port_of(self._bound)}"
+
     async def start(self, process: Process, parts: BrokerParts) -> str:
         """Serve until the process ends; returns the URL."""
         await self._imported
         from magnetar.admin import api
+        from magnetar.admin.brokers import BrokerService
         from magnetar.admin.ledgers import LedgerService
         from magnetar.admin.namespaces import NamespaceService
+        from magnetar.admin.peers import HttpTransport, Peers
         from magnetar.admin.policies import PolicyService, quorums_of
         from magnetar.admin.schemas import SchemaService
         from magnetar.admin.server import HttpServer
 
         config, metrics = process.config, process.metrics
         cluster, ledgers, broker = parts
-        http_url = f"http://{advertised_host(config.http.host, '')}:{port_of(self._bound)}"
+        http_url = self.url(config)
+        transport = HttpTransport()
+        process.stack.push_async_callback(transport.close)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
         app = api.create(
             metrics.registry,
             NamespaceService(broker.control, broker.service_url, http_url),
-            topic_service(process, broker, http_url),
+            topic_service(process, broker, http_url, transport),
             LedgerService(cluster.manager, ledgers.pool, config.ledger, process.waiting_spaces),
             [broker.fold_metrics, process.fold_metrics],
             process.health,
             SchemaService(broker.control),
             PolicyService(broker.control, broker.topics, quorums_of(config.ledger)),
+            BrokerService(broker.control, http_url, Peers(transport)),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)
@@ -169,12 +204,15 @@ class RestServer:
         return http_url
 
 
-def topic_service(process: Process, broker: Broker, http_url: str) -> TopicService:
-    """What REST does with topics."""
+def topic_service(
+    process: Process, broker: Broker, http_url: str, transport: Transport
+) -> TopicService:
+    """What REST does with topics; other brokers are reached by ``transport``."""
+    from magnetar.admin.peers import Peers
     from magnetar.admin.topics import TopicService
 
-    now_ms, url = process.outside.clock_ms, broker.service_url
-    return TopicService(broker.control, broker.topics, broker.rates, url, http_url, now_ms)
+    now_ms, url, peers = process.outside.clock_ms, broker.service_url, Peers(transport)
+    return TopicService(broker.control, broker.topics, broker.rates, url, http_url, now_ms, peers)
 
 
 def _import_admin() -> None:

@@ -17,6 +17,7 @@ from magnetar.app.outside import real
 from magnetar.app.process import Process
 from magnetar.app.serving import (
     BrokerParts,
+    Membership,
     RestServer,
     claim_cluster,
     start_broker,
@@ -80,11 +81,14 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     rest = RestServer(scope, bound, process.descriptors.http_connections_max)
     metadata = await open_metadata(process)
     cluster = await open_cluster(metadata, process.outside)
-    await claim_cluster(process, metadata)
+    shares = config.metadata.url.startswith("zk://")  # there may be brokers beside this one
+    if not shares:
+        await claim_cluster(process, metadata)
     clients = [await _start_bookie(process, cluster, i, data_dir) for i in range(bookies)]
     local = {client.bookie_id: client for client in clients}
     ledgers = open_ledgers(process, cluster, local)
-    broker = await start_broker(process, cluster, ledgers)
+    membership = Membership(rest.url(config), shares)
+    broker = await start_broker(process, cluster, ledgers, membership)
     url = await rest.start(process, BrokerParts(cluster, ledgers, broker))
     warning = await storage_warning(process)
     plural = "bookie" if bookies == 1 else "bookies"

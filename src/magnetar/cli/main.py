@@ -28,6 +28,7 @@ COMMANDS = {
     "schemas": "magnetar.cli.schemas:schemas",
     "ledger": "magnetar.cli.ledgers:ledger",
     "bookies": "magnetar.cli.ledgers:bookies",
+    "brokers": "magnetar.cli.brokers:brokers",
     "health": "magnetar.cli.health:health",
     "config": "magnetar.cli.settings:config",
 }

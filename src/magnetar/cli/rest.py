@@ -33,7 +33,8 @@ class RestClient:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"--url {url!r} cannot be used; accepted: http://HOST:PORT")
         self._url = url.rstrip("/")
-        self._client = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
+        # Brokers send on what another of them must answer.
+        self._client = httpx.Client(timeout=TIMEOUT_S, trust_env=False, follow_redirects=True)
 
     def get(self, path: str, **query: str | int) -> Any:
         return _json(self._send("GET", path, query))

@@ -182,8 +182,8 @@ def broker(
 ) -> None:
     """Run the broker of a cluster, with its REST.
 
-    A cluster name has one broker at a time: a second one waits for a session timeout (the first
-    may have crashed just now), then refuses to start.
+    Brokers with the same --metadata share its topics: start as many as there are cores, each with
+    its own ports. Clients may be given the address of any of them, or of several.
 
     \b
     Example, with every message on three bookies and confirmed by two:

@@ -170,6 +170,15 @@ def expire(topic: str, subscription: str | None, older_than: str, url: str) -> N
 
 @topics.command()
 @click.argument("topic")
+@url_option
+def unload(topic: str, url: str) -> None:
+    """Close TOPIC, or all its partitions; clients come back at once, which opens it again."""
+    RestClient(url).put(f"{topic_path(topic)}/unload")
+    click.echo(f"unloaded {topic}")
+
+
+@topics.command()
+@click.argument("topic")
 @click.option("--force", is_flag=True, help="Even while producers or consumers are connected.")
 @url_option
 def delete(topic: str, force: bool, url: str) -> None:

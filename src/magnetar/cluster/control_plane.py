@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from magnetar.cluster.counters import Counters
 from magnetar.cluster.namespaces import Namespaces
-from magnetar.cluster.ownership import Ownership, SoleBroker
+from magnetar.cluster.ownership import Bundles, Ownership, SoleBroker
 from magnetar.cluster.partitioned_topics import PartitionedTopics
 from magnetar.cluster.schemas.policies import SchemaPolicies, SchemaPolicy
 from magnetar.cluster.schemas.registry import Schemas, ValueStore
+from magnetar.cluster.sharing import SharedTopics
 from magnetar.cluster.topic_policies import TopicPolicies
 from magnetar.env.metadata import MetadataStore
 
@@ -27,6 +28,8 @@ class ControlPlane:
     schemas: Schemas
     policies: TopicPolicies
     ownership: Ownership
+    bundles: Bundles
+    """The same, as those see it who look after the cluster."""
 
     @classmethod
     def over(
@@ -36,10 +39,12 @@ class ControlPlane:
         name: str,
         schema_defaults: SchemaPolicy,
         now_ms: Callable[[], int],
+        make_ownership: Callable[[Namespaces], SoleBroker | SharedTopics] = SoleBroker,
     ) -> ControlPlane:
-        """Of a cluster with one broker. ``values`` keeps what is too large for the metadata.
-        ``close`` ends its watches; the stores stay open."""
+        """``values`` keeps what is too large for the metadata. ``close`` ends its watches; the
+        stores stay open."""
         namespaces = Namespaces(metadata)
+        ownership = make_ownership(namespaces)
         policies = SchemaPolicies(namespaces, schema_defaults)
         return cls(
             name,
@@ -48,10 +53,12 @@ class ControlPlane:
             Counters(metadata),
             Schemas(metadata, values, policies, now_ms),
             TopicPolicies(metadata, namespaces),
-            SoleBroker(),
+            ownership,
+            ownership,
         )
 
     def close(self) -> None:
+        self.bundles.close()
         self.namespaces.close()
         self.partitioned.close()
         self.schemas.close()

@@ -49,8 +49,9 @@ class ConsumerClient(Protocol):
         """Say whether a failover consumer is the active one."""
         ...
 
-    def tell_closed(self) -> None:
-        """The consumer was closed here; its client looks up again and subscribes anew."""
+    def tell_closed(self, service_url: str = "") -> None:
+        """The consumer was closed here; its client looks up again and subscribes anew: at the
+        broker at ``service_url`` if it is not empty."""
         ...
 
     def forget(self) -> None:

@@ -20,11 +20,11 @@ from typing import Final
 
 import structlog
 
-from magnetar.cluster.ownership import Here, Ownership
+from magnetar.cluster.ownership import Ownership
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.node_changes import NodeChanges
 from magnetar.env.tasks import TaskScope
-from magnetar.model.errors import LogClosedError, MagnetarError
+from magnetar.model.errors import LogClosedError, MagnetarError, ServiceNotReadyError
 from magnetar.staging.commit_rules import collected, taken_in
 from magnetar.staging.queries import Queries
 from magnetar.staging.reading import StagedReading
@@ -130,8 +130,10 @@ class Intakes:
 
     async def _take(self, query: str, key: str, commit: Commit, topic_name: str) -> None:
         name = parse_topic(topic_name)
-        if not isinstance(await self._ownership.owner_of(name), Here):
-            return
+        try:
+            await self._ownership.claim(name)  # nobody else may ever ask for it
+        except ServiceNotReadyError:
+            return  # another broker's, which takes it in
         topic = await self._topics.get(name, create=True)
         with topic.held():
             try:

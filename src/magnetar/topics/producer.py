@@ -59,6 +59,11 @@ class ProducerClient(Protocol):
         """The producer was closed here; ``tell``: its client looks up again and comes back."""
         ...
 
+    def tell_closed(self, service_url: str = "") -> None:
+        """The producer was closed here; its client comes back, to the broker at ``service_url``
+        if it is not empty."""
+        ...
+
     async def is_alive(self) -> bool:
         """Whether the peer says anything when it is asked to."""
         ...

@@ -75,6 +75,9 @@ class Rates:
         self._topics = topics
         self._loop = asyncio.get_running_loop()
         self._older = self._newer = _Sample(self._loop.time(), {})
+        self.messages_in_per_s = 0.0
+        """Of all topics together, between the last two samples."""
+        self.messages_out_per_s = 0.0
 
     async def run(self) -> None:
         """Sample until cancelled."""
@@ -92,6 +95,21 @@ class Rates:
                 if counts != NOTHING:
                     taken.counts[counted] = counts
         self._older, self._newer = self._newer, taken
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        """What has come in and gone out since the sample before, of what is still here."""
+        passed_s = self._newer.at_s - self._older.at_s
+        coming = going = 0
+        for counted, counts in self._newer.counts.items():
+            more = max(0, counts.messages - self._older.counts.get(counted, NOTHING).messages)
+            if isinstance(counted, Topic):
+                coming += more
+            elif isinstance(counted, Subscription):
+                going += more
+        if passed_s > 0:
+            self.messages_in_per_s = coming / passed_s
+            self.messages_out_per_s = going / passed_s
 
     def of(self, counted: Counted) -> Rate:
         """Now; zeros in the first second after a start."""

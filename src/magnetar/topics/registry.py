@@ -3,7 +3,9 @@ however many topics are asked for at a time, all are loaded in their turn (``loa
 
 Loading opens the log (which fences any other writer), so it is the one place where a topic comes
 to exist: on first use when the broker creates topics by itself, or because it is a partition of a
-partitioned topic, or when an operator says so.
+partitioned topic, or when an operator says so. Only the owner of a topic may load it
+(``cluster.ownership``): that is looked at before the log is opened, and again before anybody gets
+the topic, for it may have been given away meanwhile.
 
 A topic that nobody uses is closed after a while (``unloading``); its next use loads it again. At
 most ``open_topics_max`` are open: who loads one more has the least recently used idle one closed
@@ -19,7 +21,6 @@ from typing import Final
 import structlog
 
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.ownership import check_owned
 from magnetar.cluster.topic_name import TopicName, topic_of_log
 from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope, awaited
@@ -32,7 +33,7 @@ from magnetar.model.errors import (
     TooManyConnectionsError,
     TopicNotFoundError,
 )
-from magnetar.model.ids import EARLIEST
+from magnetar.model.ids import Position
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.load_queue import LoadQueue
 from magnetar.topics.opening import open_durable
@@ -48,6 +49,8 @@ log = structlog.get_logger(__name__)
 DRAIN_S: Final = 5.0
 """How long closing waits for sends under way; a log that stands still gets no more."""
 
+CLOSES_AT_ONCE: Final = 100
+"""Topics whose logs are closed at a time."""
 LOADS_AT_ONCE: Final = 100
 """Topics that are loaded at a time; others wait for their turn (``load_queue``)."""
 
@@ -79,7 +82,8 @@ class Topics:
         self._open: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
-        self._deleting: dict[TopicName, None] = {}
+        self._deleting: dict[TopicName, asyncio.Event] = {}
+        """With what is set when it is over."""
         self._opening = 0
         """Loads that have their place among the open topics, and are not there yet."""
         self._closed = False
@@ -113,6 +117,7 @@ class Topics:
             self._unloading.touch(topic)
             return topic
         self._check_load(name)
+        await self._control.ownership.claim(name)
         await self._check_exists(name, create)
         return await self._load(name)
 
@@ -150,6 +155,7 @@ class Topics:
     async def create(self, name: TopicName) -> bool:
         """Make a topic because an operator says so; False when it exists."""
         await self._control.namespaces.check(name)
+        await self._control.ownership.claim(name)
         if await self.exists(name):
             return False
         if name.partition < 0 and await self._control.partitioned.partitions(name):
@@ -223,12 +229,15 @@ class Topics:
         if closing is not None:
             await asyncio.shield(closing)
         # Before the log is opened, which takes it from whoever has it.
-        await check_owned(self._control.ownership, name)
         changes = self.policies.changes
         policy = await self.policies.of(name)
+        await self._control.ownership.verify(name)
         source = await self._store.open(name.log_name, policy.log)
         try:
             epoch = await self._control.counters.topic_epoch(name)
+            # From here until it is among the open ones there is no wait, so a release of it finds
+            # it there or finds it under way.
+            self._control.ownership.check(name)
         except MagnetarError:
             await _close_log(name, source)  # one that stays open cannot be opened again
             raise
@@ -281,13 +290,15 @@ class Topics:
 
         A deletion that failed half way leaves a topic that does not exist and data that do: they
         are deleted too when it is asked for again."""
+        await self._control.ownership.claim(name)
         existed = await self.exists(name)
         topic = self._open.get(name)
         if topic is not None and not force:
             topic.check_unused()
         if name in self._deleting:
             raise ServiceNotReadyError(f"topic {name} is being deleted; ask again when it is gone")
-        self._deleting[name] = None
+        self._control.ownership.check(name)
+        over = self._deleting[name] = asyncio.Event()
         try:
             for under_way in (self._loading.get(name), self._closing.get(name)):
                 if under_way is not None:
@@ -304,6 +315,7 @@ class Topics:
                 await self._control.policies.forget_topic(name)
         finally:
             del self._deleting[name]
+            over.set()
         if not existed and topic is None:
             raise TopicNotFoundError(f"topic {name} does not exist")
 
@@ -313,6 +325,55 @@ class Topics:
             self._unloading.forget(name)
             await topic.close()
 
+    # -- giving topics to other brokers -------------------------------------------------------
+
+    async def hand_over(self, belongs: Callable[[TopicName], bool]) -> Callable[[str], None]:
+        """Close those topics; the ownership lets nobody load them from now on. Those who are
+        connected hear of it by the function that is returned, called once others may have the
+        topics: with the URL of the broker to go to, empty if they are to look it up."""
+        topics = [topic for topic in self._open.values() if belongs(topic.name)]
+        tell: list[Callable[[str], None]] = []
+        for start in range(0, len(topics), CLOSES_AT_ONCE):
+            batch = topics[start : start + CLOSES_AT_ONCE]
+            for told in await asyncio.gather(*map(self._close_quietly, batch)):
+                tell += told
+        await self._wait_over(belongs)
+
+        def tell_all(service_url: str) -> None:
+            for each in tell:
+                each(service_url)
+
+        return tell_all
+
+    async def _wait_over(self, belongs: Callable[[TopicName], bool]) -> None:
+        """What is under way with those topics: loads find that they may not."""
+        for tasks in (self._loading, self._closing):
+            under_way = [task for name, task in tasks.items() if belongs(name)]
+            if under_way:
+                await asyncio.wait(under_way)
+        for over in [over for name, over in self._deleting.items() if belongs(name)]:
+            await over.wait()
+
+    async def _close_quietly(self, topic: Topic) -> list[Callable[[str], None]]:
+        """Receipts for what was sent leave first. Returns who is to be told."""
+        topic.stop()
+        drain = self._scope.spawn(topic.drain(), f"drain {topic.name}")
+        await asyncio.wait([drain], timeout=DRAIN_S)
+        tell = topic.detach()
+        if self._open.get(topic.name) is topic:
+            await asyncio.shield(self._retire_now(topic))
+        return tell
+
+    async def unload(self, name: TopicName) -> bool:
+        """Close a topic, which its next use loads again; False if it is not open. Whoever is
+        connected comes back at once."""
+        topic = self._open.get(name)
+        if topic is None:
+            return False
+        for tell in await self._close_quietly(topic):
+            tell("")
+        return True
+
     async def names(self, namespace: str) -> list[TopicName]:
         """All topics of ``tenant/namespace``, each partition by itself, sorted by name."""
         logs = await self._store.names(f"{namespace}/persistent/")
@@ -320,18 +381,11 @@ class Topics:
         found.update(dict.fromkeys(await self._control.partitioned.partition_names(namespace)))
         return sorted(found, key=str)
 
-    async def copy_subscriptions(self, name: TopicName, before: int, after: int) -> None:
-        """Partitions ``before`` to ``after`` are new: give each the durable subscriptions that the
-        first partition has, from its start."""
-        if not 0 < before < after:
-            return
-        first = await self.get(name.of_partition(0), create=True)
-        wanted = [item.name for item in first.subscriptions.values() if item.durable]
-        for index in range(before, after):
-            topic = await self.get(name.of_partition(index), create=True)
-            with topic.held():
-                for subscription in wanted:
-                    await open_durable(topic, subscription, EARLIEST, {})
+    async def make_subscription(self, name: TopicName, subscription: str, start: Position) -> None:
+        """A durable subscription that reads ``start`` first, unless there is one of that name."""
+        topic = await self.get(name, create=True)
+        with topic.held():
+            await open_durable(topic, subscription, start, {})
 
     async def close(self) -> None:
         """Answer the sends that are under way, send everybody away and close every log, several
@@ -345,8 +399,9 @@ class Topics:
             topic.disconnect()
         self._frames.close()
         names = list(self._open)
-        for start in range(0, len(names), 100):
-            await asyncio.gather(*(self._unload(name) for name in names[start : start + 100]))
+        for start in range(0, len(names), CLOSES_AT_ONCE):
+            batch = names[start : start + CLOSES_AT_ONCE]
+            await asyncio.gather(*map(self._unload, batch))
         # Those that were closing already: the end of the broker's tasks would cut them off.
         if self._closing:
             await asyncio.wait(list(self._closing.values()))

@@ -488,16 +488,33 @@ class Topic:
 
     def disconnect(self) -> None:
         """Send everybody away and take nobody new."""
+        self.stop()
+        for tell in self.detach():
+            tell("")
+
+    def stop(self) -> None:
+        """Take nobody new, no more sends, and dispatch nothing more. Those who are connected are
+        not told."""
         self.closed = True
         for _, turn in self.waiting:
             if not turn.done():
                 turn.set_exception(ServiceNotReadyError(f"topic {self.name} is closing here"))
         self.waiting.clear()
-        self.disconnect_producers()
+        for producer in self.producers.values():
+            producer.closed = True
         for subscription in self.subscriptions.values():
             subscription.close()
-            for consumer in subscription.detach_all():
-                consumer.client.tell_closed()
+
+    def detach(self) -> list[Callable[[str], None]]:
+        """End everybody here, without a word. What is returned tells each client, which comes back
+        at once: to the broker at that URL, or, if it is empty, where a lookup says."""
+        tell: list[Callable[[str], None]] = []
+        for producer in list(self.producers.values()):
+            self.disconnect_producer(producer, tell=False)
+            tell.append(producer.client.tell_closed)
+        for subscription in self.subscriptions.values():
+            tell += [each.client.tell_closed for each in subscription.detach_all()]
+        return tell
 
     async def close(self) -> None:
         """Send everybody away, close the log, end the topic's tasks."""

@@ -13,7 +13,12 @@ from magnetar.admin.views import BookieView, EntryView, FragmentView, LedgerView
 from magnetar.app.broker import Broker
 from magnetar.env.health import Health
 from magnetar.model.errors import BookieUnavailableError, NoSuchLedgerError
-from tests.doubles.admin import namespace_service, policy_service, topic_service
+from tests.doubles.admin import (
+    broker_service,
+    namespace_service,
+    policy_service,
+    topic_service,
+)
 
 
 def application(
@@ -32,6 +37,7 @@ def application(
         health,
         SchemaService(broker.control),
         policy_service(broker),
+        broker_service(broker),
     )
 
 

@@ -17,13 +17,13 @@ from prometheus_client import CollectorRegistry, Counter
 from magnetar.admin import api
 from magnetar.admin.not_served import NAMESPACE_PARTS, TOPIC_PARTS, WHOLE
 from magnetar.admin.server import DeadlineProtocol, HttpServer
-from magnetar.cluster.ownership import At, Owner
-from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.health import WELL, Health, PartHealth
 from magnetar.env.listening import bind
 from magnetar.model.errors import StartError
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.opening import open_durable
+from tests.doubles.ownership import ELSEWHERE, divide
 from tests.interop.pulsar.wire import send_frame
 from tests.unit.admin.fakes import FakeLedgers, application
 from tests.unit.protocols.pulsar.harness import World, batch
@@ -412,18 +412,17 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
         ("GET", f"{P}/t/compaction"),
         ("PUT", f"{P}/t/compaction"),
         ("POST", f"{P}/t/backlogQuota"),
-        ("PUT", f"{P}/t/subscription/s"),
         ("POST", f"{P}/t/subscription/s/skip/5"),
         ("GET", f"{P}/t/ledger/1/entry/2"),
         ("GET", "/admin/v2/namespaces/public/default"),
         ("DELETE", "/admin/v2/namespaces/public/default"),
         ("POST", "/admin/v2/namespaces/public/default/backlogQuota"),
+        ("PUT", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff/split"),
         ("GET", "/admin/v2/namespaces/public/default/persistence/bookieAffinity"),
-        ("PUT", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff/unload"),
         ("POST", "/admin/v2/tenants/public"),
         ("GET", "/admin/v2/schemas/public/default/t/metadata"),
         ("PUT", "/admin/v2/non-persistent/public/default/t"),
-        ("GET", "/admin/v2/brokers/standalone"),
+        ("GET", "/admin/v2/brokers/leaderBroker"),
         ("GET", "/admin/v3/sinks/public/default"),
         ("GET", "/admin/persistent/public/standalone/default/t/stats"),
         ("GET", "/lookup/v2/topic/non-persistent/public/default/t"),
@@ -465,18 +464,27 @@ def test_what_nobody_has_is_not_there(method: str, path: str, status: int) -> No
 
 
 def test_a_topic_of_another_broker_is_asked_about_there() -> None:
-    class Elsewhere:
-        async def owner_of(self, name: TopicName) -> Owner:
-            return At("pulsar://other:6650", "http://other:8080")
-
     async def scenario(p: Platform) -> None:
-        object.__setattr__(p.world.broker.control, "ownership", Elsewhere())
+        control = p.world.broker.control
+        divide(control, lambda name: True)
         answer = await p.client.get(f"{P}/a%20b/stats?x=1")
         assert answer.status_code == 307
         assert answer.headers["location"] == f"http://other:8080{P}/a%20b/stats?x=1"
         found = (await p.client.get("/lookup/v2/topic/persistent/public/default/a")).json()
         assert found["brokerUrl"] == "pulsar://other:6650"
         assert found["httpUrl"] == "http://other:8080"
+        for method, path in (
+            ("PUT", f"{P}/a"), ("DELETE", f"{P}/a"), ("PUT", f"{P}/a/unload"),
+            ("GET", f"{P}/a/subscriptions"), ("GET", f"{P}/a/internalStats"),
+            ("PUT", f"{P}/a/subscription/s"), ("DELETE", f"{P}/a/subscription/s"),
+        ):  # fmt: skip
+            answer = await p.client.request(method, path)
+            assert answer.status_code == 307, (method, path)
+            assert answer.headers["location"] == f"http://other:8080{path}"
+        divide(control, lambda name: True, ELSEWHERE._replace(candidate=True))
+        answer = await p.client.get("/lookup/v2/topic/persistent/public/default/a?x=1")
+        assert answer.status_code == 307
+        assert answer.headers["location"].endswith("/public/default/a?x=1&authoritative=true")
 
     serve(scenario)
 

@@ -7,21 +7,22 @@ import asyncio
 import pytest
 
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.ownership import At, Here, Owner, check_owned
 from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.model.errors import ServiceNotReadyError, TopicNotFoundError
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
+from magnetar.wire.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandLookupTopicResponse,
+    ServerError,
+)
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.doubles.memory_values import MemoryValues
+from tests.doubles.ownership import ELSEWHERE, divide
 from tests.unit.protocols.pulsar.harness import TOPIC, Peer, World, run
 
 
 def control_plane(metadata: MemoryMetadata) -> ControlPlane:
     return ControlPlane.over(metadata, MemoryValues(), "c", SchemaPolicy(), lambda: 0)
-
-
-ELSEWHERE = At("pulsar://other:6650", "http://other:8080")
 
 
 def lookup(topic: str) -> BaseCommand:
@@ -114,27 +115,44 @@ def test_what_is_done_here_is_seen_here_without_waiting() -> None:
     asyncio.run(main())
 
 
-class Divided:
-    """Topics whose names begin with x are served elsewhere."""
-
-    async def owner_of(self, name: TopicName) -> Owner:
-        return ELSEWHERE if name.local.startswith("x") else Here()
+def begins_with_x(name: TopicName) -> bool:
+    return name.local.startswith("x")
 
 
 def test_a_topic_of_another_broker_is_neither_loaded_nor_looked_up_here() -> None:
     async def scenario(world: World) -> None:
-        object.__setattr__(world.services.control, "ownership", Divided())
+        divided = divide(world.services.control, begins_with_x)
         peer = world.peer()
         await peer.heard()
         reply = (await peer.ask(lookup("x1"))).lookupTopicResponse
-        assert reply.response == CommandLookupTopicResponse.Redirect
+        assert reply.response == CommandLookupTopicResponse.Connect  # to its owner
         assert reply.brokerServiceUrl == ELSEWHERE.service_url
+        assert reply.authoritative
+        assert reply.HasField("proxy_through_service_url")
+        assert not reply.proxy_through_service_url
+        assert divided.claims == []
         reply = (await peer.ask(lookup("t"))).lookupTopicResponse
         assert reply.response == CommandLookupTopicResponse.Connect
         refused = await peer.produce("persistent://public/default/x1")
         assert "served by pulsar://other:6650" in refused.error.message
         assert "public/default/persistent/x1" not in world.store.logs
+        assert refused.error.error == ServerError.ServiceNotReady
         with pytest.raises(ServiceNotReadyError):
-            await check_owned(Divided(), parse_topic("x2"))
+            await world.broker.topics.create(parse_topic("x2"))
+        with pytest.raises(ServiceNotReadyError):
+            await world.broker.topics.delete(parse_topic("x2"), force=True)
+
+    run(scenario)
+
+
+def test_whoever_is_to_own_a_topic_is_asked_again() -> None:
+    async def scenario(world: World) -> None:
+        divide(world.services.control, begins_with_x, ELSEWHERE._replace(candidate=True))
+        peer = world.peer()
+        await peer.heard()
+        reply = (await peer.ask(lookup("x1"))).lookupTopicResponse
+        assert reply.response == CommandLookupTopicResponse.Redirect
+        assert reply.brokerServiceUrl == ELSEWHERE.service_url
+        assert reply.authoritative
 
     run(scenario)

@@ -50,7 +50,7 @@ class Client:
     def tell_active(self, active: bool) -> None:
         self.active.append(active)
 
-    def tell_closed(self) -> None:
+    def tell_closed(self, service_url: str = "") -> None:
         raise AssertionError("whoever detaches tells")
 
     def forget(self) -> None:

@@ -86,10 +86,12 @@ class SessionConsumer:
         command.active_consumer_change.is_active = active
         self._session.send_command(command)
 
-    def tell_closed(self) -> None:
+    def tell_closed(self, service_url: str = "") -> None:
         command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
         command.close_consumer.consumer_id = self.consumer_id
         command.close_consumer.request_id = 0
+        if service_url:
+            command.close_consumer.assignedBrokerServiceUrl = service_url
         self._session.send_command(command)
 
     def forget(self) -> None:

@@ -45,7 +45,7 @@ class SessionProducer:
         comes back at once, and is told why it may not; all that is pending fails with it, and
         others on the connection are not disturbed."""
         if final:
-            self._tell_closed()
+            self.tell_closed()
             return
         sequence_id, highest = send  # clients know a batch by its last sequence id, if they gave it
         code = server_error(error)
@@ -58,12 +58,14 @@ class SessionProducer:
         if found is not None and found.client is self:
             del session.producers[self.producer_id]
         if tell:
-            self._tell_closed()
+            self.tell_closed()
 
-    def _tell_closed(self) -> None:
+    def tell_closed(self, service_url: str = "") -> None:
         command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = self.producer_id
         command.close_producer.request_id = 0
+        if service_url:
+            command.close_producer.assignedBrokerServiceUrl = service_url
         self._session.send_command(command)
 
     async def is_alive(self) -> bool:

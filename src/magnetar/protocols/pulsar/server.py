@@ -47,12 +47,15 @@ class PulsarServer:
         self.services = Services(config, control, topics, metrics, scope, connections, clock)
         self._server: asyncio.Server | None = None
         self.port = 0
+        self.start_number = 0
+        """No other start of a broker has it."""
 
     async def start(self) -> None:
         """Listen. Raises ``OSError`` when the port is taken, ``MetadataError``."""
         services, config = self.services, self._config
         control = services.control
-        services.name_prefix = f"{control.name}-{await control.counters.count_start()}"
+        self.start_number = await control.counters.count_start()
+        services.name_prefix = f"{control.name}-{self.start_number}"
         table = make_table()
         self._server = await asyncio.get_running_loop().create_server(
             lambda: Session(services, table),

@@ -37,17 +37,18 @@ async def lookup(session: Session, command: BaseCommand) -> None:
         # Clients tell this case from others, which they retry, by these very words.
         raise ServiceNotReadyError(f"the broker do not have {listener} listener")
     await services.control.namespaces.check(name)
-    owner = await services.control.ownership.owner_of(name)
+    owner = await services.control.ownership.locate(name, request.authoritative)
     answer = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
     reply = answer.lookupTopicResponse
     reply.request_id = request.request_id
-    if isinstance(owner, At):
-        reply.response = CommandLookupTopicResponse.Redirect
-        reply.brokerServiceUrl = owner.service_url
-    else:
-        reply.response = CommandLookupTopicResponse.Connect
-        reply.brokerServiceUrl = services.service_url
+    # Its owner is to be connected to; who is to become it is asked again, and takes it then.
+    candidate = isinstance(owner, At) and owner.candidate
+    kinds = CommandLookupTopicResponse
+    reply.response = kinds.Redirect if candidate else kinds.Connect
+    here = services.service_url
+    reply.brokerServiceUrl = owner.service_url if isinstance(owner, At) else here
     reply.authoritative = True
+    reply.proxy_through_service_url = False
     session.send_command(answer)
 
 

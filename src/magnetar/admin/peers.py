@@ -1,0 +1,134 @@
+"""Other brokers' REST, for requests that are about several topics: the partitions of one topic may
+have as many owners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote
+
+from magnetar.cluster.topic_name import TopicName
+from magnetar.model.errors import (
+    BrokerError,
+    MagnetarError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+
+TIMEOUT_S: Final = 30.0
+REDIRECTS_MAX: Final = 5
+
+ERRORS: Final[Mapping[int, type[MagnetarError]]] = {
+    404: TopicNotFoundError,
+    409: NotAllowedError,
+    503: ServiceNotReadyError,
+}
+"""What an answer's status means; the body says why."""
+
+
+class PeerError(BrokerError):
+    """Another broker cannot be asked, or its answer is none that is expected."""
+
+
+class PeerAnswer(NamedTuple):
+    status: int
+    body: Any
+
+
+class Transport(Protocol):
+    """HTTP, following redirects."""
+
+    async def ask(
+        self, method: str, url: str, query: Mapping[str, str], body: object
+    ) -> PeerAnswer:
+        """Raises ``PeerError`` when there is no answer."""
+        ...
+
+
+class PeerRequest(NamedTuple):
+    """``path`` is encoded."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = {}
+    body: object = None
+
+
+def about_topic(
+    method: str,
+    name: TopicName,
+    what: str = "",
+    query: Mapping[str, str] | None = None,
+    body: object = None,
+) -> PeerRequest:
+    """``what`` of the topic, as a path."""
+    topic = f"{name.namespace}/{quote(name.local, safe='')}"
+    return PeerRequest(method, f"/admin/v2/persistent/{topic}{what}", query or {}, body)
+
+
+def subscription_path(subscription: str) -> str:
+    """Below a topic's. Encoded twice, as Pulsar's clients do it."""
+    return f"/subscription/{quote(quote(subscription, safe=''), safe='')}"
+
+
+class Peers:
+    """Questions to other brokers."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def ask(self, http_url: str, request: PeerRequest) -> Any:
+        """Ask the broker at ``http_url``, which owns what the request is about, or is to own it.
+        Raises the error that its answer stands for."""
+        url = http_url + request.path
+        query = {"authoritative": "true", **request.query}
+        answer = await self._transport.ask(request.method, url, query, request.body)
+        if answer.status < 300:
+            return answer.body
+        reason = answer.body.get("reason") if isinstance(answer.body, dict) else None
+        text = str(reason or f"{request.method} {url} was answered with {answer.status}")
+        if answer.status == 404 and "/subscription/" in request.path:
+            raise SubscriptionNotFoundError(text)
+        raise ERRORS.get(answer.status, PeerError)(text)
+
+
+class HttpTransport:
+    """The real one. Its library is imported when it is first used: most brokers ask nobody."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+
+    async def ask(
+        self, method: str, url: str, query: Mapping[str, str], body: object
+    ) -> PeerAnswer:
+        import httpx
+
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                timeout=TIMEOUT_S,
+                follow_redirects=True,
+                max_redirects=REDIRECTS_MAX,
+                trust_env=False,
+            )
+        try:
+            answer = await self._client.request(
+                method, url, params=dict(query), json=body if body is not None else None
+            )
+            return PeerAnswer(answer.status_code, answer.json() if answer.content else None)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise PeerError(f"the broker at {url} cannot be asked: {error!r}") from error
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
+class NoPeers:
+    """Of a cluster with one broker."""
+
+    async def ask(
+        self, method: str, url: str, query: Mapping[str, str], body: object
+    ) -> PeerAnswer:
+        raise PeerError(f"there is no other broker to ask {url}")

@@ -1,0 +1,93 @@
+"""Who owns which bundle, as the metadata store has it, and what must hold of that.
+
+1. *One owner.* A bundle's node is removed by who made it, by a later start of the same broker, or
+   with its session: by nobody else.
+2. *Only the owner writes.* The record of a topic's log is written by a broker that has made the
+   node of the topic's bundle and has not removed it. (One whose session ended may not know yet:
+   what it writes then is the logs' to bear.)
+3. *Questions take nothing.* This follows: what opens a log writes its record.
+
+It also numbers the terms of owners: what one knew is known to those that own the bundle later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from magnetar.cluster.bundles import layout_of
+from magnetar.cluster.reports import OWNERS, owner_path
+from magnetar.cluster.topic_name import TopicName, parse_topic, topic_of_log
+from magnetar_sim.loop import SimProcess, current_process
+
+RECORDS = "/managed-ledgers/"
+TOPIC_PARTS = 4
+
+
+class BundleOwners:
+    """``written`` is told of each change of the metadata, in the context of who makes it; None: the
+    end of a session does. ``brokers``: whose writes are looked at. ``broken`` is told what does not
+    hold, ``released`` which topics, by a test of their names, their owner has given away."""
+
+    def __init__(
+        self,
+        number_of: Callable[[SimProcess], int],
+        brokers: Callable[[str], bool],
+        broken: Callable[[str], None],
+        count: Callable[[str], None],
+        released: Callable[[Callable[[str], bool]], None],
+    ) -> None:
+        self._released = released
+        self._number_of = number_of
+        self._is_broker = brokers
+        self._broken = broken
+        self._count = count
+        self._owner: dict[str, SimProcess] = {}
+        self._terms: dict[tuple[int, str], int] = {}
+        """By number of process and path of a bundle's node: the term in which it owned it last, as
+        far as it knows; gone when it has given it back itself."""
+        self._last_terms: dict[tuple[int, str], int] = {}
+        self._term = 0
+
+    def term_of(self, process: int, topic: str) -> int:
+        """The term in which that process serves the topic, or did last."""
+        return self._last_terms.get((process, _path_of(parse_topic(topic))), 0)
+
+    def written(self, path: str, before: bytes | None, after: bytes | None) -> None:
+        process = current_process()
+        if path.startswith(f"{OWNERS}/") and "/0x" in path:
+            if after is None:
+                self._removed(path, process)
+            elif before is None:
+                self._made(path, process)
+        elif path.startswith(RECORDS) and process is not None and self._is_broker(process.name):
+            parts = path.removeprefix(RECORDS).split("/")
+            if len(parts) == TOPIC_PARTS:
+                self._check_record(topic_of_log("/".join(parts)), process)
+
+    def _made(self, path: str, process: SimProcess | None) -> None:
+        assert process is not None
+        self._term += 1
+        before, self._owner[path] = self._owner.get(path), process
+        key = self._number_of(process), path
+        self._terms[key] = self._last_terms[key] = self._term
+        if before is not None and before is not process:
+            self._count("bundles that moved")
+
+    def _removed(self, path: str, process: SimProcess | None) -> None:
+        owner = self._owner.get(path)
+        if process is None or owner is None:
+            return  # with its session
+        if owner is process:
+            self._terms.pop((self._number_of(process), path), None)
+            self._released(lambda topic: _path_of(parse_topic(topic)) == path)
+        elif owner.name != process.name:
+            self._broken(f"{process.name} removes {path}, which {owner.name} owns")
+
+    def _check_record(self, name: TopicName, process: SimProcess) -> None:
+        if (self._number_of(process), _path_of(name)) not in self._terms:
+            self._broken(f"{process.name} writes the record of {name}, which it does not own")
+
+
+def _path_of(name: TopicName) -> str:
+    """Of the node of the topic's bundle."""
+    return owner_path(layout_of(name.namespace, {}).bundle_of(name))

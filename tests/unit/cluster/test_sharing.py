@@ -1,0 +1,341 @@
+"""Two brokers over one store: who owns a bundle, who is told, and what is closed when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from magnetar.cluster.bundles import Bundle
+from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.ownership import At, Here
+from magnetar.cluster.reports import BrokerReport, decode_report, owner_path
+from magnetar.cluster.shared_reads import SharedReads
+from magnetar.cluster.sharing import Load, SharedTopics
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.metadata import SessionState
+from magnetar.env.tasks import TaskScope, awaited
+from magnetar.model.errors import MetadataUnavailableError, ServiceNotReadyError
+from tests.doubles.memory_metadata import MemoryMetadata
+
+NAME = parse_topic("t")
+TIMEOUT_MS = 50
+
+
+class One:
+    """A broker, as far as it owns bundles. ``events``: what happened to its topics."""
+
+    def __init__(self, store: MemoryMetadata, name: str, start: int) -> None:
+        self.store = store
+        self.name = name
+        self.start = start
+        self.events: list[str] = []
+        self.lost: list[str] = []
+        self.closing = asyncio.Event()
+        self.closing.set()
+        self.scope = TaskScope(name, awaited(by="the test"))
+        self.topics = SharedTopics(store, self.scope, Namespaces(store))
+
+    async def begin(self) -> One:
+        url = f"pulsar://{self.name}:6650"
+        report = BrokerReport(self.name, self.start, url, f"http://{self.name}:8080")
+        await self.topics.begin(report, TIMEOUT_MS, self._close, self.lost.append)
+        return self
+
+    async def _close(self, bundle: Bundle) -> Callable[[str], None]:
+        self.events.append("close")
+        await self.closing.wait()
+        there = owner_path(bundle) in self.store.nodes
+        self.events.append(f"closed, node {'there' if there else 'gone'}")
+
+        def tell(url: str) -> None:
+            there = owner_path(bundle) in self.store.nodes
+            self.events.append(f"told {url or 'nothing'}, node {'there' if there else 'gone'}")
+
+        return tell
+
+    async def end(self) -> None:
+        await self.scope.close()
+        self.topics.close()
+
+
+Scenario = Callable[[MemoryMetadata, One, One], Awaitable[None]]
+
+
+def run(scenario: Scenario) -> None:
+    async def main() -> None:
+        store = MemoryMetadata()
+        await Namespaces(store).prepare()
+        a, b = One(store, "a", 1), One(store, "b", 2)
+        try:
+            await a.begin()
+            await b.begin()
+            await scenario(store, a, b)
+        finally:
+            await a.end()
+            await b.end()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def bundle_of(one: One) -> Bundle:
+    return (await one.topics.layout(NAME.namespace)).bundle_of(NAME)
+
+
+async def owned_by(owner: One, *others: One) -> Bundle:
+    """``owner`` has the topic, and the others know."""
+    assert await owner.topics.locate(NAME, authoritative=True) == Here()
+    bundle = await bundle_of(owner)
+    for other in others:
+        assert await other.topics.locate(NAME) == At(
+            f"pulsar://{owner.name}:6650", f"http://{owner.name}:8080"
+        )
+    return bundle
+
+
+def test_one_owns_it_and_the_other_says_so_without_a_read() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        await owned_by(a, b)
+        reads = store.reads
+        for _ in range(10):
+            assert isinstance(await b.topics.locate(NAME), At)
+            assert await a.topics.locate(NAME) == Here()
+        assert store.reads == reads
+        a.topics.check(NAME)
+        with pytest.raises(ServiceNotReadyError, match="look it up"):
+            b.topics.check(NAME)
+        with pytest.raises(ServiceNotReadyError, match="pulsar://a:6650"):
+            await b.topics.claim(NAME)
+
+    run(scenario)
+
+
+def test_a_question_takes_nothing() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        for one in (a, b):
+            assert await one.topics.owner_of(NAME) is None
+            assert one.topics.owned() == []
+        assert not [path for path in store.nodes if "0x" in path]
+
+    run(scenario)
+
+
+def test_who_is_chosen_by_another_takes_it() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        names = [parse_topic(f"t-{number}") for number in range(40)]
+        found = [await a.topics.locate(name) for name in names]
+        theirs = [name for name, at in zip(names, found, strict=True) if isinstance(at, At)]
+        assert 0 < len(theirs) < len(names)
+        assert all(at.candidate for at in found if isinstance(at, At))
+        assert await b.topics.owner_of(theirs[0]) is None
+        assert await b.topics.locate(theirs[0], authoritative=True) == Here()
+        assert len(a.topics.owned()) == len({await bundle(b, n) for n in theirs}) == 2
+
+    async def bundle(one: One, name: object) -> Bundle:
+        return (await one.topics.layout(NAME.namespace)).bundle_of(name)  # type: ignore[arg-type]
+
+    run(scenario)
+
+
+def test_of_many_who_ask_at_once_one_gets_it() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        found = await asyncio.gather(
+            *(one.topics.locate(NAME, authoritative=True) for one in (a, b) * 20)
+        )
+        assert found.count(Here()) == 20
+        assert len(a.topics.owned()) + len(b.topics.owned()) == 1
+
+    run(scenario)
+
+
+def test_a_release_closes_then_gives_then_tells() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a, b)
+        a.closing.clear()
+        releasing = asyncio.create_task(a.topics.release(bundle))
+        await turns()
+        with pytest.raises(ServiceNotReadyError):
+            a.topics.check(NAME)  # no log is opened while it closes
+        asked = asyncio.create_task(a.topics.locate(NAME))
+        await turns()
+        assert not asked.done()  # whoever asks hears the outcome
+        a.closing.set()
+        assert await releasing
+        assert a.events[:2] == ["close", "closed, node there"]
+        assert a.events[2].endswith("node gone")
+        await asked
+        assert not await b.topics.release(bundle)
+
+    run(scenario)
+
+
+def test_a_broker_that_leaves_says_where_to_go() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        await owned_by(a, b)
+        await a.topics.end()
+        assert a.events[2] == "told pulsar://b:6650, node gone"
+        assert a.topics.owned() == []
+        await turns()
+        assert list(await b.topics.reports()) == ["b"]
+        assert await b.topics.locate(NAME) == Here()
+        assert isinstance(await a.topics.locate(NAME), At)  # it takes nothing any more
+        with pytest.raises(ServiceNotReadyError):
+            await a.topics.claim(NAME)
+
+    run(scenario)
+
+
+def test_nobody_is_left() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        await b.topics.end()
+        await owned_by(a)
+        await a.topics.drain()
+        with pytest.raises(ServiceNotReadyError, match="no broker takes bundles"):
+            await a.topics.locate(NAME)
+        report = decode_report("", store.nodes["/loadbalance/brokers/a"].value)
+        assert report.draining
+        await a.topics.undrain()
+        assert await a.topics.locate(NAME) == Here()
+
+    run(scenario)
+
+
+def test_the_guard_asks_the_store_itself() -> None:
+    """A broker that was paused has heard of nothing yet."""
+
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a)
+        await a.topics.verify(NAME)
+        del store.nodes[owner_path(bundle)]  # as the end of its session does, untold
+        a.topics.check(NAME)
+        with pytest.raises(ServiceNotReadyError):
+            await a.topics.verify(NAME)
+        await turns()
+        assert a.events[0] == "close"
+        assert await b.topics.locate(NAME, authoritative=True) == Here()
+        assert owner_path(bundle) in store.nodes  # the loser left it alone
+
+    run(scenario)
+
+
+def test_what_somebody_takes_away_is_closed() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a, b)
+        await store.delete(owner_path(bundle))
+        await turns()
+        assert a.events[0] == "close"
+        assert a.topics.owned() == []
+        assert await b.topics.locate(NAME, authoritative=True) == Here()
+
+    run(scenario)
+
+
+def test_an_answer_that_was_lost_is_no_loss() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        create = store.create
+
+        async def lose(path: str, *about: object) -> str:
+            await create(path, *about)  # type: ignore[arg-type]
+            raise MetadataUnavailableError("perhaps")
+
+        store.create = lose  # type: ignore[method-assign, assignment]
+        with pytest.raises(MetadataUnavailableError):
+            await a.topics.locate(NAME, authoritative=True)
+        store.create = create  # type: ignore[method-assign]
+        assert await b.topics.owner_of(NAME) is not None  # the node says so
+        assert await a.topics.locate(NAME) == Here()
+
+    run(scenario)
+
+
+def test_a_broker_takes_over_from_its_own_past() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        await owned_by(a, b)
+        again = await One(store, "a", 3).begin()
+        assert await again.topics.locate(NAME) == Here()
+        again.topics.check(NAME)
+        await again.topics.verify(NAME)
+        await turns()
+        assert a.events[0] == "close"  # were it alive
+        await again.end()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("state", [SessionState.EXPIRED, SessionState.SUSPENDED])
+def test_a_lost_session_is_told_and_nothing_is_taken_any_more(state: SessionState) -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        store.end_session(state)
+        await asyncio.sleep(TIMEOUT_MS / 1000 * 2)
+        assert len(a.lost) == len(b.lost) == 1
+        store.end_session(SessionState.CONNECTED)
+        await turns()
+        with pytest.raises(ServiceNotReadyError):
+            await a.topics.claim(NAME)
+
+    run(scenario)
+
+
+def test_a_session_that_comes_back_in_time_is_none_lost() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        await owned_by(a, b)
+        store.end_session(SessionState.SUSPENDED)
+        await turns()
+        assert await a.topics.locate(NAME) == Here()
+        store.end_session(SessionState.CONNECTED)
+        await asyncio.sleep(TIMEOUT_MS / 1000 * 2)
+        assert a.lost == []
+
+    run(scenario)
+
+
+def test_load_is_reported() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        await owned_by(a)
+        await a.topics.report(Load(5000, 1.0, 2.0))
+        await turns()
+        report = (await b.topics.reports())["a"]
+        assert (report.bundles, report.topics) == (1, 5000)
+
+    run(scenario)
+
+
+def test_reads_are_shared_and_no_older_than_the_question() -> None:
+    async def main() -> None:
+        store = MemoryMetadata()
+        await store.create("/n", b"1")
+        reads = SharedReads(store)
+        first = asyncio.create_task(reads.get("/n"))
+        await asyncio.sleep(0)  # its read is under way
+        await store.put("/n", b"2", 0)
+        later = [asyncio.create_task(reads.get("/n")) for _ in range(50)]
+        await first
+        assert await asyncio.gather(*later) == [b"2"] * 50
+        assert store.reads <= 3
+        later[0].cancel()
+        assert await reads.get("/gone") is None
+
+    asyncio.run(main())
+
+
+def test_a_shared_read_whose_reader_is_cancelled_is_read_by_another() -> None:
+    async def main() -> None:
+        store = MemoryMetadata()
+        await store.create("/n", b"1")
+        reads = SharedReads(store)
+        first = asyncio.create_task(reads.get("/n"))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(reads.get("/n"))
+        third = asyncio.create_task(reads.get("/n"))
+        await asyncio.sleep(0)
+        second.cancel()
+        assert await third == b"1"
+        assert await first == b"1"
+
+    asyncio.run(main())
