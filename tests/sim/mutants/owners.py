@@ -1,0 +1,136 @@
+"""Ring 2, with brokers: who owns a topic, and how it goes from one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from magnetar.cluster.bundles import Bundle
+from magnetar.cluster.ownership import Here
+from magnetar.cluster.reports import owner_path
+from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.watched_nodes import WatchedNodes
+from magnetar.model.errors import NoNodeError
+from magnetar.topics.registry import Topics
+from tests.sim.mutants.mutant import Mutant, replaced
+
+SEEDS_MAX = 300
+
+
+def _two_owners() -> AbstractContextManager[None]:
+    """A node that is there already is taken for an answer that was lost."""
+
+    async def met(self: Any, path: str) -> bool:
+        return True
+
+    async def verify(self: Any, name: Any) -> None:
+        self.check(name)
+
+    return replaced((SharedTopics, "_met", met), (SharedTopics, "verify", verify))
+
+
+def _questions_take() -> AbstractContextManager[None]:
+    """Whoever is asked about a topic opens its log: nobody asks whose it is."""
+
+    async def locate(self: Any, name: Any, authoritative: bool = False) -> object:
+        return Here()
+
+    async def nothing(self: Any, name: Any) -> None: ...
+
+    def no_check(self: Any, name: Any) -> None: ...
+
+    return replaced(
+        (SharedTopics, "locate", locate),
+        (SharedTopics, "claim", nothing),
+        (SharedTopics, "verify", nothing),
+        (SharedTopics, "check", no_check),
+    )
+
+
+def _stale_owners() -> AbstractContextManager[None]:
+    """Who owns a bundle is read once and believed for ever."""
+    forget = WatchedNodes.forget
+
+    def keep(self: Any, path: str) -> None:
+        if not path.startswith("/namespace/"):
+            forget(self, path)
+
+    return replaced((WatchedNodes, "forget", keep))
+
+
+def _logs_stay_open() -> AbstractContextManager[None]:
+    """A bundle is given away while the logs of its topics are open here."""
+
+    async def hand_over(self: Any, belongs: Any) -> Callable[[str], None]:
+        return lambda url: None
+
+    return replaced((Topics, "hand_over", hand_over))
+
+
+def _given_before_closed() -> AbstractContextManager[None]:
+    """The node is deleted first, and the topics are closed then."""
+
+    release_now = SharedTopics._release_now
+
+    async def early(self: Any, bundle: Bundle, held: Any, ours: bool) -> None:
+        if ours:
+            await self._delete_node(bundle)
+        await release_now(self, bundle, held, ours)
+
+    return replaced((SharedTopics, "_release_now", early))
+
+
+def _nobody_is_told() -> AbstractContextManager[None]:
+    """Topics are closed, and their clients wait for them here."""
+    hand_over = Topics.hand_over
+
+    async def silent(self: Any, belongs: Any) -> Callable[[str], None]:
+        await hand_over(self, belongs)
+        return lambda url: None
+
+    return replaced((Topics, "hand_over", silent))
+
+
+def _loads_are_left() -> AbstractContextManager[None]:
+    """A release does not wait for topics that are being loaded, and they do not look again."""
+
+    async def wait_over(self: Any, belongs: Any) -> None: ...
+
+    def no_check(self: Any, name: Any) -> None: ...
+
+    return replaced((Topics, "_wait_over", wait_over), (SharedTopics, "check", no_check))
+
+
+def _anybodys_node_goes() -> AbstractContextManager[None]:
+    """Who releases a bundle deletes its node, whoever has made it."""
+
+    async def delete_node(self: Any, bundle: Bundle) -> None:
+        try:
+            await self._metadata.delete(owner_path(bundle))
+        except NoNodeError:
+            return
+
+    async def release_now(self: Any, bundle: Bundle, held: Any, ours: bool) -> None:
+        await plain(self, bundle, held, True)
+
+    plain = SharedTopics._release_now
+    return replaced(
+        (SharedTopics, "_delete_node", delete_node), (SharedTopics, "_release_now", release_now)
+    )
+
+
+def _mutant(name: str, plant: Any) -> Mutant:
+    return Mutant(name, 2, "", plant, SEEDS_MAX, brokers=True)
+
+
+OWNERS = (
+    _mutant("a bundle has two owners", _two_owners),
+    _mutant("a question about a topic takes it", _questions_take),
+    _mutant("who owns a bundle is never looked up again", _stale_owners),
+    _mutant("a bundle is given away with its logs open", _logs_stay_open),
+    _mutant("a bundle is given away before its logs are closed", _given_before_closed),
+    _mutant("clients are not told that their topic has moved", _nobody_is_told),
+    _mutant("a topic that is being loaded survives its release", _loads_are_left),
+    _mutant("a release deletes another owner's node", _anybodys_node_goes),
+)
