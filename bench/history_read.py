@@ -177,11 +177,13 @@ def main() -> int:
     args = parser.parse_args()
     where = machine()
     rounds, seconds = (1, 3.0) if args.quick else (args.rounds, args.seconds)
+    messages = HISTORY_MESSAGES // (10 if args.quick else 1)
     copies = min(3, args.bookies)
     quorums = f"ensemble_size={copies} write_quorum={copies} ack_quorum={copies // 2 + 1}".split()
     settings = [word for one in quorums for word in ("--set", f"ledger.{one}")]
     with ledger_store(args.bookies) as store, broker(store, *settings) as server:
-        fill(server, HISTORY_MESSAGES)
+        fill(server, messages)
+        print(f"{messages} messages of history are written", flush=True)
         found = run(server, store, rounds, seconds)
     head = (
         f"{MESSAGES_PER_S} messages/s of {BYTES} bytes in batches of {BATCH}; {args.bookies} "

@@ -209,7 +209,10 @@ def _line(
     label: str, size: int, other: str, rows: int, ours: list[Cost], theirs: list[Cost]
 ) -> list[object]:
     wall = figure([cost.wall for cost in ours], [cost.wall for cost in theirs])
-    cpu = figure([cost.cpu for cost in ours], [cost.cpu for cost in theirs])
+    # A worker of Spark that is killed with its parent takes its time along, at times more than a
+    # step took.
+    pairs = [pair for pair in zip(ours, theirs, strict=True) if min(c.cpu for c in pair) > 0]
+    cpu = figure([one.cpu for one, _ in pairs], [other.cpu for _, other in pairs])
     return [
         label, size, other,
         round(rows / wall.before), round(rows / wall.after), f"{wall.ratio:.2f}",
