@@ -21,9 +21,11 @@ from magnetar.log.seam import (
     Checkpoints,
     Content,
     Cursors,
+    Holds,
     LedgerStats,
     LogStats,
     Positions,
+    ReaderHold,
     Run,
 )
 from magnetar.log.watching import ReadableWatch
@@ -120,6 +122,22 @@ class MemoryCursor:
     async def wait_stored(self) -> None:
         await asyncio.sleep(0)
         self.waits += 1
+
+
+class MemoryHolds:
+    """``log.seam.Holds``; nothing is trimmed here."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, ReaderHold] = {}
+
+    async def take(self, holder: str, ledger_id: int, for_ms: int) -> None:
+        self.taken[holder] = ReaderHold(holder, ledger_id, for_ms)
+
+    def release(self, holder: str) -> None:
+        self.taken.pop(holder, None)
+
+    def all(self) -> tuple[ReaderHold, ...]:
+        return tuple(self.taken[holder] for holder in sorted(self.taken))
 
 
 class MemoryPositions:
@@ -292,6 +310,7 @@ class MemoryLog:
         self.cursors: Cursors = self._cursors
         self._checkpoints = MemoryCheckpoints()
         self.checkpoints: Checkpoints = self._checkpoints
+        self.holds: Holds = MemoryHolds()
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -400,6 +419,7 @@ class MemoryLog:
             ledgers,
             self.positions.readable,
             marks,
+            holds=self.holds.all(),
             frees_later=self.frees_later,
         )
 

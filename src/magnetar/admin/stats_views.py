@@ -130,6 +130,14 @@ class CursorView(View):
     properties: dict[str, str]
 
 
+class HoldView(View):
+    """A reader that keeps the log from being trimmed from a ledger on, for a time."""
+
+    holder: str
+    ledger_id: int
+    until: str
+
+
 class InternalStatsView(View):
     entries_added_counter: int  # since the topic was loaded
     number_of_entries: int
@@ -140,3 +148,4 @@ class InternalStatsView(View):
     state: str
     ledgers: list[TopicLedgerView]
     cursors: dict[str, CursorView]
+    holds: list[HoldView]

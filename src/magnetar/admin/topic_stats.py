@@ -9,6 +9,7 @@ from magnetar.admin.retention import retention_view
 from magnetar.admin.stats_views import (
     ConsumerView,
     CursorView,
+    HoldView,
     InternalStatsView,
     PartitionedStatsView,
     PublisherView,
@@ -167,6 +168,10 @@ def internal_stats(topic: Topic) -> InternalStatsView:
             for name, each in sorted(topic.subscriptions.items())
             if each.durable
         },
+        holds=[
+            HoldView(holder=each.holder, ledger_id=each.ledger_id, until=_time(each.until_ms))
+            for each in stored.holds
+        ],
     )
 
 

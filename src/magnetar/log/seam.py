@@ -14,6 +14,7 @@ than ten methods (``tests/tidy``):
 ``Positions``      ``log.positions``: the order of positions, and the log's two ends
 ``Cursors``        ``log.cursors``: open, delete, list
 ``Checkpoints``    ``log.checkpoints``: what its feeder knows, kept with the log's record
+``Holds``          ``log.holds``: readers, whose ledgers are not deleted meanwhile
 ``Cursor``         one of them; what it says is kept in an ``AckStore`` (``log.ack_store``)
 =================  ============================================================================
 
@@ -90,6 +91,15 @@ class LedgerStats(NamedTuple):
     greatest_ms: int = 0
 
 
+class ReaderHold(NamedTuple):
+    """Until then (wall clock, milliseconds since 1970) the reader needs the log from that ledger
+    on."""
+
+    holder: str
+    ledger_id: int
+    until_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class LogStats:
     """What a log holds, for people and metrics."""
@@ -102,6 +112,7 @@ class LogStats:
     cursors: Mapping[str, Position]  # name -> mark-delete position
     trimmed: Position = EARLIEST  # the last entry that was deleted from the front
     created_ms: int = 0  # tells a log from one made anew under its name; 0: not known
+    holds: tuple[ReaderHold, ...] = ()
     frees_later: bool = False
     """Left open, it would delete something by itself as time passes: retention lets it go later
     than now. While it is closed nobody does that."""
@@ -210,6 +221,26 @@ class Checkpoints(Protocol):
         ...
 
 
+class Holds(Protocol):
+    """Holds of readers on one log: what lies after a hold's begin is not deleted, whatever
+    retention says, until the hold ends. (The log as a whole may be.)"""
+
+    async def take(self, holder: str, ledger_id: int, for_ms: int) -> None:
+        """``holder`` needs the log from that ledger on, for so long at least, also if another
+        process owns it then; at most for twice as long. Asking again replaces what was asked
+        before. Raises ``NotAllowedError`` for more or longer holds than there may be,
+        ``LogFencedError``, ``LogClosedError``, ``MetadataError``."""
+        ...
+
+    def release(self, holder: str) -> None:
+        """It needs nothing any more. (An owner that comes right now may not know.)"""
+        ...
+
+    def all(self) -> tuple[ReaderHold, ...]:
+        """Those that have not ended, by name."""
+        ...
+
+
 class Positions(Protocol):
     """The order of one log's positions. Positions that the log does not hold (trimmed, not
     appended yet) are allowed everywhere."""
@@ -305,6 +336,7 @@ class WritableLog(ReadableLog, Protocol):
 
     cursors: Cursors
     checkpoints: Checkpoints
+    holds: Holds
 
     def append(
         self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None

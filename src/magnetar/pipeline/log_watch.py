@@ -45,9 +45,13 @@ class LogWatch:
         """Full names of all topics and partitions of a namespace."""
         return self._persist(lambda: self._client.topics(namespace))
 
-    def ask(self, topic: str, question: LogQuestion | None = None) -> LogAnswer:
+    def ask(
+        self, topic: str, question: LogQuestion | None = None, *, patient: bool = True
+    ) -> LogAnswer:
         """What the broker says of a partition's log. Raises ``TopicNotFoundError`` for one that is
         not there, ``BrokerError`` when patience ends."""
+        if not patient:
+            return self._ask(topic, question)
         return self._persist(lambda: self._ask(topic, question))
 
     def place_at(self, topic: str, time_ms: int, now_ms: int) -> Place:

@@ -43,7 +43,7 @@ class MicroBatches:
     def after(self, offset: Offset, *, everything: bool) -> Offset | None:
         """The end of the next micro-batch; None: it is not time for one. ``everything``: without
         limits."""
-        extents = self._planner.extents(list(offset.points))
+        extents = self._planner.extents(list(offset.points), read_from=offset.places)
         if self._target is not None:
             extents = {n: e for n, e in extents.items() if n in self._target or n in offset.points}
         starts, lost = self._planner.resumed(offset, extents)

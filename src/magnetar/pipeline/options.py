@@ -46,7 +46,7 @@ READ_OPTIONS = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", *BATCH_OPTIONS, *TRIGGER_OPTIONS,
     "minPartitions", "columns", "filter", "columnNames", "includeHeaders", "pollTimeoutMs",
-    "failOnDataLoss", "readMode", "maxPartitionBytes", *VALUE_READ_OPTIONS,
+    "failOnDataLoss", "readMode", "maxPartitionBytes", "pinTimeoutMs", *VALUE_READ_OPTIONS,
 )  # fmt: skip
 WRITE_OPTIONS = (
     "service.url", "topic", "sendTimeoutMs", "compression", "batchingMaxMessages", "columnNames",
@@ -54,6 +54,7 @@ WRITE_OPTIONS = (
 )  # fmt: skip
 
 TRIGGER_DELAY_MS = 15 * 60_000
+PIN_MS, PIN_MS_MAX = 10 * 60_000, 60 * 60_000
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class ReadOptions:
     """The options that the user gave, in lower case."""
     conditions: Conditions
     """For which rows a read is."""
+    pin_ms: int
+    """How long what is read is held against trimming when nobody renews it; 0: it is not."""
     values: ValueOptions = READ_AS_BYTES
 
 
@@ -127,6 +130,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         )
         == "latest",
         given=options.given,
+        pin_ms=_pin_ms(options),
         conditions=parse_filter(text, naming) if (text := options.text("filter")) else (),
         values=_values(options),
     )
@@ -137,6 +141,13 @@ def _values(options: OptionValues) -> ValueOptions:
     if CORRUPT in (options.text("columns") or "") and not found.permissive:
         raise ConfigError(f"option 'columns': {CORRUPT} is a column with mode=PERMISSIVE only")
     return found
+
+
+def _pin_ms(options: OptionValues) -> int:
+    pin_ms = options.number("pinTimeoutMs", PIN_MS, least=0) or 0
+    if pin_ms > PIN_MS_MAX:
+        raise ConfigError(f"option 'pinTimeoutMs' is {pin_ms}; brokers take {PIN_MS_MAX} at most")
+    return pin_ms
 
 
 def check_streaming(options: ReadOptions) -> None:

@@ -11,10 +11,11 @@ How ranges become tasks: ``splits.py`` has the types (``PlannedRange``, ``Split`
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from magnetar.model.errors import ConfigError, TopicNotFoundError
+from magnetar.model.errors import BrokerError, ConfigError, NotAllowedError, TopicNotFoundError
 from magnetar.pipeline.bounds import EARLIEST, LATEST, AtOffset, AtTime, Bound, Spot
 from magnetar.pipeline.broker_client import BrokerClient
 from magnetar.pipeline.counting import Counting
@@ -22,7 +23,8 @@ from magnetar.pipeline.log_watch import LogWatch
 from magnetar.pipeline.loss_reports import LossReports, warn
 from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent
 from magnetar.pipeline.options import ReadOptions, TriggerLimits
-from magnetar.pipeline.places import NO_OFFSETS, Offset, Place, Point
+from magnetar.pipeline.pins import Pins, hold, new_holder
+from magnetar.pipeline.places import NO_OFFSETS, START, Offset, Place, Point
 from magnetar.pipeline.plans import (
     Extents,
     Points,
@@ -36,6 +38,7 @@ from magnetar.pipeline.plans import (
     resume,
     shares,
 )
+from magnetar.pipeline.splits import PlannedRange
 from magnetar.pipeline.topic_names import partition_of, topic_of
 from magnetar.pipeline.topic_reader import LogAnswer
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
@@ -61,6 +64,9 @@ class Planner:
         self._clock_ms = clock_ms
         self._reports = LossReports(fatal=options.fail_on_data_loss)
         self._absent: set[str] = set()
+        self.holder = new_holder()
+        self._pinned: set[str] = set()
+        self._unheld: set[str] = set()
         self._warned = False
 
     # -- which partitions ---------------------------------------------------------------------
@@ -76,18 +82,26 @@ class Planner:
         return list(dict.fromkeys(names))
 
     def extents(
-        self, known: Sequence[str] | None = None, *, absent_allowed: bool = False
+        self,
+        known: Sequence[str] | None = None,
+        *,
+        absent_allowed: bool = False,
+        read_from: Mapping[str, Place] | None = None,
     ) -> dict[str, LogExtent]:
         """From where to where the log of each partition reaches now. One that is not there is an
         error when a read begins. When it goes on after those that are ``known``, it is left out:
         what was known and is not there is a loss (``resumed``), and what was not will be read when
-        it is there."""
+        it is there. From the places ``read_from`` on the logs are held against trimming (``pins``),
+        of others from their start."""
         if known is not None:
             self._logs.be_patient()
         found = {}
         for name in self.partitions():
             try:
-                found[name] = self._logs.ask(name).extent
+                if read_from is None:
+                    found[name] = self._logs.ask(name).extent
+                else:
+                    found[name] = self._held(name, read_from.get(name, START)).extent
             except TopicNotFoundError:
                 if self._options.selection.pattern is None and not absent_allowed:
                     self._allow_absence(name, known)
@@ -97,6 +111,43 @@ class Planner:
             if name not in found:
                 self._logs.forget(name)
         return found
+
+    def _held(self, name: str, place: Place) -> LogAnswer:
+        """What the broker says of a log, which it holds against trimming from the place on."""
+        if not self._options.pin_ms:
+            return self._logs.ask(name)
+        self._pinned.add(name)
+        wanted = hold(self.holder, place.ledger_id, self._options.pin_ms)
+        try:
+            answer = self._logs.ask(name, LogQuestion(hold=wanted))
+        except NotAllowedError as error:
+            self._say_unheld(name, str(error))
+            return self._logs.ask(name)
+        if not answer.held_ms and answer.extent.end_offset != NO_OFFSETS:
+            self._say_unheld(name, "the broker is of an older release")
+        return answer
+
+    def _say_unheld(self, name: str, why: str) -> None:
+        if name not in self._unheld:
+            self._unheld.add(name)
+            warn(f"{name}: what is read there is not held against trimming: {why}")
+
+    def pin(self, parts: Sequence[PlannedRange]) -> Pins | None:
+        """Hold what these ranges read against trimming, if it is not held yet; None: it is not to
+        be held."""
+        pin_ms = self._options.pin_ms
+        for part in parts if pin_ms else ():
+            if part.topic not in self._pinned:
+                self._held(part.topic, part.start)
+        ledger_ids = {part.topic: part.start.ledger_id for part in parts}
+        return Pins(self.holder, pin_ms, self._clock_ms(), ledger_ids) if pin_ms else None
+
+    def unpin(self) -> None:
+        """Nothing is read any more."""
+        for name in self._pinned:
+            with contextlib.suppress(BrokerError):  # it ends by itself
+                self._logs.ask(name, LogQuestion(hold=hold(self.holder, 0, 0)), patient=False)
+        self._pinned.clear()
 
     def _allow_absence(self, name: str, known: Sequence[str] | None) -> None:
         topics = {topic_of(one) for one in known or ()}

@@ -63,6 +63,7 @@ from magnetar.pipeline.options import (
     parse_read_options,
     parse_write_options,
 )
+from magnetar.pipeline.pins import RENEWAL, Pins
 from magnetar.pipeline.places import Offset, Point, from_offset, to_offset
 from magnetar.pipeline.planner import Planner
 from magnetar.pipeline.plans import created_of
@@ -186,9 +187,10 @@ def inferred(options: ReadOptions) -> ReaderSchema | None:
 class SplitPartition(InputPartition):
     """One task's work."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: Split, pins: Pins | None = None) -> None:
         super().__init__(split)
         self.split = split
+        self.pins = pins
 
 
 def _ranges(starts: Mapping[str, Point], end: Offset) -> list[PlannedRange]:
@@ -212,14 +214,17 @@ class _SplitReader:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._reach: BookieReach | None = None
 
-    def _tasks(self, planner: Planner, parts: Sequence[PlannedRange]) -> list[SplitPartition]:
+    def _tasks(
+        self, planner: Planner, parts: Sequence[PlannedRange], pins: Pins | None
+    ) -> list[SplitPartition]:
         """The splits of these ranges, of what may hold rows."""
         pieces = [piece for part in parts for piece in self._narrowed(planner, part)]
         splitter, tasks = self._splitter(planner, pieces), []
         for part in pieces:
             splits = splitter.split(part)
             check_cover(part, splits)
-            tasks += [SplitPartition(split) for split in splits]
+            renewed = None if pins is None else pins.for_task(part.topic)
+            tasks += [SplitPartition(split, renewed) for split in splits]
         return tasks
 
     def _narrowed(self, planner: Planner, part: PlannedRange) -> Sequence[PlannedRange]:
@@ -254,7 +259,8 @@ class _SplitReader:
             if self._typed is not None:
                 values = self._typed.values(split.part.topic, split.part.created_ms)
                 batches = values.decode(batches)
-            yield from form.present(batches)
+            client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
+            yield from RENEWAL.renewing(client, partition.pins, form.present(batches))
 
 
 class BatchReader(_SplitReader, DataSourceReader):
@@ -270,7 +276,7 @@ class BatchReader(_SplitReader, DataSourceReader):
                 starts = planner.starts(extents)
                 ends = planner.ends(extents, starts)
                 parts = _ranges(starts, Offset(ends, created_of(extents)))
-                return self._tasks(planner, parts)
+                return self._tasks(planner, parts, planner.pin(parts))
         finally:
             planner.close()
 
@@ -330,12 +336,13 @@ class StreamReader(_SplitReader, DataSourceStreamReader, SupportsTriggerAvailabl
             return []
         with said_in_one_line():
             parts = _ranges(self._plan.starts_of(first, last), last)
-            return self._tasks(self._planner, parts)
+            return self._tasks(self._planner, parts, self._planner.pin(parts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
 
     def stop(self) -> None:
+        self._planner.unpin()
         self._planner.close()
 
 

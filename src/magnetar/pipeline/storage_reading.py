@@ -8,7 +8,7 @@ Rules:
 
 * Before an entry is read its place is held against the log: what was deleted is a loss, at once.
   When the bookies do not have a ledger any more the log is asked again: it may have been deleted
-  meanwhile. (Nothing keeps the log from being trimmed while a query reads it.)
+  meanwhile, where nothing holds it (``pins``).
 * Within a ledger no entry is left out: the library reads them in order, or fails.
 * Where the bookies are out of reach the rest of the split is read through the broker, and that is
   said; or the task fails, as ``ByStorage.or_broker`` decides.

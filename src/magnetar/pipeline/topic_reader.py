@@ -59,6 +59,8 @@ class LogAnswer(NamedTuple):
     of_times: tuple[Place, ...] = ()
     stored_ledgers: Mapping[int, bytes] = NOTHING_STORED
     bookies: Mapping[str, tuple[str, int]] = NOWHERE
+    held_ms: int = 0
+    """For so long the log is held as asked; 0: it is not."""
 
 
 class TopicReader:
@@ -124,6 +126,7 @@ class TopicReader:
             tuple(_place(one) for one in log.of_times),
             {one.ledger_id: one.metadata for one in log.stored_ledgers},
             {one.bookie_id: (one.host, one.port) for one in log.bookies},
+            log.held_ms,
         )
 
     def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> LogExtent:

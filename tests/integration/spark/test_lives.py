@@ -60,6 +60,7 @@ class Life:
                 "subscribe": f"{self.plain},{self.many}",
                 "failOnDataLoss": "false",
                 "maxOffsetsPerTrigger": "7",
+                "pinTimeoutMs": "0",  # retention deletes what it has not read
             }
         )
         self.query = Query.of(options)

@@ -1,5 +1,6 @@
 """What retention deleted before it was read, and topics that are not those of a checkpoint: the
-query says so and ends, or goes on as the user asks."""
+query says so and ends, or goes on as the user asks. So queries hold nothing here, but in the last
+test, which is of that."""
 
 from __future__ import annotations
 
@@ -8,21 +9,35 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pulsar
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from tests.integration.spark.test_batch import numbers, publish, read
-from tests.integration.spark.test_stream import Collected, run_available, stream
+from magnetar.pipeline.schema import spark_schema
+from magnetar.pipeline.source import MagnetarDataSource
+from tests.integration.spark import test_batch, test_stream
+from tests.integration.spark.test_batch import numbers, publish
+from tests.integration.spark.test_stream import Collected, run_available
 from tests.standalone import Standalone
 
 pytestmark = pytest.mark.spark
 
 WAIT_S = 90.0
 LEDGER_ENTRIES = 10
+NO_PINS = {"pinTimeoutMs": "0"}
+
+
+def read(spark: SparkSession, platform: Standalone, topic: str, **options: str) -> DataFrame:
+    return test_batch.read(spark, platform, topic, **NO_PINS, **options)
+
+
+def stream(spark: SparkSession, platform: Standalone, topic: str, **options: str) -> DataFrame:
+    return test_stream.stream(spark, platform, topic, **NO_PINS, **options)
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +61,25 @@ class Kept:
         self._consumer = client.subscribe(topic, "keeper")
         self._url = f"{platform.http_url}/admin/v2/persistent/public/default/{topic}"
 
+    def _stats(self) -> dict[str, list[dict[str, Any]]]:
+        found: dict[str, list[dict[str, Any]]] = httpx.get(
+            f"{self._url}/internalStats", timeout=60
+        ).json()
+        return found
+
     def ledgers(self) -> list[int]:
-        stats = httpx.get(f"{self._url}/internalStats", timeout=60).json()
-        return [ledger["ledgerId"] for ledger in stats["ledgers"]]
+        return [ledger["ledgerId"] for ledger in self._stats()["ledgers"]]
+
+    def holders(self) -> list[str]:
+        return [hold["holder"] for hold in self._stats()["holds"]]
+
+    def acknowledge(self, last: pulsar.MessageId) -> None:
+        """Up to ``last``, for good."""
+        self._consumer.acknowledge_cumulative(last)
 
     def let_go(self, last: pulsar.MessageId) -> None:
         """Acknowledge up to ``last``; returns when the ledgers before its own are deleted."""
-        self._consumer.acknowledge_cumulative(last)
+        self.acknowledge(last)
         deadline = time.monotonic() + WAIT_S
         while self.ledgers()[0] < last.ledger_id():
             assert time.monotonic() < deadline, self.ledgers()
@@ -256,3 +283,22 @@ def test_what_was_lost_is_counted_in_the_progress(
     lost = end["lost"][f"persistent://public/default/{topic}"]
     assert sorted(sink.values) == [*range(10), *range(10 + lost, 45)]
     assert lost >= LEDGER_ENTRIES
+
+
+def test_what_a_query_reads_is_not_deleted_meanwhile(
+    platform: Standalone, client: pulsar.Client, topic: str, kept: Kept
+) -> None:
+    ids = send(client, topic, 0, 35)
+    options = {"service.url": platform.service_url, "topic": topic, "pinTimeoutMs": "20000"}
+    reader = MagnetarDataSource(options).reader(spark_schema(["value"]))
+    tasks = reader.partitions()
+    assert len(kept.holders()) == 1
+    assert kept.holders()[0].startswith("spark-")
+    kept.acknowledge(ids[-1])
+    send(client, topic, 35, 2 * LEDGER_ENTRIES)  # ledgers roll, which is when they are trimmed
+    assert kept.ledgers()[0] == ids[0].ledger_id()
+    batches = cast("Iterator[pa.RecordBatch]", (b for task in tasks for b in reader.read(task)))
+    values = [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+    assert values == list(range(35))
+    kept.let_go(ids[-1])  # when nobody has asked again for long enough
+    assert not kept.holders()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from magnetar.model.errors import BrokerError, TopicNotFoundError
+from magnetar.model.errors import BrokerError, NotAllowedError, TopicNotFoundError
 from magnetar.pipeline.losses import LedgerFacts, LogExtent
 from magnetar.pipeline.places import START, Place, after_entry
 from magnetar.pipeline.topic_reader import LogAnswer, StoredEntry
@@ -67,6 +67,8 @@ class FakeLog:
         self.trimmed = (-1, -1)
         self.tells_bookies = True
         self.gone: list[int] = []
+        self.holds: dict[str, tuple[int, int]] = {}
+        self.holds_refused = False
         self.ledgers = [FakeLedger(next_ledger_id(), 0)]
 
     @property
@@ -127,7 +129,16 @@ class FakeLog:
                 if one.ledger_id in asked.stored_ledgers
             },
             {"b": ("127.0.0.1", 1)} if self.tells_bookies else {},
+            self._hold(asked),
         )
+
+    def _hold(self, asked: LogQuestion) -> int:
+        if not asked.HasField("hold"):
+            return 0
+        if self.holds_refused:
+            raise NotAllowedError("held by 100 readers already")
+        self.holds[asked.hold.holder] = (asked.hold.ledger_id, asked.hold.for_ms)
+        return asked.hold.for_ms
 
     def _place_of(self, offset: int) -> Place:
         for ledger in self.ledgers:

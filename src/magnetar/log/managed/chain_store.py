@@ -18,7 +18,7 @@ from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import LogRecord
 from magnetar.log.managed.stamping import Extent
-from magnetar.log.seam import Checkpoint
+from magnetar.log.seam import Checkpoint, ReaderHold
 from magnetar.model.errors import MagnetarError, NoSuchLedgerError
 
 log = structlog.get_logger(__name__)
@@ -36,6 +36,7 @@ class ChainStore:
         self._ledgers = ledgers
         self._leaving: dict[int, None] = dict.fromkeys(node.record.deleting)
         self._current: Callable[[], Checkpoint | None] = lambda: node.record.checkpoint
+        self._holds: Callable[[], tuple[ReaderHold, ...]] = lambda: node.record.holds
 
     async def take_over(self) -> None:
         """Write a new epoch, so that a former owner's next write loses."""
@@ -62,6 +63,7 @@ class ChainStore:
             deleting=tuple(self._leaving),
             # With what it is of: what this write trims is counted by the checkpoint in it.
             checkpoint=self.checkpoint,
+            holds=self._holds(),
         )
 
     @property
@@ -77,6 +79,15 @@ class ChainStore:
     def keep(self, current: Callable[[], Checkpoint | None]) -> None:
         """Ask ``current`` from now on."""
         self._current = current
+
+    @property
+    def stored_holds(self) -> tuple[ReaderHold, ...]:
+        """The holds of readers that the record has."""
+        return self._node.record.holds
+
+    def keep_holds(self, current: Callable[[], tuple[ReaderHold, ...]]) -> None:
+        """Each write of the record stores what ``current`` says from now on."""
+        self._holds = current
 
     def leave(self, ledger_id: int) -> None:
         """The ledger is not, or no longer, part of the chain: the next ``save`` says so."""

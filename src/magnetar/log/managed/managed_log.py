@@ -8,8 +8,8 @@ Invariants beside those of the seam:
 * The record of the log was written by this process last; a lost write or a fenced ledger closes
   the log here (``LogFencedError`` to everything that is open).
 * A ledger is deleted only when every durable cursor has *stored* a mark-delete position at or
-  past its end, the log's checkpoint (if it has one) counts all of it, and retention lets it go;
-  the open ledger never is.
+  past its end, the log's checkpoint (if it has one) counts all of it, no reader holds it, and
+  retention lets it go; the open ledger never is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCursors
 from magnetar.log.managed.header_search import HeaderSearch
+from magnetar.log.managed.holds import HoldEvents, LogHolds
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.positions import ChainPositions
@@ -34,7 +35,7 @@ from magnetar.log.managed.records import CursorRecord, closed_stats
 from magnetar.log.managed.rules import deletable, frees_later
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import LogPolicy
-from magnetar.log.seam import Checkpoints, Cursors, LedgerStats, LogStats, Positions
+from magnetar.log.seam import Checkpoints, Cursors, Holds, LedgerStats, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -108,6 +109,9 @@ class ManagedLog:
         )
         self.cursors: Cursors = self._cursors
         self.checkpoints: Checkpoints = store
+        hold_events = HoldEvents(self._maybe_trim, self._on_lost, self._require_open)
+        self._holds = LogHolds(store, context.now_ms, hold_events)
+        self.holds: Holds = self._holds
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
@@ -194,13 +198,13 @@ class ManagedLog:
     def _deletable(self) -> int:
         return deletable(
             self._chain.ledgers,
-            self._needed_after(),
+            [*self._needed_after(), *self._holds.needed_after()],
             self._appender.policy.retention,
             self._context.now_ms(),
         )
 
     def _needed_after(self) -> list[Position]:
-        """Positions after which somebody still needs what the log holds."""
+        """Positions after which somebody still needs what the log holds, as long as may be."""
         marks = [store.stored_mark_delete for store in self._cursors.stores()]
         checkpoint = self._store.checkpoint  # as the write before the deletion stores it
         return marks if checkpoint is None else [*marks, checkpoint.position]
@@ -267,6 +271,7 @@ class ManagedLog:
             {name: cursor.mark_delete for name, cursor in self._cursors.durable().items()},
             self._chain.trimmed,
             self._store.created_ms,
+            self._holds.all(),
             self._frees_later(stored_bytes),
         )
 

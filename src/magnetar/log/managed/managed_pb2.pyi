@@ -81,6 +81,7 @@ class LogRecord(_message.Message):
     DELETED_FIELD_NUMBER: _builtins.int
     FIRST_OFFSET_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     trimmed_ledger_id: _builtins.int
@@ -106,6 +107,8 @@ class LogRecord(_message.Message):
     def checkpoint(self) -> Global___Checkpoint:
         """absent: none is kept, and nothing is held back"""
 
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReaderHold]: ...
     def __init__(
         self,
         *,
@@ -118,15 +121,44 @@ class LogRecord(_message.Message):
         deleted: _builtins.bool = ...,
         first_offset: _builtins.int = ...,
         checkpoint: Global___Checkpoint | None = ...,
+        holds: _abc.Iterable[Global___ReaderHold] | None = ...,
         created_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "ledgers", b"ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "holds", b"holds", "ledgers", b"ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogRecord: _TypeAlias = LogRecord  # noqa: Y015
+
+@_typing.final
+class ReaderHold(_message.Message):
+    """nothing from that ledger on is trimmed until then"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDER_FIELD_NUMBER: _builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    UNTIL_MS_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
+    ledger_id: _builtins.int
+    until_ms: _builtins.int
+    """wall clock, milliseconds since 1970"""
+    def __init__(
+        self,
+        *,
+        holder: _builtins.str = ...,
+        ledger_id: _builtins.int = ...,
+        until_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "ledger_id", b"ledger_id", "until_ms", b"until_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReaderHold: _TypeAlias = ReaderHold  # noqa: Y015
 
 @_typing.final
 class Checkpoint(_message.Message):

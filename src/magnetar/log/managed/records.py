@@ -20,7 +20,8 @@ from magnetar.log.managed.managed_pb2 import Checkpoint as CheckpointMessage
 from magnetar.log.managed.managed_pb2 import CursorRecord as CursorMessage
 from magnetar.log.managed.managed_pb2 import LedgerRecord as LedgerMessage
 from magnetar.log.managed.managed_pb2 import LogRecord as LogMessage
-from magnetar.log.seam import Checkpoint, LedgerStats
+from magnetar.log.managed.managed_pb2 import ReaderHold as HoldMessage
+from magnetar.log.seam import Checkpoint, LedgerStats, ReaderHold
 from magnetar.model.errors import LogError
 from magnetar.model.ids import EARLIEST, Position
 
@@ -41,6 +42,7 @@ class LogRecord:
     deleted: bool = False
     created_ms: int = 0  # 0: not known, made by an older release
     checkpoint: Checkpoint | None = None
+    holds: tuple[ReaderHold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ def encode_log(record: LogRecord) -> bytes:
         deleted=record.deleted,
         created_ms=record.created_ms,
         checkpoint=_checkpoint_message(record.checkpoint),
+        holds=[HoldMessage(**hold._asdict()) for hold in record.holds],
     )
     return message.SerializeToString()
 
@@ -154,6 +157,7 @@ def decode_log(name: str, value: bytes) -> LogRecord:
         deleted=message.deleted,
         created_ms=message.created_ms,
         checkpoint=_checkpoint(message),
+        holds=tuple(ReaderHold(m.holder, m.ledger_id, m.until_ms) for m in message.holds),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.log.seam import LogStats, ReadableLog
+from magnetar.log.seam import LogStats, ReadableLog, WritableLog
 from magnetar.model.errors import NotAllowedError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.wire.pulsar.pulsar_pb2 import LogExtent, LogPlace, LogQuestion
@@ -35,6 +35,19 @@ async def fill_log_extent(extent: LogExtent, source: ReadableLog, question: LogQ
     if question.ledgers:
         _fill_ledgers(extent, stats, question)
     await _answer_places(extent, source, question)
+
+
+async def hold_log(extent: LogExtent, log: WritableLog, question: LogQuestion) -> None:
+    """Hold what a reader is going to read against trimming, if it asks for that. Raises as
+    ``Holds.take``."""
+    if not question.HasField("hold"):
+        return
+    asked = question.hold
+    if asked.for_ms == 0:
+        log.holds.release(asked.holder)
+    else:
+        await log.holds.take(asked.holder, asked.ledger_id, asked.for_ms)
+    extent.held_ms = asked.for_ms
 
 
 def _fill_ledgers(extent: LogExtent, stats: LogStats, question: LogQuestion) -> None:

@@ -1874,6 +1874,7 @@ class LogQuestion(google.protobuf.message.Message):
     FIRST_LEDGER_ID_FIELD_NUMBER: builtins.int
     LAST_LEDGER_ID_FIELD_NUMBER: builtins.int
     STORED_LEDGERS_FIELD_NUMBER: builtins.int
+    HOLD_FIELD_NUMBER: builtins.int
     ledgers: builtins.bool
     """which ledgers it has, of those with the ids from ..."""
     first_ledger_id: builtins.int
@@ -1896,6 +1897,10 @@ class LogQuestion(google.protobuf.message.Message):
     def stored_ledgers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """where the entries of those ledgers lie"""
 
+    @property
+    def hold(self) -> Global___LogHold:
+        """keep the log from there on, for some time"""
+
     def __init__(
         self,
         *,
@@ -1906,13 +1911,41 @@ class LogQuestion(google.protobuf.message.Message):
         first_ledger_id: builtins.int | None = ...,
         last_ledger_id: builtins.int | None = ...,
         stored_ledgers: collections.abc.Iterable[builtins.int] | None = ...,
+        hold: Global___LogHold | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "times_ms", b"times_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "times_ms", b"times_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogQuestion: typing_extensions.TypeAlias = LogQuestion
+
+@typing.final
+class LogHold(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HOLDER_FIELD_NUMBER: builtins.int
+    LEDGER_ID_FIELD_NUMBER: builtins.int
+    FOR_MS_FIELD_NUMBER: builtins.int
+    holder: builtins.str
+    """asking again under that name replaces what was asked"""
+    ledger_id: builtins.int
+    """the first that is needed"""
+    for_ms: builtins.int
+    """0: nothing is needed any more"""
+    def __init__(
+        self,
+        *,
+        holder: builtins.str | None = ...,
+        ledger_id: builtins.int | None = ...,
+        for_ms: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["for_ms", b"for_ms", "holder", b"holder", "ledger_id", b"ledger_id"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["for_ms", b"for_ms", "holder", b"holder", "ledger_id", b"ledger_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___LogHold: typing_extensions.TypeAlias = LogHold
 
 @typing.final
 class LogPlace(google.protobuf.message.Message):
@@ -2044,6 +2077,7 @@ class LogExtent(google.protobuf.message.Message):
     FIRST_OFFSET_FIELD_NUMBER: builtins.int
     STORED_LEDGERS_FIELD_NUMBER: builtins.int
     BOOKIES_FIELD_NUMBER: builtins.int
+    HELD_MS_FIELD_NUMBER: builtins.int
     trimmed_ledger_id: builtins.int
     """with the next: the last entry deleted from the front;"""
     trimmed_entry_id: builtins.int
@@ -2054,6 +2088,8 @@ class LogExtent(google.protobuf.message.Message):
     """the offset of the next message of the log"""
     first_offset: builtins.int
     """the offset of the first message that is kept"""
+    held_ms: builtins.int
+    """the log is held as asked, for so long at least"""
     @property
     def ledgers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogLedger]:
         """what was asked, each in the order of the questions"""
@@ -2086,10 +2122,11 @@ class LogExtent(google.protobuf.message.Message):
         first_offset: builtins.int | None = ...,
         stored_ledgers: collections.abc.Iterable[Global___StoredLedger] | None = ...,
         bookies: collections.abc.Iterable[Global___BookieAddress] | None = ...,
+        held_ms: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookies", b"bookies", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookies", b"bookies", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LogExtent: typing_extensions.TypeAlias = LogExtent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, LogExtent, LogQuestion
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, LogExtent, LogHold, LogQuestion
 from tests.interop.pulsar.wire import send_frame
 from tests.unit.protocols.pulsar.harness import Peer, World, batch, run
 
@@ -99,5 +99,21 @@ def test_a_question_that_is_too_long_is_refused() -> None:
         answer = await peer.ask(question(LogQuestion(offsets=range(101))))
         assert answer.type == BaseCommand.ERROR
         assert "101 places of a log in one question; at most 100" in answer.error.message
+
+    run(scenario)
+
+
+def test_a_reader_holds_the_log_and_lets_it_go() -> None:
+    async def scenario(world: World) -> None:
+        peer = await reader_of(world)
+        asked = LogQuestion(hold=LogHold(holder="r", ledger_id=1, for_ms=500), ledgers=True)
+        extent = await told(peer, asked)
+        assert extent.held_ms == 500
+        assert len(extent.ledgers) == 2
+        assert [hold[:2] for hold in world.log().holds.all()] == [("r", 1)]
+        asked = LogQuestion(hold=LogHold(holder="r", ledger_id=0, for_ms=0))
+        assert (await told(peer, asked)).held_ms == 0
+        assert world.log().holds.all() == ()
+        assert not (await told(peer)).HasField("held_ms")
 
     run(scenario)
