@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.log.policy import LogPolicy
 from magnetar.model.errors import (
     BrokerMetadataError,
     LogFencedError,
@@ -46,7 +47,7 @@ def test_a_load_that_fails_fails_for_all_and_can_be_repeated() -> None:
         topics, store = world.services.topics, world.store
         good = store.open
 
-        async def bad(name: str) -> None:
+        async def bad(name: str, policy: LogPolicy | None = None) -> None:
             await asyncio.sleep(0)
             raise MetadataUnavailableError("the store is away")
 
@@ -207,9 +208,9 @@ def test_a_topic_that_is_loaded_for_somebody_is_not_deleted_without_force() -> N
         await world.services.topics._unload(parse_topic(TOPIC))
         open_log = world.store.open
 
-        async def slow_open(name: str) -> MemoryLog:
+        async def slow_open(name: str, policy: LogPolicy | None = None) -> MemoryLog:
             await asyncio.sleep(1)
-            return await open_log(name)
+            return await open_log(name, policy)
 
         world.store.open = slow_open  # type: ignore[method-assign, assignment]
         peer = world.peer()
