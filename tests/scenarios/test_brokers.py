@@ -4,6 +4,7 @@ replaced, and everything killed at once. What was acknowledged is there, once, i
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from tests.chaos.crash_publish import judge
 from tests.roles import END_S
-from tests.scenarios.cluster import Cluster
+from tests.scenarios.cluster import SESSION_MS, Cluster
 from tests.scenarios.counts import Counts
 from tests.scenarios.link import Link
 from tests.scenarios.publisher import Publisher, read_back
@@ -48,7 +49,8 @@ def test_a_broker_paused_past_its_session_confirms_nothing_more(
 
     old.pause()
     acknowledged = len(both.acknowledged)
-    new = cluster.begin_broker(new_port, QUORUMS).wait_ready()  # after the session is over
+    new = cluster.begin_broker(new_port, QUORUMS).wait_ready()
+    time.sleep(2 * SESSION_MS / 1000)  # until then it says that the topic is at the old one
     other = Publisher(at(new_port), TOPIC, OTHERS_FIRST)  # the topic moves: fenced, recovered
     other.start()
     other.wait_acknowledged(200)
