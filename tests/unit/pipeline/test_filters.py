@@ -435,3 +435,26 @@ def test_values_are_gathered_of_rows_that_match_only(count: int) -> None:
     assert decoder.messages_read == count
     assert decoded(entries, columns=("value",))[0] == {"value": b"v" * 50}
     assert np.isclose(sum(one.nbytes for one in batches), 50 * len(range(0, count, 5)), atol=400)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        (">= timestamp'1970-01-01 00:00:05Z'", 5000),
+        ("> timestamp'1970-01-01 00:00:05Z'", 5001),
+        (">= timestamp'1970-01-01 00:00:05.000001Z'", 5001),
+        ("> timestamp'1970-01-01 00:00:04.999999Z'", 5000),
+        (">= timestamp'9999-01-01 00:00:00Z'", TIME_MS_MAX),
+        ("<= timestamp'1970-01-01 00:00:05Z'", None),
+    ],
+)
+def test_the_first_entry_that_may_match_is_asked_for(text: str, time_ms: int | None) -> None:
+    question = question_of(WHOLE, parse_filter("publish_time " + text, "magnetar"))
+    assert question is not None
+    assert list(question.times_ms) == ([] if time_ms is None else [time_ms])
+    since = Place(2, 3, 0)
+    told = facts((0, 0), (0, 0), (0, 0))
+    conditions = parse_filter("publish_time " + text, "magnetar")
+    extent = LogExtent(START, Place(1, 0, 0), WHOLE.end, 77)
+    (piece,) = narrowed(WHOLE, conditions, extent, told, (since,))
+    assert (piece.start, piece.end, piece.start_offset) == (since, WHOLE.end, -1)
