@@ -47,7 +47,10 @@ DELETIONS_SHARE = 0.25
 FOLLOWERS_SHARE = 0.35
 """Of the runs without deletions."""
 DELAYS_SHARE = 0.3
+EXPIRY_SHARE = 0.25
 ASK_AGAIN_S = 0.1
+EXPIRY_SLACK_S = 1.0
+"""An expiry that is under way ends."""
 QUORUMS = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 2, 2))
 TOPIC = "persistent://public/default/{}"
 EXCLUSIVE, FAILOVER = CommandSubscribe.Exclusive, CommandSubscribe.Failover
@@ -107,7 +110,7 @@ class BrokerRun:
             )
             self._quiet_times = idle.choice((1, 3, 6))
         # Its number leaves those seeds as they were that tests hold on to.
-        self._delays = delays = random.Random(f"{seed}/delays 1")
+        self._delays = delays = random.Random(f"{seed}/delays 4")
         self._delayed = 0.0
         if delays.random() < DELAYS_SHARE:
             self._delayed = delays.choice((0.1, 0.5, 1.0))
@@ -119,6 +122,14 @@ class BrokerRun:
                     delayed_entries_per_subscription_max=delays.choice((1, 10, 1_000_000)),
                 ),
             )
+        self._expiry = expiry = random.Random(f"{seed}/expiry 4")
+        self._expires = expiry.random() < EXPIRY_SHARE
+        if self._expires:
+            every_ms = expiry.choice((20, 200, 1000))
+            brokers = replace(
+                brokers, config=replace(brokers.config, expiry_check_interval_ms=every_ms)
+            )
+        self._sayings: list[asyncio.Task[None]] = []
         self.watch.unacked_max = brokers.config.unacknowledged_per_consumer_max
         self.brokers = [
             BrokerMachine(self.cluster, f"k{i + 1}", brokers.config, random.Random(f"{seed}/k{i}"))
@@ -190,6 +201,8 @@ class BrokerRun:
         begin_s = self.loop.time()
         self._populate()
         self._plan_quiet_times(begin_s)
+        if self._expires:
+            self._plan_expiry(begin_s)
         faults = self._plan_faults(begin_s)
         if self._deletes:
             self._plan_deletions(begin_s)
@@ -281,6 +294,37 @@ class BrokerRun:
             for broker in self.brokers:
                 if await broker.ask(delete):
                     self.trace.note("operator", f"{name} is deleted")
+                    return
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    # -- messages that expire -----------------------------------------------------------------
+
+    def _plan_expiry(self, begin_s: float) -> None:
+        """For a while messages live a second or two."""
+        rng = self._expiry
+        on_s = begin_s + rng.uniform(0.2, 2.0)
+        off_s = on_s + rng.uniform(0.5, 2.5)
+        self.loop.call_at(on_s, self._begin_expiry, rng.choice((1, 2)), off_s)
+
+    def _begin_expiry(self, ttl_s: int, off_s: float) -> None:
+        task = self.loop.create_task(self._let_expire(ttl_s, off_s), name="time to live")
+        self._sayings.append(task)
+
+    async def _let_expire(self, ttl_s: int, off_s: float) -> None:
+        self.watch.expiry.ttl_ms = 1000 * ttl_s
+        await self._say("message_ttl_s", ttl_s)
+        await asyncio.sleep(max(0.0, off_s - self.loop.time()))
+        await self._say("message_ttl_s", None)
+        # A broker that is cut off believes it until its session is suspended, and no longer.
+        believed_s = self.cluster.plan.session_timeout_s + EXPIRY_SLACK_S
+        self.watch.expiry.until_ms = self.watch.now_ms() + 1000 * believed_s
+        self.cluster.count("times to live that were set and removed")
+
+    async def _say(self, field: str, value: object) -> None:
+        self.trace.note("operator", f"{field} of the namespace is {value}")
+        while True:
+            for broker in self.brokers:
+                if await broker.set_policy(field, value):
                     return
             await asyncio.sleep(ASK_AGAIN_S)
 
@@ -428,8 +472,9 @@ class BrokerRun:
 
     async def _last_look(self, rng: random.Random) -> None:
         """Every message has its receipt; then new consumers get what was not acknowledged."""
-        await until(lambda: all(task.done() for task in self._deletions), 0.1)
-        for task in self._deletions:
+        said = (*self._deletions, *self._sayings)
+        await until(lambda: all(task.done() for task in said), 0.1)
+        for task in said:
             task.result()
         for producer in self.producers:
             producer.over = True

@@ -24,6 +24,7 @@ from magnetar_sim.topic_history import (
     HIGHEST,
     Confirmed,
     Content,
+    Expiry,
     Subscription,
     Topic,
     bits_of,
@@ -66,6 +67,7 @@ class BrokerWatch:
         self.count = count
         self.topics: dict[str, Topic] = {}
         self.trims = False
+        self.expiry = Expiry()
         self.unacked_max = 0
         """Messages out at a shared consumer at which it gets no more."""
         self.owners = BundleOwners(self.number_of, is_broker, broken, count, self.closed)
@@ -85,9 +87,16 @@ class BrokerWatch:
     def topic(self, name: str) -> Topic:
         found = self.topics.get(name)
         if found is None:
-            found = self.topics[name] = Topic(name, self._broken)
+            found = self.topics[name] = Topic(name, self._broken, self._may_have_expired)
             found.trims = self.trims
         return found
+
+    def now_ms(self) -> float:
+        """Of the brokers' wall clock."""
+        return (SINCE_1970_S + self.now_s()) * 1000
+
+    def _may_have_expired(self, published_ms: int) -> bool:
+        return self.expiry.may_have(published_ms, self.now_ms())
 
     def forget(self, name: str) -> None:
         """The topic was deleted: nothing of it may be seen any more (invariant 12)."""
@@ -191,7 +200,7 @@ class BrokerWatch:
         """Invariant 15."""
         if content.deliver_at_ms:
             self.count("delayed entries that shared consumers were sent")
-        early_ms = content.deliver_at_ms - int((SINCE_1970_S + self.now_s()) * 1000)
+        early_ms = content.deliver_at_ms - int(self.now_ms())
         if early_ms > 0:
             consumer.topic.broken(f"{consumer.who} is sent {position} {early_ms} ms too early")
 

@@ -21,7 +21,9 @@ from magnetar.app.process import Process
 from magnetar.app.roles import open_broker
 from magnetar.app.serving import topic_service
 from magnetar.bookie.bookie import Bookie
+from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
 from magnetar.config import BookieConfig, BrokerConfig, Config, MetadataConfig
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
@@ -73,6 +75,7 @@ class BrokerMachine:
         """What REST asks of the broker that serves; None: none does."""
         self.bundles: SharedTopics | None = None
         """What it owns, while it serves."""
+        self.control: ControlPlane | None = None
         self.unloaded: Callable[[], int] = int
         """Idle topics that the broker that serves has unloaded."""
         self.starts = 0
@@ -134,11 +137,12 @@ class BrokerMachine:
             assert isinstance(bundles, SharedTopics)
             self.bundles = bundles
             self.unloaded = lambda: role.broker.topics.unloaded
+            self.control = role.broker.control
             cluster.trace.note(self.name, "serves")
             cluster.count("brokers that served")
             await fate.wait()
         finally:
-            self.topics, self.bundles, self.unloaded = None, None, int
+            self.topics, self.bundles, self.unloaded, self.control = None, None, int, None
 
     def _config_here(self) -> BrokerConfig:
         return replace(self._config, host=self.name)
@@ -158,6 +162,18 @@ class BrokerMachine:
 
         answer = await run_in(process, asked(), "asked")
         return None if answer is None else answer[0]
+
+    async def set_policy(self, field: str, value: object) -> bool:
+        """Of the default namespace, as an operator does by REST; False: there was no answer."""
+        control = self.control
+        if control is None:
+            return False
+
+        async def say(_topics: TopicService) -> bool:
+            await control.policies.set_namespace(DEFAULT_NAMESPACE, field, value)
+            return True
+
+        return await self.ask(say) is True
 
     # -- faults -------------------------------------------------------------------------------
 
@@ -182,7 +198,7 @@ class BrokerMachine:
 
     def _end(self, how: str, power: bool) -> None:
         self.topics, self._stopped, self.unloaded = None, None, int
-        self.bundles = None
+        self.bundles = self.control = None
         process = self.process
         if process is not None and process.alive:
             self.cluster.trace.note(self.name, how)

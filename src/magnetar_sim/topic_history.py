@@ -26,6 +26,8 @@ A broker has *told* what it has written to a connection, whether it arrives or n
 14. *Who follows reads the log*, in order, none left out, and gets all that was stored.
 15. *Never early.* A shared consumer is sent nothing before the time that its producer gave it.
     (That it is sent then is 11.)
+16. *Only what is old expires*, and only while a time to live is set: everything else is served (3,
+    5), and to readers all.
 
 An old broker that does not know yet that it has lost its topics may send again what its successor
 has acknowledgements of (4).
@@ -33,6 +35,7 @@ has acknowledgements of (4).
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -105,6 +108,18 @@ class Confirmed:
     term: int
 
 
+@dataclass
+class Expiry:
+    """When messages may expire; times are milliseconds since 1970. Nobody knows from which look on
+    they have. ``until_ms``: the last at which a broker may believe that a time to live is set."""
+
+    ttl_ms: int = 0
+    until_ms: float = math.inf
+
+    def may_have(self, published_ms: int, now_ms: float) -> bool:
+        return self.ttl_ms > 0 and published_ms + self.ttl_ms <= min(now_ms, self.until_ms)
+
+
 @dataclass(eq=False)
 class Subscription:
     """Of one topic. Expected is what lies at ``lower`` or after it and was first sent by its
@@ -144,8 +159,14 @@ class Subscription:
 class Topic:
     """One topic or partition, from its making to its deletion."""
 
-    def __init__(self, name: str, broken: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        broken: Callable[[str], None],
+        may_have_expired: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         self.name = name
+        self._may_have_expired = may_have_expired
         self.trims = False
         """What every subscription has acknowledged may be gone."""
         self.vague = False
@@ -232,7 +253,10 @@ class Topic:
             return True
         bits = self.content[position].all_bits
         return all(
-            each.vague or each.is_acked(position, bits) or not self.expects(each, position)
+            each.vague
+            or each.is_acked(position, bits)
+            or not self.expects(each, position)
+            or self.expired(each, position)
             for each in self.subscriptions.values()
         )
 
@@ -250,11 +274,19 @@ class Topic:
         texts = self.content[position].texts
         return not texts or self.first_sent.get(texts[0], 0) > subscription.since
 
+    def expired(self, subscription: Subscription, position: Position) -> bool:
+        """Whether it may have. What lies before it has waited for nothing, else it would not be
+        taken for acknowledged."""
+        if not subscription.durable:
+            return False
+        return self._may_have_expired(self.content[position].publish_time_ms)
+
     def owed(self, subscription: Subscription, position: Position) -> bool:
         """Whether the subscription is to be sent the entry: nobody has acknowledged all of it."""
         return (
             self.expects(subscription, position)
             and not subscription.is_acked(position, self.content[position].all_bits)
+            and not self.expired(subscription, position)
             and not self.may_be_gone(position)
         )
 
@@ -278,6 +310,8 @@ class Topic:
             return None
         for position in self.positions:
             if position <= subscription.acked_to or not self.expects(subscription, position):
+                continue
+            if self.expired(subscription, position):
                 continue
             bits = self.content[position].all_bits & ~subscription.acked.get(position, 0)
             if bits & ~audited.get(position, 0) and not self.may_be_gone(position):

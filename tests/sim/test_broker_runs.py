@@ -68,6 +68,7 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
         "chunks that shared consumers were sent",
         "entries that followers read",
         "delayed entries that shared consumers were sent",
+        "times to live that were set and removed",
     ):
         assert happened[what], what
     assert happened["brokers that served"] > SEEDS  # some took over from others

@@ -52,6 +52,7 @@ def run(work_dir: Path, *arguments: str, timeout_s: float = 300) -> str:
     """Run ``run.sh``; its standard output and error."""
     done = subprocess.run(
         [HERE / "run.sh", work_dir, *arguments],
+        cwd=work_dir,  # where it may leave what it downloads
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,5 +1,5 @@
 """Ring 2, with brokers: topics that are deleted, messages in chunks, who follows a log, and
-messages that are for later."""
+messages that are for later, or expire."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.store import ManagedLogStore
+from magnetar.topics import upkeep
 from magnetar.topics.delays import Delays
 from magnetar.topics.dispatch.delayed import DelayedEntries
 from magnetar.topics.dispatch.shared import SharedRoundRobin
 from magnetar.topics.dispatcher import Dispatcher
+from magnetar.topics.subscription import Subscription
+from magnetar.topics.topic import Topic
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 300
@@ -114,6 +117,40 @@ def _full_for_good() -> AbstractContextManager[None]:
     return replaced((DelayedEntries, "_take", take))
 
 
+# -- messages that expire -------------------------------------------------------------------------
+
+
+def _one_more_expires() -> AbstractContextManager[None]:
+    """The first message that has not expired goes with those that have."""
+    original = Subscription.expire
+
+    def expire(self: Any, stop: Any) -> int:
+        return original(self, self._positions.next_position(stop))
+
+    return replaced((Subscription, "expire", expire))
+
+
+def _expires_too_soon() -> AbstractContextManager[None]:
+    """By half a second."""
+    original = upkeep.expire_messages
+
+    async def expire_messages(topic: Any, subscriptions: Any, published_ms: int) -> None:
+        await original(topic, subscriptions, published_ms + 500)
+
+    return replaced((upkeep, "expire_messages", expire_messages))
+
+
+def _removed_stays() -> AbstractContextManager[None]:
+    """Topics that are open do not hear that a time to live was removed."""
+    original = Topic.set_policy
+
+    def set_policy(self: Any, policy: Any) -> None:
+        if policy.message_ttl_ms:
+            original(self, policy)
+
+    return replaced((Topic, "set_policy", set_policy))
+
+
 def _mutant(name: str, plant: Any) -> Mutant:
     return Mutant(name, 2, "", plant, SEEDS_MAX, brokers=True)
 
@@ -129,4 +166,7 @@ TOPIC_LIVES = (
     _mutant("what is not due and finds the index full is dropped", _full_drops),
     _mutant("nobody looks when a delayed entry is due", _nobody_looks),
     _mutant("an index that was full stays so", _full_for_good),
+    _mutant("one message expires too many", _one_more_expires),
+    _mutant("messages expire half a second too soon", _expires_too_soon),
+    _mutant("a time to live that was removed stays", _removed_stays),
 )
