@@ -11,8 +11,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from contextvars import Context
+from typing import NamedTuple
 
+from magnetar.log.managed.records import NAME_PARTS
+from magnetar.log.managed.records import ROOT as LOGS
 from magnetar.metrics import Metrics
+from magnetar.staging.records import ROOT
 from magnetar_sim.broker_faults import BrokerFaults
 from magnetar_sim.broker_moves import BrokerMoves
 from magnetar_sim.broker_run import EXCLUSIVE, FAULTS_FROM_S, HEAL_S, BrokerRun
@@ -28,6 +33,17 @@ KEEPER = "keeper"
 CROWDED_SHARE = 0.2
 """Of the runs: with all clients that a run of brokers has. In the others each topic has but a
 producer and the keeper: what is taken in is what is looked at."""
+
+
+LOG_DEPTH = LOGS.count("/") + NAME_PARTS
+"""Below a log are its cursors."""
+
+
+class _Losses(NamedTuple):
+    """How likely it is that an owner is lost as a query's record, or a log's, is written."""
+
+    at_commits: float
+    at_records: float
 
 
 class _Whoever:
@@ -59,6 +75,11 @@ class StagedRun(BrokerRun):
         self._sweeper: Sweeper | None = None
         self._queries = rng.choice((1, 1, 2))
         self._workers_lost = rng.choice((0, 0, 1, 3))
+        # By a generator of its own: runs without such losses stay what they were.
+        self._loss_random = losses = random.Random(f"{seed}/owners")
+        self._losses = _Losses(losses.choice((0.0, 0.1, 0.4)), losses.choice((0.0, 0.03, 0.2)))
+        self._losses_left = losses.choice((0, 2, 6))
+        self._owners_lost_until_s = 0.0
         self._crowded = False
         self._deletes = False  # what is taken in afterwards makes the topic anew
         self._supervisors: list[asyncio.Task[None]] = []
@@ -81,8 +102,10 @@ class StagedRun(BrokerRun):
         def written(path: str, before: bytes | None, after: bytes | None) -> None:
             checked(path, before, after)
             self.world.written(path, before, after)
+            self._maybe_lose_owner(path)
 
         cluster.metadata.written = written
+        self._owners_lost_until_s = self.loop.time() + HEAL_S - 1
         keeper = self._client(KEEPER)
         for topic in self.topics:
             plan = ConsumerPlan(topic, KEEPER, EXCLUSIVE, earliest=True, queue=50, think_s=0.0)
@@ -106,6 +129,24 @@ class StagedRun(BrokerRun):
             at_s = rng.uniform(begin_s, end_s)
             self.loop.call_at(at_s, self._lose_answers, rng.choice((0.1, 0.4)))
         return planned
+
+    def _maybe_lose_owner(self, path: str) -> None:
+        """Where it hurts: when something is to be taken in, and when the log's record is written in
+        the middle of that. Faults by the clock alone seldom come just then."""
+        rng, losses = self._loss_random, self._losses
+        at_commit = path.startswith(ROOT)
+        if not at_commit and not (path.startswith(LOGS) and path.count("/") == LOG_DEPTH):
+            return
+        if not self.world.taking_in or self.loop.time() > self._owners_lost_until_s:
+            return
+        chance = losses.at_commits if at_commit else losses.at_records
+        if self._losses_left and rng.random() < chance:
+            self._losses_left -= 1
+            delay_s = rng.choice(
+                (0.0, 0.002, 0.01, 0.03, 0.1) if at_commit else (0.0, 0.001, 0.004)
+            )
+            self.loop.call_later(delay_s, self._lose_owner, context=Context())
+            self.cluster.count("owners that were lost while they took in")
 
     def _lose_owner(self) -> None:
         serving = [broker for broker in self.brokers if broker.topics is not None]

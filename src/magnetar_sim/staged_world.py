@@ -78,6 +78,12 @@ class StagedWorld:
         self.queries[name] = query = Query(name, topics, batches)
         return query
 
+    @property
+    def taking_in(self) -> bool:
+        """Whether a batch is committed that not every topic has taken in."""
+        records = (query.record for query in self.queries.values())
+        return any(record is not None and record.commits for record in records)
+
     # -- the store ----------------------------------------------------------------------------
 
     def written(self, path: str, before: bytes | None, after: bytes | None) -> None:

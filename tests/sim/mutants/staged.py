@@ -9,7 +9,6 @@ from typing import Any
 
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.node_changes import NodeChanges
-from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.seam import Checkpoint
 from magnetar.staging import collecting, commit_rules, committer
 from magnetar.staging.commit_rules import CommitVerdict
@@ -190,13 +189,16 @@ def _no_checkpoint_at_first() -> AbstractContextManager[None]:
     return replaced((TopicIntake, "_begin", begin))
 
 
-def _trimmed_before_it_is_counted() -> AbstractContextManager[None]:
-    """Retention does not look at the checkpoint."""
+def _batches_side_by_side() -> AbstractContextManager[None]:
+    """A query's batches are taken in at once, each as fast as it goes."""
 
-    def needed_after(self: Any) -> list[Any]:
-        return [store.stored_mark_delete for store in self._cursors.stores()]
+    async def take_in(self: Any, query: str, record: Any) -> None:
+        key = record.key(query)
+        await asyncio.gather(*(self._take_commit(query, key, each) for each in record.commits))
+        if record.garbage:
+            await self._collect(query, record.garbage)
 
-    return replaced((ManagedLog, "_needed_after", needed_after))
+    return replaced((intakes.Intakes, "_take_in", take_in))
 
 
 def _forgotten_before_confirmed() -> AbstractContextManager[None]:
@@ -293,7 +295,7 @@ STAGED = (
     _mutant("a checkpoint counts what is under way", _counts_what_is_under_way),
     _mutant("an entry counts as taken in before it is there", _counted_before_it_is_there),
     _mutant("the first staged entry has no checkpoint before it", _no_checkpoint_at_first),
-    _mutant("entries are trimmed that no checkpoint counts", _trimmed_before_it_is_counted),
+    _mutant("batches of a query are taken in side by side", _batches_side_by_side),
     _mutant("a share is forgotten before it is confirmed", _forgotten_before_confirmed),
     _mutant("taking in goes on after an append failed", _goes_on_after_a_failure),
     _mutant("a topic that fails cancels what others take in", _one_failure_cancels_all),
