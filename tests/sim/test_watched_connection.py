@@ -18,7 +18,9 @@ class Watched:
 
     def __init__(self) -> None:
         self.broken: list[str] = []
-        self.watch = BrokerWatch(lambda: 0.0, self.broken.append, lambda _what: None)
+        self.watch = BrokerWatch(
+            lambda: 0.0, self.broken.append, lambda _what: None, lambda _name: True
+        )
         self.watch.topic(TOPIC).sent(content_of(memoryview(ENTRY)))
 
     def connect(self) -> WatchedConnection:

@@ -170,7 +170,7 @@ def test_what_cannot_be_written_is_refused(
     with pytest.raises(PySparkException, match="has no place in a message"):
         save(spark.createDataFrame([("x", 1)], "value string, other int"), topic=topic)
     with pytest.raises(PySparkException, match="cannot be int"):
-        save(spark.createDataFrame([(1,)], "value int"), topic=topic)
+        save(spark.createDataFrame([(1,)], "value int"), topic=topic, valueFormat="bytes")
 
 
 def test_an_absent_broker_is_named(spark: SparkSession) -> None:
