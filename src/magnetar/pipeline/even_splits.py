@@ -8,7 +8,6 @@ pieces than it has entries, so there may be fewer tasks than asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from magnetar.pipeline.losses import LedgerFacts
@@ -66,11 +65,5 @@ def _cuts(ledgers: Sequence[LedgerFacts], part: PlannedRange, pieces: int) -> li
 
 
 def _cut(part: PlannedRange, cuts: Sequence[Place]) -> list[PlannedRange]:
-    """The pieces between the cuts. What is not at a cut keeps its number."""
-    pieces = [
-        replace(part, start=start, end=end, start_offset=NO_OFFSETS, end_offset=NO_OFFSETS)
-        for start, end in pairwise([part.start, *cuts, part.end])
-    ]
-    pieces[0] = replace(pieces[0], start_offset=part.start_offset)
-    pieces[-1] = replace(pieces[-1], end_offset=part.end_offset)
-    return pieces
+    """The pieces between the cuts, which lie inside. What is not at a cut keeps its number."""
+    return [part.piece(start, end) for start, end in pairwise([part.start, *cuts, part.end])]

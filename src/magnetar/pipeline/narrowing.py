@@ -14,7 +14,6 @@ Why: docs/adr/0083-filters-are-an-option.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from magnetar.pipeline.conditions import Bounds, Conditions, bounds, every, holds, on
 from magnetar.pipeline.losses import LedgerFacts, LogExtent
-from magnetar.pipeline.places import NO_OFFSETS, START, Place
+from magnetar.pipeline.places import START, Place
 from magnetar.pipeline.splits import PlannedRange
 from magnetar.wire.pulsar.broker_metadata import TIME_MS_MAX
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
@@ -67,17 +66,7 @@ def narrowed(
             pieces[-1] = pieces[-1][0], stop
         else:
             pieces.append((first, stop))
-    return [piece for piece in (_piece(part, *them) for them in pieces) if not piece.empty]
-
-
-def _piece(part: PlannedRange, first: Place, stop: Place) -> PlannedRange:
-    return replace(
-        part,
-        start=first,
-        end=stop,
-        start_offset=part.start_offset if first == part.start else NO_OFFSETS,
-        end_offset=part.end_offset if stop == part.end else NO_OFFSETS,
-    )
+    return [piece for piece in (part.piece(*them) for them in pieces) if not piece.empty]
 
 
 def _windows(

@@ -30,7 +30,7 @@ cannot read it hands to ``whole``), and a line in ``split_readers.SPLIT_READERS`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -57,6 +57,16 @@ class PlannedRange:
         """Whether no message lies in it: also if it goes from a ledger's end to the next one."""
         counted = NO_OFFSETS not in (self.start_offset, self.end_offset)
         return self.start >= self.end or (counted and self.start_offset == self.end_offset)
+
+    def piece(self, start: Place, end: Place) -> PlannedRange:
+        """What of it lies between two places within it. Only its own ends keep their numbers."""
+        return replace(
+            self,
+            start=start,
+            end=end,
+            start_offset=self.start_offset if start == self.start else NO_OFFSETS,
+            end_offset=self.end_offset if end == self.end else NO_OFFSETS,
+        )
 
 
 @dataclass(frozen=True)

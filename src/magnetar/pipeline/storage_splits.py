@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from magnetar.pipeline.losses import LedgerFacts
-from magnetar.pipeline.places import NO_OFFSETS, Place
+from magnetar.pipeline.places import Place
 from magnetar.pipeline.splits import PlannedRange, Split
 
 SPLIT_BYTES: Final = 48 << 20
@@ -95,7 +95,7 @@ def cut(stored: StoredRange, split_bytes: int, splits_min: int, *, or_broker: bo
     part = stored.part
     cuts = [place for place in _cuts(stored, count) if part.start < place < part.end]
     bounds = [part.start, *dict.fromkeys(cuts), part.end]
-    pieces = [_piece(part, first, last) for first, last in pairwise(bounds)]
+    pieces = [part.piece(first, last) for first, last in pairwise(bounds)]
     return [Split(piece, ByStorage(tuple(_within(stored, piece)), or_broker)) for piece in pieces]
 
 
@@ -110,16 +110,6 @@ def _cuts(stored: StoredRange, count: int) -> Iterator[Place]:
             yield Place(span.ledger_id, span.first_entry_id + within, 0)
             number += 1
         before += weight
-
-
-def _piece(part: PlannedRange, first: Place, last: Place) -> PlannedRange:
-    return replace(
-        part,
-        start=first,
-        end=last,
-        start_offset=part.start_offset if first == part.start else NO_OFFSETS,
-        end_offset=part.end_offset if last == part.end else NO_OFFSETS,
-    )
 
 
 def _ledger_id(span: tuple[LedgerSpan, int]) -> int:
