@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from contextvars import Context
 
 from magnetar_sim.brokers import BrokerMachine
 from magnetar_sim.cluster import Cluster
+from magnetar_sim.loop import call_from_outside
 from magnetar_sim.pulsar_client import PulsarClient
 
 LASTS_S = (0.3, 1.5, 5.0)
@@ -42,12 +42,7 @@ class BrokerFaults:
             self._at(rng.uniform(begin_s, end_s), rng.choice(favourites))
 
     def _at(self, when_s: float, act: Callable[[], None]) -> None:
-        def unless_over() -> None:
-            if not self.over:
-                act()
-
-        loop = self._cluster.loop
-        loop.call_at(max(when_s, loop.time()), unless_over, context=Context())
+        call_from_outside(self._cluster.loop, when_s, act, lambda: self.over)
 
     def _later(self, act: Callable[[], None]) -> float:
         lasts_s = self._random.choice(LASTS_S) * self._random.uniform(0.5, 1.5)

@@ -13,6 +13,7 @@ from magnetar.model.errors import MagnetarError
 from magnetar_sim.broker_watch import BrokerWatch
 from magnetar_sim.brokers import BrokerMachine
 from magnetar_sim.cluster import Cluster
+from magnetar_sim.loop import call_from_outside
 
 DRAINED_S = (0.2, 1.0, 3.0)
 
@@ -43,12 +44,7 @@ class BrokerMoves:
             self._at(rng.uniform(begin_s, end_s), rng.choice(favourites))
 
     def _at(self, when_s: float, act: Callable[[], None]) -> None:
-        def unless_over() -> None:
-            if not self.over:
-                act()
-
-        loop = self._cluster.loop
-        loop.call_at(max(when_s, loop.time()), unless_over, context=Context())
+        call_from_outside(self._cluster.loop, when_s, act, lambda: self.over)
 
     def _broker(self) -> BrokerMachine:
         return self._random.choice(list(self._brokers))

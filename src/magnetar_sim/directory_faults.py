@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from contextvars import Context
 from functools import partial
 
 from magnetar.bookie.bookie import Bookie
@@ -25,7 +24,7 @@ from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, log_pa
 from magnetar.model.errors import MagnetarError
 from magnetar_sim.cluster import BookieMachine, Cluster
 from magnetar_sim.devices import Device
-from magnetar_sim.loop import run_in, until
+from magnetar_sim.loop import call_from_outside, run_in, until
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.shapes import End, Fill, Moment, Shape, Trouble
 from magnetar_sim.upkeep_checkers import UpkeepChecker
@@ -64,12 +63,7 @@ class DirectoryFaults:
     # -- trouble ------------------------------------------------------------------------------
 
     def _at(self, when_s: float, act: partial[None]) -> None:
-        def unless_over() -> None:
-            if not self.over:
-                act()
-
-        loop = self._cluster.loop  # nobody's context: faults come from outside of every process
-        loop.call_at(max(when_s, loop.time()), unless_over, context=Context())
+        call_from_outside(self._cluster.loop, when_s, act, lambda: self.over)
 
     def _begin(self, moment: Moment) -> None:
         machine = self._cluster.bookies[moment.bookie]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from contextvars import Context
 from functools import partial
 from typing import Protocol
 
 from magnetar_sim.cluster import DATA, JOURNALS, LEDGERS, BookieMachine, Client, Cluster
 from magnetar_sim.disk import SimDisk
-from magnetar_sim.loop import SimProcess
+from magnetar_sim.loop import SimProcess, call_from_outside
 
 SHORT_S, LONG_S = 0.3, 8.0
 
@@ -234,12 +233,7 @@ class Faults:
             network.slow(other, one, delay_s)
 
     def _at(self, when_s: float, act: Callable[[], None]) -> None:
-        def unless_over() -> None:
-            if not self.over:
-                act()
-
-        loop = self._cluster.loop  # nobody's context: faults come from outside of every process
-        loop.call_at(max(when_s, loop.time()), unless_over, context=Context())
+        call_from_outside(self._cluster.loop, when_s, act, lambda: self.over)
 
     def _after(self, act: Callable[[], None]) -> float:
         """``act`` ends a fault, after a time that is returned."""

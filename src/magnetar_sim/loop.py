@@ -142,6 +142,19 @@ async def until(condition: Callable[[], object], every_s: float) -> None:
         await asyncio.sleep(every_s)
 
 
+def call_from_outside(
+    loop: SimLoop, when_s: float, act: Callable[[], None], over: Callable[[], bool]
+) -> None:
+    """``act`` at ``when_s``, or now if that has passed, unless it is ``over`` by then. In nobody's
+    context: faults come from outside of every process."""
+
+    def unless_over() -> None:
+        if not over():
+            act()
+
+    loop.call_at(max(when_s, loop.time()), unless_over, context=contextvars.Context())
+
+
 async def run_in(process: SimProcess, coro: Coroutine[Any, Any, T], name: str) -> T | None:
     """Run ``coro`` as ``process`` and wait for its result; None when the process dies first."""
     task = process.spawn(coro, name)

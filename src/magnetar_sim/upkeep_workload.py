@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from magnetar_sim.cluster_checkers import (
 )
 from magnetar_sim.disk import CAPACITY_BYTES
 from magnetar_sim.ledger_workload import delete, read_all, recover
-from magnetar_sim.loop import run_in, until
+from magnetar_sim.loop import call_from_outside, run_in, until
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.upkeep_checkers import UpkeepChecker
 
@@ -168,13 +167,7 @@ class UpkeepJob:
                 machine.process_now.spawn(self.checker.probe(machine, bookie, key), "probe")
 
     def _at(self, when_s: float, act: Callable[[], None]) -> None:
-        """Nobody's code: faults come from outside of every process."""
-
-        def unless_over() -> None:
-            if not self.over:
-                act()
-
-        self._cluster.loop.call_at(when_s, unless_over, context=Context())
+        call_from_outside(self._cluster.loop, when_s, act, lambda: self.over)
 
     def _trouble(self, machine: BookieMachine) -> None:
         rng, disk, now_s = self._random, machine.disk, self._cluster.loop.time()
