@@ -3,9 +3,9 @@
 The claim is an ephemeral node. Rules:
 
 * A claim left by a crash goes with its session; whoever comes waits that long.
-* A session out of sight (SUSPENDED) for a whole session timeout must be taken for expired: the
-  store may have given the name to another already. ``lost`` is called then, once, and the holder
-  must stop acting. What becomes of the session while the claim's making is answered counts too.
+* With the session (``session_guard``) the claim is lost: the store may have given the name to
+  another already. ``lost`` is called then, once, and the holder must stop acting. What becomes of
+  the session while the claim's making is answered counts too.
 * Giving it up removes our own node only: a session may have ended unheard, and another's node may
   stand there.
 """
@@ -17,8 +17,9 @@ from collections.abc import Callable
 
 import structlog
 
-from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
+from magnetar.env.metadata import CreateMode, MetadataStore
 from magnetar.env.node_changes import NodeChanges
+from magnetar.env.session_guard import SessionGuard
 from magnetar.model.errors import MetadataError, NodeExistsError, NoNodeError, StartError
 
 log = structlog.get_logger(__name__)
@@ -41,37 +42,37 @@ class ExclusiveClaim:
         self._store = store
         self._path = path
         self._about = about
-        self._timeout_s = session_timeout_ms / 1000
+        self._timeout_ms = session_timeout_ms
         self._lost = lost
-        self._timer: asyncio.TimerHandle | None = None
-        self._end_watch: Callable[[], None] | None = None
+        self._guard: SessionGuard | None = None  # of the session that made the claim, or may have
         self._held = False
-        self._seen = SessionState.CONNECTED  # while it is being taken
+        self._why_lost = ""  # while it was being taken
 
     async def acquire(self, what: str) -> None:
         """Take the claim, waiting a session timeout (and a little) for one that a crash left.
 
         ``what`` names it for people. Raises ``StartError`` that says who holds it.
         """
-        deadline = asyncio.get_running_loop().time() + self._timeout_s + _MARGIN_S
-        self._end_watch = self._store.watch_session(self._session_changed)
-        try:
-            with NodeChanges(self._store, self._path) as changes:
-                while not await self._try():
-                    await self._wait(changes, deadline, what)
-        except BaseException:
-            self._stop_watching()
-            raise
+        deadline = asyncio.get_running_loop().time() + self._timeout_ms / 1000 + _MARGIN_S
+        with NodeChanges(self._store, self._path) as changes:
+            while not await self._try():
+                await self._wait(changes, deadline, what)
         self._held = True
-        if self._seen is not SessionState.CONNECTED:
-            self._session_changed(self._seen)
+        if self._why_lost:
+            self._session_lost(self._why_lost)
 
     async def _try(self) -> bool:
-        self._seen = SessionState.CONNECTED
+        self._why_lost = ""
+        guard = SessionGuard(self._store, self._timeout_ms, self._session_lost)
         try:
             await self._store.create(self._path, self._about.encode(), CreateMode.EPHEMERAL)
         except NodeExistsError:
+            guard.close()
             return False
+        except BaseException:
+            guard.close()
+            raise
+        self._guard = guard
         return True
 
     async def _wait(self, changes: NodeChanges, deadline: float, what: str) -> None:
@@ -93,37 +94,18 @@ class ExclusiveClaim:
         except NoNodeError:
             return "nobody any more"
 
-    def _session_changed(self, state: SessionState) -> None:
-        if not self._held:
-            if self._seen is not SessionState.EXPIRED:
-                self._seen = state
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if state is SessionState.EXPIRED:
-            self._tell("the metadata session expired")
-        elif state is SessionState.SUSPENDED:
-            loop = asyncio.get_running_loop()
-            why = f"the metadata store was out of reach for {self._timeout_s:g} s"
-            self._timer = loop.call_later(self._timeout_s, self._tell, why)
-
-    def _tell(self, why: str) -> None:
-        self._stop_watching()
-        self._lost(why)
-
-    def _stop_watching(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._end_watch is not None:
-            self._end_watch()
-            self._end_watch = None
+    def _session_lost(self, why: str) -> None:
+        self._why_lost = why
+        if self._held:
+            self._held = False
+            self._lost(why)
 
     async def release(self) -> None:
         """Give the claim up, if it is still ours. Idempotent."""
-        if self._end_watch is None:
+        if self._guard is None or not self._held:
             return
-        self._stop_watching()
+        self._held = False
+        self._guard.close()
         try:
             if (await self._store.get(self._path)).value == self._about.encode():
                 await self._store.delete(self._path)
