@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-from bench.measure import process_tree, tree_cpu_seconds
-from bench.server import ROOT, environment_of
+from bench.server import environment_of
+from bench.spark_process import SparkProcess
 
 
 def main() -> None:
@@ -43,28 +42,12 @@ def main() -> None:
     spark.stop()
 
 
-class SparkSide:
+class SparkSide(SparkProcess):
     """The session of one source tree."""
 
     def __init__(self, source: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.compare_spark"],
-            cwd=ROOT,
-            env=environment_of(source),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
         self._warm = False
-        self._answer()
-
-    def _answer(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return
-        raise SystemExit("the Spark session ended")
+        super().__init__("bench.compare_spark", environment=environment_of(source))
 
     def warm_up(self, port: int, topic: str) -> None:
         """The first time: scans that are not measured, as compilers and workers begin with them."""
@@ -75,24 +58,10 @@ class SparkSide:
 
     def scan(self, port: int, topic: str, columns: str) -> float:
         """CPU seconds of a scan, of all its processes."""
-        assert self._process.stdin is not None
-        before = self._cpu_s()
-        asked = {"url": f"pulsar://127.0.0.1:{port}", "topic": topic, "columns": columns}
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
-        self._answer()
-        return self._cpu_s() - before
-
-    def _cpu_s(self) -> float:
-        return tree_cpu_seconds(process_tree([self._process.pid]))
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        before = self.cpu_s()
+        self.ask({"url": f"pulsar://127.0.0.1:{port}", "topic": topic, "columns": columns})
+        self.answer()
+        return self.cpu_s() - before
 
 
 if __name__ == "__main__":

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 
-from bench.measure import process_tree, tree_cpu_seconds
-from bench.server import ROOT
+from bench.spark_process import SparkProcess
 
 
 def main() -> None:
@@ -45,49 +43,18 @@ def main() -> None:
     spark.stop()
 
 
-class SparkLoad:
+class SparkLoad(SparkProcess):
     """A session; ``begin`` a load, do something else, ``wait`` until it is over."""
 
     def __init__(self, nice: int = 0) -> None:
-        self._process = subprocess.Popen(
-            ["nice", "-n", str(nice), sys.executable, "-m", "bench.spark_load"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._answer()
-
-    def _answer(self) -> dict[str, int]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                answer: dict[str, int] = json.loads(line)
-                return answer
-        raise SystemExit("the Spark session ended")
+        super().__init__("bench.spark_load", before=("nice", "-n", str(nice)))
 
     def begin(self, name: str, options: Mapping[str, str], seconds: float) -> None:
-        assert self._process.stdin is not None
-        asked = {"format": name, "options": dict(options), "seconds": seconds}
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        self.ask({"format": name, "options": dict(options), "seconds": seconds})
 
     def wait(self) -> int:
         """How many scans there were, of which the last may have gone on past the time."""
-        return self._answer()["scans"]
-
-    def cpu_s(self) -> float:
-        """Of all its processes so far."""
-        return tree_cpu_seconds(process_tree([self._process.pid]))
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        return int(self.answer()["scans"])
 
 
 if __name__ == "__main__":
