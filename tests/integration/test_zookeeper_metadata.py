@@ -246,7 +246,9 @@ def test_a_restarted_server_keeps_session_nodes_and_watches(tmp_path: Path) -> N
     server = ZooKeeperServer(tmp_path / "zk")
 
     async def main() -> None:
-        async with opened(f"zk://{server.address}/root", session_timeout_ms=30_000) as store:
+        url = f"zk://{server.address}/root"
+        # A busy machine takes its time to start the server again.
+        async with opened(url, session_timeout_ms=60_000, operation_timeout_ms=50_000) as store:
             states: list[SessionState] = []
             told: list[str] = []
             store.watch_session(states.append)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def active(request: pytest.FixtureRequest) -> None:
+    """Spark looks for sources written in Python in the session that is active in its own thread of
+    who asks, and that is gone when the connection to Java was made anew: it is set again, and told.
+    """
+    if "spark" not in request.fixturenames:
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    if SparkSession.getActiveSession() is None:
+        warnings.warn("the connection to Spark's Java was made anew", stacklevel=1)
+        session.createDataFrame([(1,)], "number int")
 
 
 @pytest.fixture

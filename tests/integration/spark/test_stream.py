@@ -177,7 +177,11 @@ def test_limits_by_bytes_and_by_the_least_number(
         ticks = len(query.recentProgress)
         time.sleep(1.5)
         assert waiting.values in ([], list(range(20, 26)))  # the first one does not wait
-        publish(client, topic, 10, batching=False, first=26)
+        ten = client.create_producer(topic, batching_max_publish_delay_ms=60_000)
+        for number in range(26, 36):  # all ten at once: with a part of them there may be ten too
+            ten.send_async(b"%d" % number, None)
+        ten.flush()
+        ten.close()
         wait_until(lambda: len(waiting.values) == 16)
         assert ticks <= len(query.recentProgress)
     finally:
