@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,20 @@ settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+
+SPARK = Path(__file__).parent / "integration" / "spark"
+
+
+@pytest.hookimpl(tryfirst=True)  # before what distributes the tests reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What one of several processes runs as a whole: a file, and all files that share one Spark,
+    which costs more to start than most of its tests."""
+    if config.getoption("dist", "no") != "loadgroup":
+        return
+    for item in items:
+        group = "spark" if SPARK in item.path.parents else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
