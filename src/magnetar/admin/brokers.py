@@ -39,6 +39,7 @@ class BrokerService:
                 version=each.version,
                 zone=each.zone,
                 draining=each.draining,
+                read_only=each.read_only,
                 bundles=each.bundles,
                 topics=each.topics,
                 msg_rate_in=each.messages_in_per_s,

@@ -63,7 +63,8 @@ class BrokerView(View):
     http_url: str
     version: str
     zone: str
-    draining: bool  # takes no bundles
+    draining: bool  # gives away what it has, and takes no more
+    read_only: bool  # owns nothing: serves subscriptions of others' topics
     bundles: int
     topics: int  # open ones
     msg_rate_in: float

@@ -152,11 +152,16 @@ class Broker:
             self._intake_scope.spawn(leftovers, "leftovers")
 
     async def join(
-        self, http_url: str, zone: str, session_timeout_ms: int, lost: Callable[[str], None]
+        self,
+        http_url: str,
+        zone: str,
+        session_timeout_ms: int,
+        lost: Callable[[str], None],
+        read_only: bool = False,
     ) -> None:
-        """Be one of the brokers of the cluster: from now on topics are served here. ``http_url``:
-        where REST is; empty if nowhere. ``lost`` is told when the broker is none any more. Raises
-        ``MetadataError``."""
+        """Be one of the brokers of the cluster: from now on topics are served here, unless it is
+        ``read_only``. ``http_url``: where REST is; empty if nowhere. ``lost`` is told when the
+        broker is none any more. Raises ``MetadataError``."""
         report = BrokerReport(
             (http_url or self.service_url).partition("://")[2],
             self.pulsar.start_number,
@@ -164,6 +169,7 @@ class Broker:
             http_url,
             __version__,
             zone,
+            read_only=read_only,
         )
         bundles = self.control.bundles
         if isinstance(bundles, SoleBroker):

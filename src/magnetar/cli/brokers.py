@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 import click
@@ -42,11 +44,16 @@ def list_brokers(url: str, as_json: bool) -> None:
             round(each["msgRateIn"]),
             round(each["msgRateOut"]),
             each["zone"],
-            "draining" if each["draining"] else "",
+            _states(each),
         )
         for each in found
     ]
     print_table(columns, rows)
+
+
+def _states(broker: Mapping[str, Any]) -> str:
+    states = {"read-only": broker.get("readOnly"), "draining": broker["draining"]}
+    return ", ".join(state for state, holds in states.items() if holds)
 
 
 @brokers.command()

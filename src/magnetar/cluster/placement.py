@@ -33,7 +33,7 @@ class BundlePlacement:
     def choose(self, bundle: Bundle, reports: Mapping[str, BrokerReport]) -> str | None:
         """The id of a broker in ``reports``; None if none takes bundles now."""
         self._forget_old(reports)
-        able = [name for name, report in reports.items() if not report.draining]
+        able = [name for name, report in reports.items() if report.takes_bundles]
         if not able:
             return None
         for name in able:

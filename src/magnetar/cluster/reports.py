@@ -37,11 +37,17 @@ class BrokerReport:
     version: str = ""
     zone: str = ""
     draining: bool = False
-    """It takes no bundles."""
+    """It gives away what it has, and takes no more."""
     bundles: int = 0
     topics: int = 0
     messages_in_per_s: float = 0.0
     messages_out_per_s: float = 0.0
+    read_only: bool = False
+    """It owns nothing: it serves subscriptions of topics that other brokers own."""
+
+    @property
+    def takes_bundles(self) -> bool:
+        return not (self.draining or self.read_only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ NAMES: Final = {
     "bundles": "numBundles",
     "messages_in_per_s": "msgRateIn",
     "messages_out_per_s": "msgRateOut",
+    "read_only": "readOnly",
 }
 """In JSON; other fields have their own names."""
 OWNER_NAMES: Final = {**NAMES, "service_url": "nativeUrl", "http_url": "httpUrl"}

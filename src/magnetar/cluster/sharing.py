@@ -117,6 +117,7 @@ class SharedTopics:
         self._guard: SessionGuard | None = None
         self._close_topics: CloseTopics = _no_topics
         self._draining = True
+        self._read_only = False
         self._session_lost = False
         self._changed = asyncio.Event()
         self._lost: Callable[[str], None] = _nothing_lost
@@ -128,7 +129,8 @@ class SharedTopics:
         close_topics: CloseTopics,
         lost: Callable[[str], None],
     ) -> None:
-        """Register, and own what is asked for from now on. Raises ``MetadataError``."""
+        """Register, and own what is asked for from now on; a read-only broker owns nothing. Raises
+        ``MetadataError``."""
         self._close_topics, self._lost = close_topics, lost
         # Before the first node is made: one that goes with its session is told of.
         self._guard = SessionGuard(self._metadata, session_timeout_ms, self._all_lost)
@@ -137,6 +139,7 @@ class SharedTopics:
         await self._registration.begin()
         self.brokers.forget(report.broker_id)
         self._draining = False
+        self._read_only = report.read_only
 
     def _all_lost(self, why: str) -> None:
         """What others may have by now cannot be taken back bundle by bundle."""
@@ -192,7 +195,7 @@ class SharedTopics:
             chosen = None if owner is not None else await self._choose(bundle, authoritative)
             if chosen is not None:
                 return chosen
-            if self._draining:
+            if not self._takes:
                 raise self._no_broker(bundle)
             await self._take(bundle)
         raise ServiceNotReadyError(f"bundle {bundle} changes its owner all the time; try again")
@@ -205,7 +208,7 @@ class SharedTopics:
             owner = await self._read_owner(bundle)
             if owner is not None and not self._is_me(owner):
                 raise _not_ours(name, owner.service_url)
-            if self._draining:
+            if not self._takes:
                 break
             if bundle not in self._held:
                 await self._take(bundle)
@@ -222,11 +225,11 @@ class SharedTopics:
 
     async def _choose(self, bundle: Bundle, authoritative: bool) -> At | None:
         """Another broker that is to take it; None: this one."""
-        if authoritative and not self._draining:
+        if authoritative and self._takes:
             return None
         reports = dict(await self.brokers.reports())
         me = self._me
-        if me is not None and self._draining:
+        if me is not None and not self._takes:
             reports.pop(me.broker_id, None)
         chosen = self._placement.choose(bundle, reports)
         if chosen is None or (me is not None and chosen == me.broker_id):
@@ -253,7 +256,7 @@ class SharedTopics:
 
     async def _take_now(self, bundle: Bundle, held: _Share) -> None:
         try:
-            if await self._make_node(bundle) and not self._draining:
+            if await self._make_node(bundle) and self._takes:
                 held.state = _State.OURS
                 look = self._scope.guarded(
                     partial(self._look_after, bundle, held), f"look after {bundle}"
@@ -265,7 +268,7 @@ class SharedTopics:
             self._owners.forget(owner_path(bundle))
             if held.state is not _State.OURS:
                 del self._held[bundle]
-                if self._draining:
+                if not self._takes:
                     await self._delete_node(bundle)
 
     async def _make_node(self, bundle: Bundle) -> bool:
@@ -410,8 +413,9 @@ class SharedTopics:
             await self._tell_report(self._registration)
 
     @property
-    def draining(self) -> bool:
-        return self._draining
+    def _takes(self) -> bool:
+        """Whether this broker takes bundles."""
+        return not (self._draining or self._read_only)
 
     # -- what others are told -----------------------------------------------------------------
 

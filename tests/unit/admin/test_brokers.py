@@ -22,6 +22,7 @@ def test_who_is_there() -> None:
         assert (await p.reason("GET", "/admin/v2/brokers/other"))[0] == 404
         (told,) = (await p.client.get("/magnetar/v1/brokers")).json()
         assert (told["brokerId"], told["zone"], told["draining"]) == (ID, "z1", False)
+        assert told["readOnly"] is False
         owned = await p.client.get(f"/admin/v2/brokers/{cluster}/{ID}/ownedNamespaces")
         assert owned.json() == {}
         assert (await p.reason("PUT", "/magnetar/v1/brokers/x:1/drain"))[0] == 404

@@ -106,6 +106,17 @@ def test_topics_list_and_stats(platform: Served, out: pytest.CaptureFixture[str]
     assert found["subscriptions"]["s"]["msgBacklog"] == 8
 
 
+def test_brokers_list_says_who_serves_what(
+    platform: Served, out: pytest.CaptureFixture[str]
+) -> None:
+    async def join() -> None:
+        await platform.world.broker.join("http://r:80", "z1", 1000, lambda why: None, True)
+
+    platform.ask(join())
+    assert run(["brokers", "list", "--url", platform.url]) == 0
+    assert re.search(r"r:80 .* z1 +read-only *\n", out.readouterr().out)
+
+
 def test_health_says_what_is_wrong_and_what_to_do(
     platform: Served, out: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -123,6 +124,13 @@ def test_reports_and_owners_are_read_as_they_were_written() -> None:
     assert b'"pulsarServiceUrl": "pulsar://a:6650"' in encode_report(report)
 
 
+def test_a_report_of_a_broker_that_knows_no_read_only_ones() -> None:
+    said = json.loads(encode_report(replace(REPORT, read_only=True)))
+    assert said.pop("readOnly") is True
+    del said["zone"]
+    assert decode_report("/p", json.dumps(said).encode()) == replace(REPORT, zone="")
+
+
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"7", b'{"brokerId": "a"}'])
 def test_what_others_wrote_is_an_error(value: bytes) -> None:
     with pytest.raises(BrokerMetadataError, match="/namespace/x holds"):
@@ -185,6 +193,12 @@ def test_the_busy_and_the_draining_get_none() -> None:
     drained = {name: replace(each, draining=True) for name, each in reports.items()}
     assert BundlePlacement().choose(bundles(1)[0], drained) is None
     assert BundlePlacement().choose(bundles(1)[0], {}) is None
+
+
+def test_a_read_only_broker_gets_none() -> None:
+    reports = three(a={"bundles": 9}, b={"bundles": 9}, c={"read_only": True})
+    placement = BundlePlacement()
+    assert "c" not in {placement.choose(each, reports) for each in bundles(20)}
 
 
 def test_a_broker_that_is_gone_is_sent_nothing() -> None:

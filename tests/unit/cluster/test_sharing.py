@@ -37,9 +37,9 @@ class One:
         self.scope = TaskScope(name, awaited(by="the test"))
         self.topics = SharedTopics(store, self.scope, Namespaces(store))
 
-    async def begin(self) -> One:
-        url = f"pulsar://{self.name}:6650"
-        report = BrokerReport(self.name, self.start, url, f"http://{self.name}:8080")
+    async def begin(self, read_only: bool = False) -> One:
+        url, http_url = f"pulsar://{self.name}:6650", f"http://{self.name}:8080"
+        report = BrokerReport(self.name, self.start, url, http_url, read_only=read_only)
         await self.topics.begin(report, TIMEOUT_MS, self._close, self.lost.append)
         return self
 
@@ -202,6 +202,32 @@ def test_nobody_is_left() -> None:
         assert report.draining
         await a.topics.undrain()
         assert await a.topics.locate(NAME) == Here()
+
+    run(scenario)
+
+
+def test_a_read_only_broker_owns_nothing() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        c = await One(store, "c", 3).begin(read_only=True)
+        names = [parse_topic(f"t-{number}") for number in range(40)]
+        for name in names:
+            for authoritative in (False, True):
+                found = await c.topics.locate(name, authoritative)
+                assert isinstance(found, At)
+                assert found.service_url != "pulsar://c:6650"
+            with pytest.raises(ServiceNotReadyError):
+                await c.topics.claim(name)
+            assert isinstance(await a.topics.locate(name, authoritative=True), At | Here)
+        assert c.topics.owned() == []
+        report = (await a.topics.reports())["c"]
+        assert (report.read_only, report.draining) == (True, False)
+        await c.topics.drain()
+        await c.topics.undrain()
+        for one in (a, b):
+            await one.topics.end()
+        with pytest.raises(ServiceNotReadyError, match="no broker takes bundles"):
+            await c.topics.locate(NAME, authoritative=True)
+        await c.end()
 
     run(scenario)
 
