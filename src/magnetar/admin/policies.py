@@ -86,6 +86,8 @@ class PolicyService:
             return PersistencePolicy(policy.log.quorums or self._quorums)
         if field == "delayed_delivery":
             return DelayedDeliveryPolicy(*policy.delays)
+        if field == "read_only_brokers":
+            return policy.reading
         if field == "message_ttl_s":
             return _whole(policy.message_ttl_ms, 1000)
         return _whole(policy.subscription_expiry_ms, MINUTE_MS)

@@ -41,6 +41,11 @@ POLICIES: Final = (
         "After how many minutes without consumers a subscription is deleted",
     ),
     Policy("delayedDelivery", "delayed_delivery", "Whether messages may be for later"),
+    Policy(
+        "readOnlyBrokers",
+        "read_only_brokers",
+        "Which subscriptions read-only brokers serve, and which of them (ours, not Pulsar's)",
+    ),
 )
 NAMESPACES_ONLY: Final = ("subscriptionExpirationTime",)
 BY_QUERY: Final = "messageTTL"

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from magnetar.cli.output import json_option, print_json, print_table
+from magnetar.cli.read_rules import rule_text, rules_body
 from magnetar.cli.rest import RestClient, namespace_path, topic_path, url_option
 from magnetar.config_loading import BYTE_UNITS, TIME_UNITS, whole_number
 from magnetar.model.errors import ConfigError
@@ -16,6 +17,7 @@ from magnetar.model.errors import ConfigError
 F = TypeVar("F", bound=Callable[..., Any])
 
 NO_LIMIT: Final = -1
+READ_ONLY: Final = "readOnlyBrokers"
 WORDS: Final = {"forever": NO_LIMIT, "unlimited": NO_LIMIT, "never": 0}
 PARTS: Final = (
     "retention",
@@ -23,6 +25,7 @@ PARTS: Final = (
     "persistence",
     "subscriptionExpirationTime",
     "delayedDelivery",
+    READ_ONLY,
 )
 TOPIC_PARTS: Final = tuple(part for part in PARTS if part != "subscriptionExpirationTime")
 
@@ -69,6 +72,15 @@ def _options(command: F) -> F:
                 default="0",
                 help="With --delayed: the longest delay; 0: any.",
             ),
+            click.option(
+                "--read-from",
+                metavar="RULE",
+                multiple=True,
+                help="Which subscriptions read-only brokers serve: words out of "
+                "subscription=PATTERN (* and ?), type=TYPE, property=NAME=VALUE (of the consumer), "
+                "and to=any, to=zone:NAME, to=brokers:ID,ID or to=owner. Several: the first that "
+                "fits counts. They take the place of those that were set before.",
+            ),
         )
     ):
         command = option(command)
@@ -85,6 +97,7 @@ def namespaces() -> None:
       magnetar namespaces policies get public/default
       magnetar namespaces policies set public/default --retention-time 7d
       magnetar namespaces policies set public/default --message-ttl 3d --delayed
+      magnetar namespaces policies set public/default --read-from 'subscription=report-* to=any'
       magnetar namespaces policies remove public/default retention
     """
 
@@ -221,6 +234,8 @@ def _bodies(said: Mapping[str, Any]) -> dict[str, Any]:
             "tickTime": _amount("--delay-tick", said["delay_tick"], TIME_UNITS, 1),
             "maxDeliveryDelayInMillis": _amount("--delay-max", said["delay_max"], TIME_UNITS, 1),
         }
+    if said["read_from"]:
+        found[READ_ONLY] = rules_body(said["read_from"])
     return found
 
 
@@ -258,7 +273,16 @@ def _show(found: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    print_table(("policy", "value"), [(part, _words(value)) for part, value in found.items()])
+    rows = []
+    for part, value in found.items():
+        if part == READ_ONLY and value is not None:
+            rules = [rule_text(rule) for rule in value["rules"]]
+            rows += [(f"{part} {number}", rule) for number, rule in enumerate(rules, 1)]
+            if not rules:
+                rows.append((part, "no rules: topics' owners serve all"))
+        else:
+            rows.append((part, _words(value)))
+    print_table(("policy", "value"), rows)
 
 
 def _words(value: Any) -> str:

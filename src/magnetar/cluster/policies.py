@@ -1,8 +1,8 @@
 """What may be said of how topics are kept and served, at a namespace or at one topic. Pure.
 
 Each field is said or not; a topic's word counts before its namespace's, field by field, and what
-nobody says is as the broker and its ledgers are configured. The names are Pulsar's, in the
-namespace's node and in a topic's:
+nobody says is as the broker and its ledgers are configured. The names are Pulsar's where Pulsar has
+them, in the namespace's node and in a topic's:
 
 | field | value |
 |---|---|
@@ -11,6 +11,7 @@ namespace's node and in a topic's:
 | ``persistence`` | ``{"bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum"}`` |
 | ``subscription_expiration_time_minutes`` | a number; 0: subscriptions do not expire |
 | ``delayed_delivery_policies`` | ``{"active", "tickTime", "maxDeliveryDelayInMillis"}`` |
+| ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from magnetar.cluster.policy_values import as_number, as_object, no_more
+from magnetar.cluster.read_rules import ReadRules
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
-
-NUMBER_MAX: Final = 2**31 - 1
-"""What Pulsar's clients have for numbers of minutes, seconds and megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class RetentionPolicy:
 
     @classmethod
     def decode(cls, value: object) -> RetentionPolicy:
-        said = _object("retention", value)
+        said = as_object("retention", value)
         made = cls(
-            _number("retentionTimeInMinutes", said.pop("retentionTimeInMinutes", None), -1),
-            _number("retentionSizeInMB", said.pop("retentionSizeInMB", None), -1, 2**43),
+            as_number("retentionTimeInMinutes", said.pop("retentionTimeInMinutes", None), -1),
+            as_number("retentionSizeInMB", said.pop("retentionSizeInMB", None), -1, 2**43),
         )
-        _no_more("retention", said)
+        no_more("retention", said)
         if (made.minutes == 0) != (made.megabytes == 0):
             raise InvalidPolicyError(
                 "retention: one limit is 0 and the other is not; to keep nothing, both are 0, and "
@@ -62,9 +62,9 @@ class PersistencePolicy:
 
     @classmethod
     def decode(cls, value: object) -> PersistencePolicy:
-        said = _object("persistence", value)
+        said = as_object("persistence", value)
         names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
-        ensemble, write, ack = (_number(name, said.pop(name, None), 1, 100) for name in names)
+        ensemble, write, ack = (as_number(name, said.pop(name, None), 1, 100) for name in names)
         if not ensemble >= write >= ack:
             raise InvalidPolicyError(
                 f"persistence: an ensemble of {ensemble}, {write} copies and {ack} of them awaited "
@@ -77,7 +77,7 @@ class PersistencePolicy:
         storage = said.pop("managedLedgerStorageClassName", None)
         if storage not in (None, "bookkeeper"):
             raise InvalidPolicyError(f"managedLedgerStorageClassName: {storage!r} is not there")
-        _no_more("persistence", said)
+        no_more("persistence", said)
         return cls(Quorums(ensemble, write, ack), float(rate))
 
     def encode(self) -> dict[str, object]:
@@ -99,14 +99,14 @@ class DelayedDeliveryPolicy:
 
     @classmethod
     def decode(cls, value: object) -> DelayedDeliveryPolicy:
-        said = _object("delayed delivery", value)
+        said = as_object("delayed delivery", value)
         active = said.pop("active", None)
         if not isinstance(active, bool):
             raise InvalidPolicyError(f"active: {active!r} is neither true nor false")
-        tick_ms = _number("tickTime", said.pop("tickTime", None), 1)
+        tick_ms = as_number("tickTime", said.pop("tickTime", None), 1)
         longest = said.pop("maxDeliveryDelayInMillis", None) or 0
-        made = cls(active, tick_ms, _number("maxDeliveryDelayInMillis", longest, 0, 2**53))
-        _no_more("delayed delivery", said)
+        made = cls(active, tick_ms, as_number("maxDeliveryDelayInMillis", longest, 0, 2**53))
+        no_more("delayed delivery", said)
         return made
 
     def encode(self) -> dict[str, object]:
@@ -126,6 +126,7 @@ class Policies:
     persistence: PersistencePolicy | None = None
     subscription_expiration_minutes: int | None = None
     delayed_delivery: DelayedDeliveryPolicy | None = None
+    read_only_brokers: ReadRules | None = None
 
     def over(self, other: Policies) -> Policies:
         """Ours, and what only ``other`` says."""
@@ -137,11 +138,11 @@ class Policies:
 
 
 def decode_ttl(value: object) -> int:
-    return _number("messageTTL", value, 0)
+    return as_number("messageTTL", value, 0)
 
 
 def decode_expiration(value: object) -> int:
-    return _number("subscriptionExpirationTime", value, 0)
+    return as_number("subscriptionExpirationTime", value, 0)
 
 
 NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
@@ -150,6 +151,7 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "persistence": ("persistence", PersistencePolicy.decode),
     "subscription_expiration_minutes": ("subscription_expiration_time_minutes", decode_expiration),
     "delayed_delivery": ("delayed_delivery_policies", DelayedDeliveryPolicy.decode),
+    "read_only_brokers": ("read_only_brokers", ReadRules.decode),
 }
 """Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
 
@@ -167,24 +169,3 @@ def decode_policies(said: Mapping[str, object]) -> Policies:
 def encode_value(value: Any) -> object:
     """A field's value as it stands in a node, and in bodies."""
     return value.encode() if hasattr(value, "encode") else value
-
-
-def _object(what: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidPolicyError(f"{what}: a JSON object is expected, not {str(value)[:80]!r}")
-    return dict(value)
-
-
-def _number(name: str, value: object, least: int, most: int = NUMBER_MAX) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidPolicyError(
-            f"{name}: {str(value)[:80]} cannot be used; accepted: a whole number from {least} to "
-            f"{most}"
-        )
-    return value
-
-
-def _no_more(what: str, rest: Mapping[str, object]) -> None:
-    asked = sorted(name for name, value in rest.items() if value is not None)
-    if asked:
-        raise InvalidPolicyError(f"{what}: {', '.join(asked)[:200]} not served; leave that out")

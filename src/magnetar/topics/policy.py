@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from magnetar.cluster.policies import Policies, RetentionPolicy
+from magnetar.cluster.read_rules import NO_RULES, ReadRules
 from magnetar.log.policy import UNLIMITED, LogPolicy, Retention
 from magnetar.topics.dispatch.delayed import DelayPolicy
 
@@ -19,17 +20,19 @@ MEGABYTE: Final = 1 << 20
 
 class TopicPolicy(NamedTuple):
     """``message_ttl_ms``: age at which what a subscription has not acknowledged expires for it.
-    ``subscription_expiry_ms``: time without consumers after which it is deleted. 0: never."""
+    ``subscription_expiry_ms``: time without consumers after which it is deleted. 0: never.
+    ``reading``: which subscriptions read-only brokers serve."""
 
     log: LogPolicy
     delays: DelayPolicy
     message_ttl_ms: int = 0
     subscription_expiry_ms: int = 0
+    reading: ReadRules = NO_RULES
 
 
 def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
     """What ``said`` leaves open is as ``configured``."""
-    log, delays, ttl_ms, expiry_ms = configured
+    log, delays, ttl_ms, expiry_ms, reading = configured
     if said.retention is not None:
         log = replace(log, retention=_retention(said.retention))
     if said.persistence is not None:
@@ -45,7 +48,9 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
         ttl_ms = said.message_ttl_s * 1000
     if said.subscription_expiration_minutes is not None:
         expiry_ms = said.subscription_expiration_minutes * MINUTE_MS
-    return TopicPolicy(log, delays, ttl_ms, expiry_ms)
+    if said.read_only_brokers is not None:
+        reading = said.read_only_brokers
+    return TopicPolicy(log, delays, ttl_ms, expiry_ms, reading)
 
 
 def _retention(said: RetentionPolicy) -> Retention:

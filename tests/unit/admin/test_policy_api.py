@@ -17,11 +17,18 @@ PERSISTENCE = {
     "managedLedgerMaxMarkDeleteRate": 0.0,
 }
 DELAYED = {"active": True, "tickTime": 500, "maxDeliveryDelayInMillis": 0}
+READING = {
+    "rules": [
+        {"subscription": "r-*", "type": "Shared", "properties": {"a": "b"}, "to": "zone:eu"},
+        {"to": "owner"},
+    ]
+}
 BODIES = [
     ("retention", RETENTION),
     ("messageTTL", 30),
     ("persistence", PERSISTENCE),
     ("delayedDelivery", DELAYED),
+    ("readOnlyBrokers", READING),
 ]
 
 
@@ -81,6 +88,7 @@ def test_what_is_configured_is_what_is_applied() -> None:
             "messageTTL": 0,
             "persistence": {**PERSISTENCE, **dict.fromkeys(list(PERSISTENCE)[:3], 1)},
             "delayedDelivery": {**DELAYED, "tickTime": 1000},
+            "readOnlyBrokers": {"rules": []},
         }
 
     serve(scenario)
@@ -97,6 +105,8 @@ def test_what_is_configured_is_what_is_applied() -> None:
         (f"{P}/t/messageTTL", {}, 400, "messageTTL"),
         (f"{P}/t/messageTTL?messageTTL=-1", {}, 412, "messageTTL"),
         (f"{P}/t/delayedDelivery", {"json": []}, 412, "JSON object"),
+        (f"{P}/t/readOnlyBrokers", {"json": {"rules": [{}]}}, 412, "rule 1: to: 'None'"),
+        (f"{N}/readOnlyBrokers", {"json": []}, 412, "JSON object"),
         (f"{P}/t/all_subscription/expireMessages/-1", {}, 400, "greater than or equal to 0"),
         (f"{P}/t/subscription/s/expireMessages/1", {}, 404, "no subscription s"),
         (f"{P}/t/subscriptionExpirationTime", {"json": 1}, 404, "nothing at"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -88,9 +89,35 @@ def test_a_topics_retention(
     assert applied["retention"] == {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
+def test_which_subscriptions_read_only_brokers_serve(command: Command) -> None:
+    rules = ("subscription=report-* property=team=red type=Shared to=zone:eu", "to=owner")
+    words = [word for rule in rules for word in ("--read-from", rule)]
+    assert command("topics", "policies", "set", "a", *words)[0] == 0
+    found = json.loads(command("topics", "policies", "get", "a", "--json")[1])
+    assert found["readOnlyBrokers"]["rules"][0] == {
+        "subscription": "report-*",
+        "type": "Shared",
+        "properties": {"team": "red"},
+        "to": "zone:eu",
+    }
+    shown = command("topics", "policies", "get", "a")[1]
+    assert "subscription=report-* type=Shared property=team=red to=zone:eu" in shown
+    assert shown.index("to=zone:eu") < shown.index("to=owner"), "in the order that counts"
+    assert command("topics", "policies", "remove", "a", "readOnlyBrokers")[0] == 0
+    applied = command("topics", "policies", "get", "a", "--applied")[1]
+    assert re.search("readOnlyBrokers +no rules: topics' owners serve all", applied)
+
+
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
+        (("topics", "policies", "set", "a", "--read-from", "subscription=s"), 2, "where to"),
+        (("topics", "policies", "set", "a", "--read-from", "subscription"), 2, "FIELD=VALUE"),
+        (("topics", "policies", "set", "a", "--read-from", "to=any to=any"), 2, "there twice"),
+        (("topics", "policies", "set", "a", "--read-from", "sub=x to=any"), 2, "no field"),
+        (("topics", "policies", "set", "a", "--read-from", "property=x to=any"), 2, "NAME=VALUE"),
+        (("topics", "policies", "set", "a", "--read-from", "'to=any"), 2, "quotation"),
+        (("topics", "policies", "set", "a", "--read-from", "to=moon"), 1, "zone:NAME"),
         (("namespaces", "policies", "set", DEFAULT), 2, "nothing to set"),
         (("topics", "policies", "set", "a", "--retention-time", "7 weeks"), 2, "a number with"),
         (("topics", "policies", "set", "a", "--ensemble", "3"), 2, "name all"),

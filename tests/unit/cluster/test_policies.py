@@ -13,6 +13,7 @@ from magnetar.cluster.policies import (
     decode_policies,
     encode_value,
 )
+from magnetar.cluster.read_rules import ReadRule, ReadRules, Target
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
 
@@ -31,6 +32,7 @@ SAID = {
         "tickTime": 100,
         "maxDeliveryDelayInMillis": 5000,
     },
+    "read_only_brokers": {"rules": [{"subscription": "r-*", "to": "zone:eu"}]},
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -38,6 +40,7 @@ MEANT = Policies(
     PersistencePolicy(Quorums(3, 3, 2), 1.5),
     0,
     DelayedDeliveryPolicy(False, 100, 5000),
+    ReadRules((ReadRule(Target(zone="eu"), "r-*"),)),
 )
 
 
@@ -60,6 +63,7 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.persistence,
         MEANT.subscription_expiration_minutes,
         MEANT.delayed_delivery,
+        MEANT.read_only_brokers,
     )
     assert Policies().over(MEANT) == MEANT
 

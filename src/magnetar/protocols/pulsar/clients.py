@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
-_JAVA = re.compile(r"Pulsar-Java-v(\d+)")
+_JAVA: Final = re.compile(r"Pulsar-Java-v(\d+)")
+_NAMED: Final = re.compile(r"Pulsar[- ](Java|CPP|Go)[- ]v?(\d+)\.(\d+)")
+_FOLLOWS_SINCE: Final = {"Java": (3, 3), "CPP": (3, 5), "Go": (0, 13)}
 
 
 def fails_one_send(client_version: str) -> bool:
@@ -17,3 +20,18 @@ def fails_one_send(client_version: str) -> bool:
     """
     found = _JAVA.match(client_version)
     return found is not None and int(found.group(1)) >= 3
+
+
+def follows_assigned_url(client_version: str) -> bool:
+    """Whether the client, told by CLOSE_CONSUMER which broker its consumer is assigned to, connects
+    there without a lookup (PIP-307). Others look the topic up again, and stand before the owner
+    again.
+
+    By their sources: Java, C++ and those that wrap it (Python, Node.js), Go. Nobody announces it,
+    so who is not known by name and version counts as one that does not.
+    """
+    found = _NAMED.match(client_version)
+    if found is None:
+        return False
+    client, major, minor = found.groups()
+    return (int(major), int(minor)) >= _FOLLOWS_SINCE[client]

@@ -1,10 +1,10 @@
-"""Which clients fail one message and go on."""
+"""Which clients fail one message and go on, and which go where they are sent."""
 
 from __future__ import annotations
 
 import pytest
 
-from magnetar.protocols.pulsar.clients import fails_one_send
+from magnetar.protocols.pulsar.clients import fails_one_send, follows_assigned_url
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,28 @@ from magnetar.protocols.pulsar.clients import fails_one_send
 )
 def test_fails_one_send(version: str, expected: bool) -> None:
     assert fails_one_send(version) is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("Pulsar-Java-v4.0.8", True),
+        ("Pulsar-Java-v3.3.0", True),
+        ("Pulsar-Java-v3.0.17", False),
+        ("Pulsar-Java-v2.11.4", False),
+        ("Pulsar-CPP-v4.2.0-Python-v3.13.0", True),
+        ("Pulsar-CPP-v3.5.0", True),
+        ("Pulsar-CPP-v3.4.2", False),
+        ("Pulsar-CPP-v10.0.0", True),
+        ("Pulsar-Go-v0.19.0", True),
+        ("Pulsar Go v0.13.0", True),
+        ("Pulsar Go v0.12.1", False),
+        ("Pulsar-Go-version-unknown", False),
+        ("Pulsar Go version unknown", False),
+        ("a client of Pulsar-Java-v4.0.8", False),
+        ("peer", False),
+        ("", False),
+    ],
+)
+def test_follows_assigned_url(version: str, expected: bool) -> None:
+    assert follows_assigned_url(version) is expected

@@ -1,0 +1,59 @@
+"""Values of policies as they come in, checked: what all policies of ``policies`` have in common.
+
+Pure. Everything raises ``InvalidPolicyError``, with what would be accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from magnetar.model.errors import InvalidPolicyError
+
+NUMBER_MAX: Final = 2**31 - 1
+"""What Pulsar's clients have for numbers of minutes, seconds and megabytes."""
+
+
+def as_object(what: str, value: object) -> dict[str, Any]:
+    """A copy, to take known fields out of."""
+    if not isinstance(value, dict):
+        raise InvalidPolicyError(f"{what}: a JSON object is expected, not {str(value)[:80]!r}")
+    return dict(value)
+
+
+def as_number(name: str, value: object, least: int, most: int = NUMBER_MAX) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidPolicyError(
+            f"{name}: {str(value)[:80]} cannot be used; accepted: a whole number from {least} to "
+            f"{most}"
+        )
+    return value
+
+
+def as_text(name: str, value: object, characters_max: int) -> str:
+    """Not empty, and on one line."""
+    if not isinstance(value, str) or not 0 < len(value) <= characters_max or not printable(value):
+        raise InvalidPolicyError(
+            f"{name}: {str(value)[:80]!r} cannot be used; accepted: 1 to {characters_max} "
+            "characters, none of them a control character"
+        )
+    return value
+
+
+def printable(text: str) -> bool:
+    return all(each.isprintable() for each in text)
+
+
+def as_list(what: str, value: object, most: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise InvalidPolicyError(
+            f"{what}: {str(value)[:80]!r} cannot be used; accepted: a JSON list of {most} at most"
+        )
+    return value
+
+
+def no_more(what: str, rest: Mapping[str, object]) -> None:
+    """``rest``: what nobody has taken out of an object; fields that say nothing pass."""
+    asked = sorted(name for name, value in rest.items() if value is not None)
+    if asked:
+        raise InvalidPolicyError(f"{what}: {', '.join(asked)[:200]} not served; leave that out")
