@@ -344,7 +344,10 @@ class BrokerConfig:
     advertised_host: str = field(
         default="", metadata={"meaning": "name told to clients; empty: the listen address"}
     )
-    zone: str = field(default="", metadata={"meaning": "the zone it stands in"})
+    zone: str = field(
+        default="",
+        metadata={"meaning": "the zone it stands in: copies of entries in it are read first"},
+    )
     message_bytes_max: int = field(
         default=5 * (1 << 20) - (10 << 10), metadata={"meaning": "largest message", "least": 1024}
     )

@@ -233,4 +233,5 @@ def open_ledgers(
         local,
         outside.clock_s,
         outside.random,
+        config.broker.zone,
     )

@@ -106,9 +106,11 @@ def open_access(
     local: Mapping[BookieId, BookieClient] | None = None,
     clock_s: Callable[[], float] = time.time,
     chooser: random.Random | None = None,
+    zone: str = "",
 ) -> LedgerAccess:
     """A ledger client, closed when ``parts`` unwinds. ``manager`` is initialized; ``local`` are the
-    bookies that it reaches by calls; ``chooser`` chooses among bookies. Raises ``ConfigError`` if
+    bookies that it reaches by calls; ``chooser`` chooses among bookies; of replicas those in
+    ``zone`` are read first, if it is said. Raises ``ConfigError`` if
     what the client may append would not fit into an answer that it takes (``options``)."""
     if options.frame_bytes_max < config.payload_bytes_max + ENTRY_OVERHEAD_BYTES:
         raise ConfigError(
@@ -120,7 +122,7 @@ def open_access(
     parts.callback(registry.close)
     pool = _open_pool(registry, options, local or {})
     parts.push_async_callback(pool.close)
-    topology = Topology(config, pool, registry.properties, registry.refusals)
+    topology = Topology(config, pool, registry.properties, registry.refusals, registry.told, zone)
     client = LedgerClient(manager, pool, config, clock_s, chooser, topology=topology)
     parts.push_async_callback(client.close)
     return LedgerAccess(client, manager, pool, registry)

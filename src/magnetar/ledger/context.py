@@ -41,9 +41,9 @@ class LedgerContext:
         random: RandomSource,
         topology: Topology | None = None,
     ) -> LedgerContext:
-        policy = read_policy(config)
-        mender = Mender(manager, pool, config, policy)
         topology = topology or Topology(config, pool)
+        policy = read_policy(config, topology.is_near)
+        mender = Mender(manager, pool, config, policy)
         quarantine, turn_end, notes = Quarantine(), TurnEnd(), FailureNotes()
         return cls(
             manager, pool, config, random, quarantine, policy, mender, topology, turn_end, notes

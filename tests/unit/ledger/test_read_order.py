@@ -20,6 +20,16 @@ def test_a_failed_bookie_goes_last_and_comes_back() -> None:
     assert order.order([A, B, C], 3 * DEMOTED_S) == [A, B, C]
 
 
+def test_those_of_the_own_zone_come_first() -> None:
+    order = ReadOrder(is_near=lambda bookie_id: bookie_id in (B, C))
+    assert order.order([A, B, C], 0.0) == [B, C, A]
+    assert order.order([C, A, B], 0.0) == [C, B, A], "among equals as it was"
+    order.failed(B, 0.0)
+    assert order.order([A, B, C], 0.5 * DEMOTED_S) == [C, A, B]
+    order.failed(C, 0.0)
+    assert order.order([A, B, C], 0.5 * DEMOTED_S) == [A, B, C], "one that answers is better"
+
+
 def test_several_failures_at_once_count_once_and_an_answer_clears_them() -> None:
     order = ReadOrder()
     for _ in range(10):

@@ -57,6 +57,49 @@ def test_ledgers_and_replacements_lie_in_two_racks() -> None:
     run_virtual(run())
 
 
+def test_which_bookies_are_near(tmp_path: Path) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text('[bookies.b1]\nzone = "z1"\n[bookies.b2]\nrack = "r"\n')
+    told = {"b2": {"zone": "z1"}, "b3": {"zone": "z1"}, "b4": {"zone": "z2"}, "b5": {}}
+
+    def near(zone: str) -> list[str]:
+        cluster = Cluster(1)
+        config = replace(cluster.config, topology_file=str(file))
+        topology = Topology(
+            config, cluster.pool, told=lambda bookie: told.get(bookie, {}), zone=zone
+        )
+        return [name for name in (*told, "b1", "b9") if topology.is_near(BookieId(name))]
+
+    async def run() -> None:
+        assert near("z1") == ["b3", "b1"]
+        assert near("z2") == ["b4"]
+        assert near("") == []
+
+    run_virtual(run())
+
+
+def test_reads_go_to_the_own_zone_first() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2))
+        told = {"b2": {"zone": "z"}}
+        topology = Topology(
+            cluster.config, cluster.pool, told=lambda bookie: told.get(bookie, {}), zone="z"
+        )
+        client = LedgerClient(cluster.manager, cluster.pool, cluster.config, topology=topology)  # type: ignore[arg-type]
+        for _ in range(3):  # whichever the ledger's id would begin with
+            writer = await client.create()
+            outcomes = Outcomes()
+            writer.append(payloads(0, 3), outcomes)
+            await outcomes.wait(3)
+            await writer.close()
+            reader = await client.open(writer.ledger_id)
+            assert reader._replicas(reader.metadata.fragments[0], 0)[0] == "b2"
+            assert len(await reader.read(0, 3, 1 << 20)) == 3
+        await client.close()
+
+    run_virtual(run())
+
+
 def test_the_file_wins_over_the_registration(tmp_path: Path) -> None:
     file = tmp_path / "topology.toml"
     file.write_text('[bookies.b1]\nrack = "r9"\nzone = "z1"\n')

@@ -58,6 +58,11 @@ class BookieRegistry:
         available = await self.available()
         return {bookie_id: self._properties.get(bookie_id, {}) for bookie_id in available}
 
+    def told(self, bookie_id: BookieId) -> Mapping[str, str]:
+        """What a bookie said of itself when it was last read of; nothing if it never was. Asks
+        nobody: whoever has connected to it has had it read."""
+        return self._properties.get(bookie_id, {})
+
     async def refusals(self) -> dict[BookieId, ReadOnlyReason]:
         """Why the bookies that only serve reads take no entries. Raises ``MetadataError``."""
         found = {}

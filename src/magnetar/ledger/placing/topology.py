@@ -1,4 +1,4 @@
-"""What is known of bookies for placement: racks, zones, free space.
+"""What is known of bookies: racks, zones, free space. For placement, and for who is read from.
 
 Racks and zones come from a file (it wins) or from what bookies say of themselves when they
 register (properties ``rack`` and ``zone``). Free space is asked of the bookies when a rule needs
@@ -60,8 +60,9 @@ def _traits(path: Path, name: str, value: object) -> BookieTraits:
 
 class Topology:
     """Makes the ``Placement`` of each choice. ``properties`` gives what bookies registered with;
-    None if nobody knows; ``refusals`` why bookies that are registered take no entries.
-    Raises ``ConfigError`` for a file that cannot be used."""
+    None if nobody knows; ``refusals`` why bookies that are registered take no entries; ``told``
+    what a bookie registered with, as far as that is known without a question. ``zone`` is where
+    this client stands. Raises ``ConfigError`` for a file that cannot be used."""
 
     def __init__(
         self,
@@ -69,15 +70,29 @@ class Topology:
         pool: BookiePool,
         properties: Callable[[], Awaitable[Properties]] | None = None,
         refusals: Callable[[], Awaitable[Mapping[BookieId, ReadOnlyReason]]] | None = None,
+        told: Callable[[BookieId], Mapping[str, str]] | None = None,
+        zone: str = "",
     ) -> None:
         self._config = config
         self._pool = pool
         self._properties = properties
         self._refusals = refusals
+        self._told = told
+        self._zone = zone
         file = config.topology_file
         self._file = read_topology_file(Path(file)) if file else {}
         self._space: dict[BookieId, int | None] = {}
         self._space_until_s = 0.0
+
+    def is_near(self, bookie_id: BookieId) -> bool:
+        """Whether the bookie is known to stand in this client's zone."""
+        if not self._zone:
+            return False
+        place = self._file.get(bookie_id)
+        if place is not None:
+            return place.zone == self._zone
+        told = {} if self._told is None else self._told(bookie_id)
+        return told.get(ZONE_PROPERTY) == self._zone
 
     async def placement(self, bookies: Sequence[BookieId]) -> Placement:
         """The rules, with what is known of ``bookies``. Raises ``MetadataError``."""

@@ -1,4 +1,5 @@
-"""In which order replicas are asked: those that failed or were slow lately come last.
+"""In which order replicas are asked: those that failed or were slow lately come last, and those of
+the reader's own zone before others.
 
 Decides only; the time comes with each call (seconds on one monotonic clock). Shared by all
 readers of a client, so that one reader's bad experience spares the others. Bounded by the number
@@ -11,18 +12,25 @@ Rules:
 * When that time is over it takes its old place again: the next read finds out. One sound answer
   clears its record.
 * "No such entry" is an answer, not a failure: it says nothing about the bookie's health.
+* A near bookie that is demoted comes after a far one that is not: an answer counts more than its
+  way.
 * Among equals the given order stays (it spreads ledgers over bookies).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from magnetar.ledger.reading.hedging import HedgeBound
 from magnetar.model.ids import BookieId
 
 DEMOTED_S = 1.0
 DEMOTED_S_MAX = 30.0
+
+
+IsNear: TypeAlias = Callable[[BookieId], bool]
+"""Whether a bookie is known to stand in the reader's zone."""
 
 
 class _Record:
@@ -34,14 +42,19 @@ class _Record:
 
 
 class ReadOrder:
-    """What is known of the bookies' answers to reads."""
+    """What is known of the bookies' answers to reads, and of where they stand."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_near: IsNear | None = None) -> None:
         self._records: dict[BookieId, _Record] = {}
+        self._is_near = is_near or _nowhere
 
     def order(self, replicas: Sequence[BookieId], now_s: float) -> list[BookieId]:
         """``replicas``, best first; among the demoted, the one that comes back soonest first."""
-        return sorted(replicas, key=lambda bookie_id: self._demoted_until_s(bookie_id, now_s))
+
+        def rank(bookie_id: BookieId) -> tuple[float, bool]:
+            return self._demoted_until_s(bookie_id, now_s), not self._is_near(bookie_id)
+
+        return sorted(replicas, key=rank)
 
     def _demoted_until_s(self, bookie_id: BookieId, now_s: float) -> float:
         record = self._records.get(bookie_id)
@@ -69,6 +82,12 @@ class ReadOrder:
 class ReadPolicy:
     """Order and hedge bound of one client's reads."""
 
-    def __init__(self, hedge_floor_s: float, hedge_ceiling_s: float) -> None:
-        self.order = ReadOrder()
+    def __init__(
+        self, hedge_floor_s: float, hedge_ceiling_s: float, is_near: IsNear | None = None
+    ) -> None:
+        self.order = ReadOrder(is_near)
         self.hedge = HedgeBound(hedge_floor_s, hedge_ceiling_s)
+
+
+def _nowhere(_bookie_id: BookieId) -> bool:
+    return False

@@ -8,7 +8,8 @@ Rules:
 * Of an ensemble that holds every entry everywhere (E = Qw) one bookie serves a reader, a few batch
   reads ahead of it; which one is spread by ledger id and stays the same. With striping (E > Qw)
   each run of ``Qw`` ids goes to the one bookie that holds all of it, several runs at once.
-* Bookies that failed or were slow lately are asked last (``read_order``); a replica that
+* Bookies that failed or were slow lately are asked last, and those of the client's own zone
+  before others (``read_order``); a replica that
   lets a read wait past a bound does not stop it: the next is asked as well (``hedging``).
 """
 
@@ -24,7 +25,7 @@ from magnetar.config import LedgerConfig
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.reading.hedged_read import first_answer
-from magnetar.ledger.reading.read_order import ReadPolicy
+from magnetar.ledger.reading.read_order import IsNear, ReadPolicy
 from magnetar.ledger.replies import Refusal, listing, reply
 from magnetar.model.entry import Entry
 from magnetar.model.errors import DigestError, LedgerError, NoEntryError, NoLedgerError
@@ -46,9 +47,10 @@ class _Sound(NamedTuple):
     entries: list[Entry]
 
 
-def read_policy(config: LedgerConfig) -> ReadPolicy:
+def read_policy(config: LedgerConfig, is_near: IsNear | None = None) -> ReadPolicy:
     """What the readers of one client share."""
-    return ReadPolicy(config.read_hedge_floor_ms / 1000, config.read_hedge_ceiling_ms / 1000)
+    floor_s, ceiling_s = config.read_hedge_floor_ms / 1000, config.read_hedge_ceiling_ms / 1000
+    return ReadPolicy(floor_s, ceiling_s, is_near)
 
 
 class LedgerReader:
