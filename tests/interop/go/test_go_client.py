@@ -11,10 +11,12 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.interop.moving_topics import move_topics
 from tests.standalone import Standalone
 
 HERE = Path(__file__).parent
@@ -59,3 +61,16 @@ def test_the_go_admin_client_uses_a_standalone(work_dir: Path, tmp_path: Path) -
     assert len(ADMIN_STEPS) >= 7
     with Standalone(tmp_path / "data") as standalone:
         assert run(work_dir, "admin", standalone.http_url) == ADMIN_STEPS
+
+
+@pytest.mark.zookeeper
+def test_topics_move_under_the_go_client(
+    work_dir: Path,
+    tmp_path: Path,
+    zookeeper_url: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Lookups are redirected; clients come back by themselves; nothing acknowledged is lost."""
+    gaps_ms = move_topics([HERE / "run.sh", work_dir, "shared"], tmp_path, zookeeper_url)
+    record_property("counted", str(gaps_ms))
+    print(f"\nGo's client, longest time without an acknowledgement, ms: {gaps_ms}")

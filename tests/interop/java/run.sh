@@ -3,6 +3,7 @@
 # Usage: run.sh WORK_DIR peer SERVICE_URL [STEP...]   each step of PulsarPeer, or those
 #        run.sh WORK_DIR admin HTTP_URL SERVICE_URL                 AdminPeer
 #        run.sh WORK_DIR schemas SERVICE_URL                        SchemaPeer
+#        run.sh WORK_DIR shared TOPICS SERVICE_URL...               SharedPeer
 #        run.sh WORK_DIR perf SERVICE_URL HTTP_URL COMMAND [ARGUMENT...]   pulsar-perf
 #        run.sh WORK_DIR fetch                                      nothing but fetch and compile
 set -eu
@@ -19,7 +20,8 @@ fi
 quiet="-Dorg.slf4j.simpleLogger.defaultLogLevel=${PEER_LOG_LEVEL:-off}"
 peers() {
     javac -nowarn -Xlint:-deprecation -cp "$work/lib/*" -d "$work/classes" \
-        "$here/PulsarPeer.java" "$here/AdminPeer.java" "$here/SchemaPeer.java" >&2
+        "$here/PulsarPeer.java" "$here/AdminPeer.java" "$here/SchemaPeer.java" \
+        "$here/SharedPeer.java" >&2
 }
 case $what in
 fetch)
@@ -36,6 +38,10 @@ admin)
 schemas)
     peers
     exec java "$quiet" -cp "$work/classes:$work/lib/*" SchemaPeer "$@"
+    ;;
+shared)
+    peers
+    exec java "$quiet" -cp "$work/classes:$work/lib/*" SharedPeer "$@"
     ;;
 perf)
     printf 'brokerServiceUrl=%s\nwebServiceUrl=%s\n' "$1" "$2" > "$work/client.conf"

@@ -11,11 +11,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.interop.moving_topics import move_topics
 from tests.standalone import Standalone
 
 HERE = Path(__file__).parent
@@ -102,3 +103,16 @@ def test_pulsar_perf_produces_and_consumes(work_dir: Path, standalone: Standalon
     assert sent >= 10_000, "it ends a few later than it is told"
     received = perf("consume", "-sp", "Earliest", "-ss", "s", "-m", str(sent), "perf")
     assert received == sent
+
+
+@pytest.mark.zookeeper
+def test_topics_move_under_the_java_client(
+    work_dir: Path,
+    tmp_path: Path,
+    zookeeper_url: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Lookups are redirected; clients come back by themselves; nothing acknowledged is lost."""
+    gaps_ms = move_topics([HERE / "run.sh", work_dir, "shared"], tmp_path, zookeeper_url)
+    record_property("counted", str(gaps_ms))
+    print(f"\nJava's client, longest time without an acknowledgement, ms: {gaps_ms}")
