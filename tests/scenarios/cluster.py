@@ -80,7 +80,7 @@ class Cluster:
         self.bookies = [
             BookieMachine(folder, index, metadata_url, settings) for index in range(bookies)
         ]
-        self._brokers: list[Role] = []
+        self.brokers: list[Role] = []
 
     def start_bookies(self) -> None:
         """All that do not run, at once."""
@@ -117,11 +117,11 @@ class Cluster:
             "--set", f"ledger.ack_quorum={ack_quorum}",
         )  # fmt: skip
         role = Role(self.folder, "broker", *arguments, *more)
-        self._brokers.append(role)
+        self.brokers.append(role)
         return role
 
     def end(self) -> None:
-        for role in self._brokers:
+        for role in self.brokers:
             role.kill()
         for bookie in self.bookies:
             if bookie.started:

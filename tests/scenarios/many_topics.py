@@ -27,6 +27,8 @@ class TopicTraffic:
         """When each acknowledgement came."""
         self.failed: list[str] = []
         self.received: list[int] = []
+        self.received_s: list[float] = []
+        """When each delivery came."""
         self._sent = 0
         self._consumer = consumers.subscribe(
             name,
@@ -43,6 +45,7 @@ class TopicTraffic:
 
     def _listen(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
         self.received.append(struct.unpack(">Q", message.data())[0])
+        self.received_s.append(time.monotonic())
         consumer.acknowledge(message)
 
     def send(self) -> None:
@@ -66,8 +69,16 @@ class TopicTraffic:
 
     def longest_gap_s(self, since_s: float, until_s: float) -> float:
         """The longest time without an acknowledgement in between."""
-        times = [since_s, *(at for at in list(self.times_s) if since_s < at < until_s), until_s]
-        return max(after - before for before, after in itertools.pairwise(times))
+        return _longest_gap_s(self.times_s, since_s, until_s)
+
+    def longest_silence_s(self, since_s: float, until_s: float) -> float:
+        """The longest time without a delivery in between."""
+        return _longest_gap_s(self.received_s, since_s, until_s)
+
+
+def _longest_gap_s(events_s: Sequence[float], since_s: float, until_s: float) -> float:
+    times = [since_s, *(at for at in list(events_s) if since_s < at < until_s), until_s]
+    return max(after - before for before, after in itertools.pairwise(times))
 
 
 class ManyTopics(threading.Thread):

@@ -17,8 +17,16 @@ WAIT_S = 60.0
 class Brokers:
     """Some brokers, each with ports that it keeps over restarts."""
 
-    def __init__(self, cluster: Cluster, quorums: Sequence[int], count: int = 3) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        quorums: Sequence[int],
+        count: int = 3,
+        settings: Sequence[str] = (),
+    ) -> None:
+        """``settings``: as ``NAME=VALUE``."""
         self.cluster = cluster
+        self._settings = [word for each in settings for word in ("--set", each)]
         self._quorums = quorums
         self.ports = [(free_port(), free_port()) for _ in range(count)]
         self.roles: list[Role | None] = [None] * count
@@ -28,7 +36,7 @@ class Brokers:
     def start(self, *indexes: int) -> None:
         for index in indexes:
             port, http_port = self.ports[index]
-            more = ("--http-port", str(http_port))
+            more = ("--http-port", str(http_port), *self._settings)
             self.roles[index] = self.cluster.begin_broker(port, self._quorums, more=more)
         for index in indexes:
             self.role(index).wait_ready()

@@ -20,11 +20,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+import structlog
+
 from magnetar.cluster.topic_name import TopicName
 from magnetar.log.seam import AppendDone, Content, Run
 from magnetar.model.errors import MagnetarError
 from magnetar.topics.access import AccessMode
-from magnetar.topics.resend import ResendWindow
+from magnetar.topics.resend import Resends
+
+log = structlog.get_logger(__name__)
 
 _new: Final = tuple.__new__  # a NamedTuple without its slower, checking constructor
 
@@ -114,6 +118,15 @@ class _Refused(NamedTuple):
     final: bool
 
 
+class SearchFirst(Exception):
+    """No error: the first send of a producer that has come back, and the log must be looked through
+    (``search``) before it is taken."""
+
+    def __init__(self, producer: Producer, sequence_id: int) -> None:
+        self.producer = producer
+        self.sequence_id = sequence_id
+
+
 class Producer:
     """A producer of one topic, on one connection."""
 
@@ -143,7 +156,7 @@ class Producer:
         self.entries_in = 0
         self.messages_in = 0
         self.bytes_in = 0
-        self.resends: ResendWindow | None = None
+        self.resends: Resends | None = None
         """What an earlier incarnation stored and this one may send again."""
         # The first send of a chunk, mostly its only one, and lists of the others: what is in small
         # tuples on its whole way costs less than lists do.
@@ -167,7 +180,7 @@ class Producer:
         publish_time_ms: int = 0,
     ) -> bool:
         """Take a send of the current chunk, which holds that many messages; True if it is the
-        first since the last ``flush``."""
+        first since the last ``flush``. Raises ``SearchFirst``, and has not taken it then."""
         if self.closed:
             return False
         if self.resends is not None and self._answer_resend(
@@ -190,12 +203,25 @@ class Producer:
         """Answer a send whose entry the log holds already. Such sends come before all others of
         this incarnation, so their receipts are in order."""
         assert self.resends is not None
+        if not self.resends.searched(sequence_id):
+            raise SearchFirst(self, sequence_id)
         found = self.resends.find(sequence_id, payload)
         if found is None:
             self.resends = None
             return False
         self.client.stored(((sequence_id, highest_sequence_id),), found.ledger_id, found.entry_id)
         return True
+
+    async def search(self, sequence_id: int) -> None:
+        """After ``SearchFirst``. A search that fails ends the producer, whose client comes back."""
+        if self.resends is None:
+            return
+        try:
+            await self.resends.search(sequence_id)
+        except MagnetarError as error:
+            log.warning("resends not found", topic=str(self.topic.name), error=str(error))
+            self.topic.remove_producer(self)
+            self.client.drop(tell=True)
 
     def flush(self) -> int:
         """Append what is queued; the views need be valid no longer. Returns its bytes."""

@@ -225,6 +225,7 @@ class Topics:
                 )
 
     async def _open_log_now(self, name: TopicName) -> Topic:
+        begun_s = asyncio.get_running_loop().time()
         closing = self._closing.get(name)
         if closing is not None:
             await asyncio.shield(closing)
@@ -266,6 +267,8 @@ class Topics:
         self._open[name] = topic
         self.policies.opened(name, changes)
         self._unloading.touch(topic)
+        took_ms = round((asyncio.get_running_loop().time() - begun_s) * 1000)
+        log.debug("topic is open", topic=str(name), took_ms=took_ms)
         return topic
 
     def _retire(self, topic: Topic) -> None:

@@ -12,14 +12,19 @@ the log holds from that producer is answered with the position it has. Rules:
 * A frame is the same only if producer name, sequence id, length and the client's own checksum
   (over metadata, with its publish time, and payload) are the same. Frames without a checksum are
   never taken for repeats. Two messages of an application never agree in all of these.
+* What it sends again begins with the oldest message whose receipt it has not seen. The ids of a
+  producer rise, so the end of the log is looked through back to a frame of that producer with a
+  lower id: what it stored before that it does not send again. Mostly that is one of the last
+  entries, also when a topic comes to another broker.
 * The search is bounded (``ENTRIES_MAX``, ``BYTES_MAX``); what a client keeps pending is far less
-  by default. Past the bound repeats are stored again: at least once.
+  by default. Past the bound repeats are stored again: at least once. So are those of a producer
+  whose application gives ids that fall.
 
-When a connection breaks, or a broker ends, all its producers come back at the same time. So the end
-of the log is read once for all of them: ``StoredFrames`` keeps what it found by producer, reads on
-from where it stopped when the next comes back, and is forgotten after a while (``KEEP_S``) or when
-all topics together keep too much (``KeptFrames``). It reads in slices, so that others have their
-turns in between.
+When a connection breaks, or a broker ends, all its producers come back at the same time. So what is
+read of the log serves all of them: ``StoredFrames`` keeps it by producer, reads further back for
+whom it does not go back far enough, and on from where it stopped when the next comes back; it is
+forgotten after a while (``KEEP_S``) or when all topics together keep too much (``KeptFrames``). It
+reads in slices, so that others have their turns in between.
 
 This needs no stored state of its own and holds across crashes: the log is the only record. Full
 deduplication by sequence id, for producers that restart, is a policy of its own and not this.
@@ -31,6 +36,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
 from magnetar.log.seam import Positions, ReadableLog
@@ -73,6 +80,34 @@ class ResendWindow:
         if found is None:
             self._stored.clear()
         return found
+
+
+class Resends:
+    """What an earlier incarnation of one producer has stored, for its first sends."""
+
+    __slots__ = ("_frames", "_name", "_window")
+
+    def __init__(self, frames: StoredFrames, producer_name: str) -> None:
+        self._frames = frames
+        self._name = producer_name
+        self._window: ResendWindow | None = None
+
+    def searched(self, sequence_id: int) -> bool:
+        """Whether it is known what is stored of ``sequence_id``, the first that is sent, and of all
+        that follow."""
+        if self._window is None and self._frames.reaches(self._name, sequence_id):
+            self._window = self._frames.window(self._name)
+        return self._window is not None
+
+    async def search(self, sequence_id: int) -> None:
+        """Find out. Raises ``LogError``."""
+        self._window = await self._frames.search(self._name, sequence_id)
+
+    def find(self, sequence_id: int, payload: memoryview) -> Position | None:
+        """Where the frame is stored; None: nowhere, and so is all that follows. To be asked when
+        it is ``searched``."""
+        assert self._window is not None
+        return self._window.find(sequence_id, payload)
 
 
 class KeptFrames:
@@ -134,72 +169,127 @@ class StoredFrames:
         self._format = entry_format
         self._kept = kept
         self._reading = asyncio.Lock()
-        self._producers: dict[str, Frames] = {}
-        self._order: deque[tuple[str, Fingerprint, Position]] = deque()
-        self._read_to: Position | None = None
+        self._forget_soon = False
+        self.forget()
 
     def __len__(self) -> int:
         return len(self._order)
 
     def forget(self) -> None:
-        self._producers = {}
-        self._order = deque()
-        self._read_to = None
+        """Not what is being read: whoever reads would begin anew without end."""
+        self._forget_soon = self._reading.locked()
+        if self._forget_soon:
+            return
+        self._producers: dict[str, Frames] = {}
+        self._least: dict[str, int] = {}
+        """The least sequence id that was met of each of them."""
+        self._order: deque[_Frame] = deque()
+        self._read_to: Position | None = None
+        self._back_to: Position | None = None
+        """The first entry that was looked at; None: there is no entry."""
+        self._entries = self._byte_count = 0
+        """That were looked at."""
+        self._step = FIRST_STEP_ENTRIES
 
-    async def window(self, producer_name: str) -> ResendWindow | None:
-        """The frames of that producer, readable ones only; None if there are none.
+    # -- asking -------------------------------------------------------------------------------
+
+    def reaches(self, producer_name: str, sequence_id: int) -> bool:
+        """Whether all is known that was stored of that producer from ``sequence_id`` on."""
+        if self._read_to is None:
+            return False
+        least = self._least.get(producer_name)
+        return (least is not None and least < sequence_id) or self._at_bound
+
+    def window(self, producer_name: str) -> ResendWindow:
+        """The frames of that producer that are known."""
+        # a copy: the window consumes it, and must not lose it when the frames are forgotten
+        return ResendWindow(dict(self._producers.get(producer_name, {})), self._format)
+
+    async def search(self, producer_name: str, sequence_id: int) -> ResendWindow:
+        """The frames of that producer from ``sequence_id`` on, readable ones only, and perhaps some
+        before them.
 
         Requires that no append of an earlier incarnation is still pending.
         """
-        await self.catch_up()
-        stored = self._producers.get(producer_name)
-        # a copy: the window consumes it, and must not lose it when the frames are forgotten
-        return ResendWindow(dict(stored), self._format) if stored else None
+        async with self._session():
+            await self._catch_up()
+            while not self.reaches(producer_name, sequence_id):
+                await self._read_back()
+            return self.window(producer_name)
 
     async def catch_up(self) -> None:
-        """Read what has come since the last time, or the end of the log; one at a time, so that
-        whoever asks meanwhile finds it done."""
-        async with self._reading:
-            last = self._log.positions.readable
-            if not await self._read_on(last):
-                frames = await self._read_end(last)
-                self.forget()  # only now: nothing may come in between with half of it read
-                self._add(frames)
-            self._read_to = last
-            self._kept.use(self)
+        """Read what has come since the last time, or a little of the end of the log; one at a
+        time, so that whoever asks meanwhile finds it done."""
+        async with self._session():
+            await self._catch_up()
 
-    async def _read_on(self, last: Position) -> bool:
-        """Read from where the last reading stopped; False if the end must be read anew."""
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[None]:
+        try:
+            async with self._reading:
+                yield
+                self._kept.use(self)
+        finally:
+            if self._forget_soon:
+                self.forget()
+
+    # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def _at_bound(self) -> bool:
+        """There is no more to read, or no more is read."""
+        back_to = self._back_to
+        return (
+            back_to is None
+            or back_to <= self._log.positions.first
+            or self._entries >= ENTRIES_MAX
+            or self._byte_count >= BYTES_MAX
+        )
+
+    async def _catch_up(self) -> None:
+        last = self._log.positions.readable
         before = self._read_to
         if before is None or self._is_far(before, last):
-            return False
-        if last > before:
-            frames, _, _ = await self._read(self._log.positions.next_position(before), last)
-            if self._read_to is None:
-                return False  # forgotten meanwhile: what was before is missing
+            self._begin_anew(last)
+            await self._read_back()
+        elif last > before:
+            frames, entries, byte_count = await self._read(
+                self._log.positions.next_position(before), last
+            )
+            self._looked_at(entries, byte_count)
             self._add(frames)
-        return True
+        self._read_to = last
 
     def _is_far(self, before: Position, last: Position) -> bool:
         """Whether so much was stored since that reading on would pass the bound."""
         return self._log.positions.entries_between(before, last) > ENTRIES_MAX
 
-    async def _read_end(self, last: Position) -> list[_Frame]:
-        """The frames from ``last`` back to the bounds, oldest first."""
+    def _begin_anew(self, last: Position) -> None:
+        self._producers, self._least, self._order = {}, {}, deque()
+        self._entries = self._byte_count = 0
+        self._step = FIRST_STEP_ENTRIES
+        self._read_to = None  # until it is read
         positions = self._log.positions
-        steps: list[list[_Frame]] = []
-        entries = byte_count = 0
-        size = FIRST_STEP_ENTRIES
-        while entries < ENTRIES_MAX and byte_count < BYTES_MAX and last >= positions.first:
-            first = _back(positions, last, min(size, ENTRIES_MAX - entries))
-            frames, count, step_bytes = await self._read(first, last)
-            steps.append(frames)
-            entries, byte_count = entries + count, byte_count + step_bytes
-            if count == 0 or first <= positions.first:
-                break
-            last = positions.previous_position(first)
-            size = min(size * 2, STEP_ENTRIES)
-        return [frame for frames in reversed(steps) for frame in frames]
+        # As if the entry after the last were looked at: reading back goes on before it.
+        self._back_to = positions.next_position(last) if last >= positions.first else None
+
+    async def _read_back(self) -> None:
+        """A step further."""
+        if self._at_bound:
+            return
+        positions, before = self._log.positions, self._back_to
+        assert before is not None, "that is the bound"
+        last = positions.previous_position(before)
+        first = _back(positions, last, min(self._step, ENTRIES_MAX - self._entries))
+        frames, entries, byte_count = await self._read(first, last)
+        self._step = min(self._step * 2, STEP_ENTRIES)
+        self._looked_at(entries, byte_count)
+        self._back_to = first if entries else None
+        self._add_before(frames)
+
+    def _looked_at(self, entries: int, byte_count: int) -> None:
+        self._entries += entries
+        self._byte_count += byte_count
 
     async def _read(self, first: Position, last: Position) -> tuple[list[_Frame], int, int]:
         """The frames in [first, last]; how many entries, and bytes, were looked at."""
@@ -237,6 +327,7 @@ class StoredFrames:
         for frame in frames:
             name, key, position = frame
             producers.setdefault(name, {})[key] = position
+            self._meet(name, key)
         order.extend(frames)
         while len(order) > ENTRIES_MAX:
             name, key, position = order.popleft()
@@ -245,6 +336,19 @@ class StoredFrames:
                 del stored[key]
                 if not stored:
                     del producers[name]
+                    del self._least[name]
+
+    def _add_before(self, frames: list[_Frame]) -> None:
+        """``frames`` come before all that are there."""
+        for name, key, position in reversed(frames):  # of two that are the same the later one stays
+            self._producers.setdefault(name, {}).setdefault(key, position)
+            self._meet(name, key)
+        self._order.extendleft(reversed(frames))
+
+    def _meet(self, name: str, key: Fingerprint) -> None:
+        least = self._least.get(name)
+        if least is None or key[0] < least:
+            self._least[name] = key[0]
 
 
 def _back(positions: Positions, last: Position, steps: int) -> Position:

@@ -51,7 +51,7 @@ from magnetar.topics.intake import TopicIntake
 from magnetar.topics.policy import TopicPolicy
 from magnetar.topics.positions import PublishTime
 from magnetar.topics.producer import Producer
-from magnetar.topics.resend import KeptFrames, ResendWindow, StoredFrames
+from magnetar.topics.resend import KeptFrames, Resends, StoredFrames
 from magnetar.topics.subscription import Limits, Subscription
 from magnetar.topics.traffic import Traffic
 
@@ -342,13 +342,13 @@ class Topic:
             del self._leaving[producer.name]
             self._on_released(self)
 
-    async def find_resends(self, name: str) -> ResendWindow | None:
-        """What an earlier incarnation of the producer stored, also by an append that failed; None
-        if that is nothing."""
+    async def find_resends(self, name: str) -> Resends:
+        """What an earlier incarnation of the producer stored, also by an append that failed."""
         before = self._leaving.get(name)
         if before is not None:
             await before.wait_drained()
-        return await self.frames.window(name)
+        await self.frames.catch_up()  # mostly all that is to be known: see there
+        return Resends(self.frames, name)
 
     def disconnect_producer(self, producer: Producer, tell: bool = True) -> None:
         """End a producer from this side; ``tell``: its client is told to look up again."""

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from magnetar.model.entry import Entry
+from magnetar.model.errors import LogError
 from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.topics import resend
 from magnetar.topics.resend import (
     ENTRIES_MAX,
+    FIRST_STEP_ENTRIES,
     KEEP_S,
     STEP_ENTRIES,
     KeptFrames,
+    Resends,
     ResendWindow,
     StoredFrames,
 )
@@ -21,6 +27,8 @@ from magnetar_sim.virtual_time import run_virtual
 from tests.doubles.memory_log import MemoryLog
 
 FORMAT = PulsarEntryFormat()
+FIRST = 0
+"""The client has seen no receipt: no lower id is met, and all is looked through."""
 
 
 def frame(name: str, sequence_id: int, body: bytes = b"x", published_ms: int = 1) -> bytes:
@@ -45,7 +53,7 @@ def frames_of(log: MemoryLog, kept: KeptFrames | None = None) -> StoredFrames:
 
 async def stored_frames(log: MemoryLog, name: str) -> ResendWindow:
     """What one producer that comes back first finds."""
-    return await frames_of(log).window(name) or ResendWindow({}, FORMAT)
+    return await frames_of(log).search(name, FIRST)
 
 
 def view(data: bytes) -> memoryview:
@@ -124,10 +132,10 @@ def test_the_end_of_the_log_is_read_once_for_all_producers() -> None:
         log = await log_of(*(frame(f"p{n % 100}", n) for n in range(count)))
         log.cached = False
         frames = frames_of(log)
-        windows = await asyncio.gather(*(frames.window(f"p{n}") for n in range(100)))
-        assert [len(window) for window in windows if window] == [count // 100] * 100
+        windows = await asyncio.gather(*(frames.search(f"p{n}", FIRST) for n in range(100)))
+        assert [len(window) for window in windows] == [count // 100] * 100
         reads = log.reads
-        assert await frames.window("nobody") is None
+        assert len(await frames.search("nobody", FIRST)) == 0
         assert log.reads == reads
 
     asyncio.run(scenario())
@@ -137,14 +145,12 @@ def test_what_came_since_is_read_on() -> None:
     async def scenario() -> None:
         log = await log_of(*(frame("p", n) for n in range(1000)))
         frames = frames_of(log)
-        first = await frames.window("p")
-        assert first is not None
+        first = await frames.search("p", FIRST)
         assert len(first) == 1000
         later = frame("p", 1000)
         log.append([later], lambda *_: None)
         await asyncio.sleep(0.01)
-        second = await frames.window("p")
-        assert second is not None
+        second = await frames.search("p", FIRST)
         assert second.find(1000, view(later)) == log.positions.readable
         assert first.find(1000, view(later)) is None, "an earlier window is its own"
 
@@ -156,13 +162,12 @@ def test_the_search_is_bounded_and_the_newest_are_found() -> None:
         count = ENTRIES_MAX + 300
         log = await log_of(*(frame("p", n) for n in range(count)))
         frames = frames_of(log)
-        assert await frames.window("p") is not None
+        assert await frames.search("p", FIRST)
         assert len(frames) == ENTRIES_MAX
         more = [frame("p", count + n) for n in range(200)]
         log.append(more, lambda *_: None)
         await asyncio.sleep(0.01)
-        window = await frames.window("p")
-        assert window is not None
+        window = await frames.search("p", FIRST)
         assert len(window) == len(frames) == ENTRIES_MAX
         assert window.find(count + 199, view(more[199])) == log.positions.readable
 
@@ -196,11 +201,11 @@ def test_frames_are_forgotten_after_a_while() -> None:
     async def scenario() -> None:
         kept = KeptFrames()
         frames = frames_of(await log_of(frame("p", 0)), kept)
-        assert await frames.window("p") is not None
+        assert await frames.search("p", FIRST)
         assert kept.count == 1
         await asyncio.sleep(2 * KEEP_S)
         assert (kept.count, len(frames)) == (0, 0)
-        assert await frames.window("p") is not None, "and read again"
+        assert await frames.search("p", FIRST), "and read again"
 
     run_virtual(scenario())
 
@@ -211,11 +216,10 @@ def test_frames_of_all_topics_are_bounded() -> None:
         log = await log_of(*(frame("p", n) for n in range(ENTRIES_MAX)))
         topics = [frames_of(log, kept) for _ in range(25)]
         for frames in topics:
-            assert await frames.window("p") is not None
+            assert await frames.search("p", FIRST)
         assert kept.count == resend.KEPT_ENTRIES_MAX
         assert [len(frames) for frames in topics[:5]] == [0] * 5
-        window = await topics[0].window("p")
-        assert window is not None
+        window = await topics[0].search("p", FIRST)
         assert len(window) == ENTRIES_MAX
         kept.close()
         assert kept.count == 0
@@ -230,14 +234,83 @@ def test_frames_forgotten_while_they_are_read_on_are_read_whole() -> None:
         log = await log_of(*(frame("p", n) for n in range(1000)))
         log.cached = False
         frames = frames_of(log)
-        await frames.window("p")
+        await frames.search("p", FIRST)
         log.append([frame("p", 1000)], lambda *_: None)
         await asyncio.sleep(0.01)
-        asking = asyncio.ensure_future(frames.window("p"))
+        asking = asyncio.ensure_future(frames.search("p", FIRST))
         await asyncio.sleep(0)
         frames.forget()  # as another topic's use may make it
         window = await asking
-        assert window is not None
         assert len(window) == 1001
+
+    asyncio.run(scenario())
+
+
+def test_who_has_all_receipts_has_little_read() -> None:
+    """A topic that comes to another broker in order: its producers are not to wait for the whole
+    end of its log."""
+
+    async def scenario() -> None:
+        log = await log_of(*(frame("p", n) for n in range(ENTRIES_MAX)))
+        frames = frames_of(log)
+        await frames.catch_up()
+        assert len(frames) == FIRST_STEP_ENTRIES
+        resends = Resends(frames, "p")
+        assert resends.searched(ENTRIES_MAX)
+        assert resends.find(ENTRIES_MAX, view(frame("p", ENTRIES_MAX))) is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("missing", [1, FIRST_STEP_ENTRIES, 700, 2500])
+def test_who_misses_some_has_them_all_found(missing: int) -> None:
+    async def scenario() -> None:
+        count = 3000
+        # Another producer's entries lie between.
+        log = await log_of(*(frame("pq"[n % 2], n // 2) for n in range(2 * count)))
+        frames = frames_of(log)
+        await frames.catch_up()
+        resends = Resends(frames, "p")
+        first = count - missing
+        if not resends.searched(first):
+            assert missing >= FIRST_STEP_ENTRIES // 2
+            await resends.search(first)
+        for number in range(first, count):
+            assert resends.find(number, view(frame("p", number))) is not None
+        assert resends.find(count, view(frame("p", count))) is None
+        assert len(frames) < 8 * missing + 4 * FIRST_STEP_ENTRIES
+
+    asyncio.run(scenario())
+
+
+def test_an_earlier_life_of_the_same_name_is_no_reason_to_stop() -> None:
+    """Ids begin again with each life; what was stored in this one is found."""
+
+    async def scenario() -> None:
+        lives = [frame("p", n, b"old") for n in range(100)] + [frame("p", n) for n in range(40)]
+        log = await log_of(*lives)
+        window = await frames_of(log).search("p", 5)
+        found = [window.find(n, view(frame("p", n))) for n in range(5, 40)]
+        assert None not in found
+        assert len(set(found)) == 35
+
+    asyncio.run(scenario())
+
+
+def test_a_reading_that_fails_is_begun_anew() -> None:
+    async def scenario() -> None:
+        log = await log_of(*(frame("p", n) for n in range(1000)))
+        log.cached = False
+        frames = frames_of(log)
+        read, log.read = log.read, fail  # type: ignore[method-assign]
+        for _ in range(2):
+            with pytest.raises(LogError):
+                await frames.search("p", 900)
+        log.read = read  # type: ignore[method-assign]
+        window = await frames.search("p", 900)
+        assert window.find(900, view(frame("p", 900))) is not None
+
+    async def fail(*_: object) -> list[Entry]:
+        raise LogError("not now")
 
     asyncio.run(scenario())

@@ -15,7 +15,7 @@ Invariants beside those of the seam:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
@@ -299,12 +299,14 @@ class ManagedLog:
         if self._closed:
             return
         self._closed = True
-        errors = []
-        for closing in (self._appender.close, *(store.close for store in self._cursors.stores())):
-            try:
-                await closing()
-            except MagnetarError as error:
-                errors.append(error)
+        # Side by side: each is some round trips, whoever closes a log has clients that wait, and
+        # what a cursor stores does not depend on the last ledger being closed.
+        storing = asyncio.gather(*(_error_of(store.close()) for store in self._cursors.stores()))
+        try:
+            found = [await _error_of(self._appender.close()), *await storing]
+        finally:
+            storing.cancel()
+        errors = [each for each in found if each is not None]
         await self._scope.close()
         self._tail.clear()
         if errors and self.lost is None:
@@ -312,3 +314,12 @@ class ManagedLog:
                 f"log {self.name} was not closed cleanly; the next opening recovers it: "
                 + "; ".join(str(error) for error in errors)
             ) from errors[0]
+
+
+async def _error_of(closing: Awaitable[None]) -> MagnetarError | None:
+    """What it failed with."""
+    try:
+        await closing
+    except MagnetarError as error:
+        return error
+    return None

@@ -10,7 +10,8 @@ handled on the spot; requests that wait for something run in turn by subject (``
 
 Bounds: unconfirmed bytes, requests under way and unsent bytes each stop reading from the
 connection, and the commands of the chunk at hand, until they are below their limit again; so a
-client is slowed down and nobody else.
+client is slowed down and nobody else. So does the first SEND of a producer that has come back,
+until it is known what its earlier incarnation has stored (``topics.resend``).
 
 Errors: a ``ProtocolError`` ends the connection. Any other error of ours is told to the client in
 the shape that its request asks for. A request that fails by a fault of this program ends the
@@ -28,6 +29,7 @@ from typing import Final, Protocol, TypeAlias
 import structlog
 
 from magnetar.env.framed import NO_ROOM, FramedConnection
+from magnetar.env.tasks import fails
 from magnetar.model.errors import (
     ChecksumError,
     ImplausibleMessageError,
@@ -40,7 +42,7 @@ from magnetar.model.errors import (
 from magnetar.protocols.pulsar.liveness import is_alive
 from magnetar.protocols.pulsar.requests import Requests, Subject
 from magnetar.protocols.pulsar.services import Services
-from magnetar.topics.producer import METADATA_BYTES_MAX, Producer, Sequences
+from magnetar.topics.producer import METADATA_BYTES_MAX, Producer, SearchFirst, Sequences
 from magnetar.topics.topic import Subscribed
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import (
@@ -85,6 +87,7 @@ class Paused(IntFlag):
     PUBLISHES = NO_ROOM << 1
     REQUESTS = NO_ROOM << 2
     UNSENT = NO_ROOM << 3
+    RESENDS = NO_ROOM << 4
 
 
 Quick: TypeAlias = "Callable[[Session, memoryview, int, int], None]"
@@ -173,39 +176,61 @@ class Session(FramedConnection):
         self.frames += len(bounds)
         ready = self.ready
         producers, most = self.producers, self._payload_bytes_max
-        for start, end in bounds:
-            # First of all, and for every frame: whoever publishes sends little else.
-            if producers and (send := read_send(view, start, end)) is not None:
-                number, sequence_id, highest, at, messages, published_ms, due_ms = send
-                producer = producers.get(number)
-                if producer is None:
-                    continue  # sent before the client heard that the producer is closed
-                if (due_ms or end - at > most) and self._refused(producer, send, end - at):
+        start = 0
+        try:
+            for start, end in bounds:
+                # First of all, and for every frame: whoever publishes sends little else.
+                if producers and (send := read_send(view, start, end)) is not None:
+                    number, sequence_id, highest, at, messages, published_ms, due_ms = send
+                    producer = producers.get(number)
+                    if producer is None:
+                        continue  # sent before the client heard that the producer is closed
+                    if (due_ms or end - at > most) and self._refused(producer, send, end - at):
+                        continue
+                    if producer.queue(sequence_id, highest, view[at:end], messages, published_ms):
+                        self._touched.append(producer)
                     continue
-                if producer.queue(sequence_id, highest, view[at:end], messages, published_ms):
-                    self._touched.append(producer)
-                continue
-            kind = command_type(view, start)
-            if kind == SEND and ready:
-                self._send(view, start, end)
-                continue
-            if kind == ACK and ready and self._acks.take(view, start, end):
-                continue
-            if self._touched:
-                self._flush_sends()
-            if self._acks.collected:
-                self._flush_acks()
-            self._command(kind, view, start, end)
-            if self.closed:
-                return
-            if self.paused:  # else one chunk begins thousands of requests, whatever their bound
-                self.frames -= self.stop_after(bounds, end)
-                break
-            ready = self.ready
+                kind = command_type(view, start)
+                if kind == SEND and ready:
+                    self._send(view, start, end)
+                    continue
+                if kind == ACK and ready and self._acks.take(view, start, end):
+                    continue
+                if self._touched:
+                    self._flush_sends()
+                if self._acks.collected:
+                    self._flush_acks()
+                self._command(kind, view, start, end)
+                if self.closed:
+                    return
+                if self.paused:  # else one chunk begins thousands of requests, whatever their bound
+                    self.frames -= self.stop_after(bounds, end)
+                    break
+                ready = self.ready
+        except SearchFirst as first:
+            self._search(first.producer, first.sequence_id)
+            self.frames -= self.stop_after(bounds, start - 1)  # this one comes again, first
         if self._touched:
             self._flush_sends()
         if self._acks.collected:
             self._flush_acks()
+
+    def _search(self, producer: Producer, sequence_id: int) -> None:
+        """Nothing more is taken from this client until it is known what its producer has stored."""
+        self.pause(Paused.RESENDS)
+        if self.services.closing:
+            return  # it is about to be closed
+
+        async def search() -> None:
+            try:
+                await producer.search(sequence_id)
+            finally:
+                self.resume(Paused.RESENDS)
+
+        def failed(_task: str, _error: BaseException) -> None:
+            self.close()
+
+        self.services.scope.spawn(search(), f"resends of {producer.name}", fails(failed))
 
     def _refused(self, producer: Producer, send: ReadSend, payload_bytes: int) -> bool:
         """Refuse a sound SEND if it is too large, or to be delivered too late."""

@@ -82,7 +82,7 @@ class FakeTransport(asyncio.Transport):
 class World:
     """A broker that listens nowhere, and its doubles."""
 
-    def __init__(self, ledger_entries: int = 5, **settings: Any) -> None:
+    def __init__(self, ledger_entries: int = 5, shares: bool = False, **settings: Any) -> None:
         self.store = MemoryLogStore(ledger_entries)
         self.metadata = MemoryMetadata()
         self.values = MemoryValues()
@@ -92,6 +92,7 @@ class World:
             self.metadata,
             self.values,
             clock=lambda: 1e9,
+            shares=shares,
         )
         self.services = self.broker.pulsar.services
 

@@ -84,7 +84,7 @@ async def _admit(admission: ProducerAdmission) -> None:
     session, topic, producer, request, _ = admission
     await session.services.topics.check_space(topic)
     if _comes_back(request):
-        # Before the lock, for all who come back at a time: under it little is left to read.
+        # Before the lock: under it little is left to read.
         await topic.frames.catch_up()
     try:
         await _admit_once(admission)
