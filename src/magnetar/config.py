@@ -409,6 +409,21 @@ class BrokerConfig:
             "least": 10,
         },
     )
+    balance_interval_ms: int = field(
+        default=10_000,
+        metadata={
+            "meaning": "time between looks at bundles: what has grown is split, what is too much "
+            "beside other brokers is given away; 0: never",
+            "least": 0,
+        },
+    )
+    bundle_topics_max: int = field(
+        default=1000, metadata={"meaning": "open topics of a bundle before it is split", "least": 2}
+    )
+    bundle_messages_per_s_max: int = field(
+        default=30_000,
+        metadata={"meaning": "messages a second, in and out, before a bundle is split", "least": 1},
+    )
     delayed_entries_per_subscription_max: int = field(
         default=2_000_000,
         metadata={

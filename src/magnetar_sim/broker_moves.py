@@ -1,14 +1,16 @@
-"""What operators do with topics and their owners, by the seed: unload topics and bundles, drain
-brokers, and ask about topics at any broker, which must not move them."""
+"""What operators do with topics and their owners, by the seed: unload topics and bundles, cut
+bundles, drain brokers, and ask about topics at any broker, which must not move them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from functools import partial
 
 from magnetar.admin.topics import TopicService
 from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import MagnetarError
 from magnetar_sim.broker_watch import BrokerWatch
 from magnetar_sim.brokers import BrokerMachine
@@ -16,6 +18,8 @@ from magnetar_sim.cluster import Cluster
 from magnetar_sim.loop import call_from_outside
 
 DRAINED_S = (0.2, 1.0, 3.0)
+SMALLEST_HASHES = 1 << 24
+"""A bundle of fewer is not cut any more."""
 
 
 class BrokerMoves:
@@ -42,6 +46,11 @@ class BrokerMoves:
         favourites = rng.sample(kinds, rng.choice((1, 3, len(kinds))))
         for _ in range(count):
             self._at(rng.uniform(begin_s, end_s), rng.choice(favourites))
+
+    def plan_cuts(self, rng: random.Random, count: int, begin_s: float, end_s: float) -> None:
+        """``rng`` is theirs alone."""
+        for _ in range(count):
+            self._at(rng.uniform(begin_s, end_s), partial(self._cut, rng))
 
     def _at(self, when_s: float, act: Callable[[], None]) -> None:
         call_from_outside(self._cluster.loop, when_s, act, lambda: self.over)
@@ -75,6 +84,26 @@ class BrokerMoves:
         if bundles is not None and owned:
             bundle = self._random.choice(owned)
             self._begin(broker, f"release {bundle}", lambda: bundles.release(bundle))
+
+    def _cut(self, rng: random.Random) -> None:
+        """At its middle, or between topics; half of the time both parts are given away then."""
+        broker = rng.choice(list(self._brokers))
+        bundles = broker.bundles
+        owned = [] if bundles is None else bundles.owned()
+        if bundles is None or not owned:
+            return
+        bundle, given_away = rng.choice(owned), rng.random() < 0.5
+        topics = [parse_topic(each) for each in self._topics]
+        boundary = rng.choice((bundle.middle(), bundle.median(topics)))
+        if bundle.high - bundle.low < SMALLEST_HASHES:
+            return
+
+        async def cut() -> None:
+            if await bundles.cut(bundle, boundary) and given_away:
+                for half in bundle.halves(boundary):
+                    await bundles.release(half)
+
+        self._begin(broker, f"cut {bundle}", cut)
 
     def _unload(self) -> None:
         broker, topic = self._broker(), self._random.choice(list(self._topics))

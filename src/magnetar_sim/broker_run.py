@@ -153,6 +153,7 @@ class BrokerRun:
         self._follower_random = random.Random(f"{seed}/followers 1")
         self.followers: list[TopicFollower] = []
         self._moves = random.Random(f"{seed}/moves 1")
+        self._cuts = random.Random(f"{seed}/cuts 1")
         self._bug: str | None = None
 
     @property
@@ -256,6 +257,8 @@ class BrokerRun:
         ours.plan(rng.choice((1, 3, 8)), begin_s + FAULTS_FROM_S, end_s)
         moves = BrokerMoves(self.cluster, self._moves, self.brokers, self.topics, self.watch)
         moves.plan(self._moves.choice((0, 2, 6, 15)), begin_s + FAULTS_FROM_S, end_s)
+        cuts = self._cuts
+        moves.plan_cuts(cuts, cuts.choice((0, 0, 2, 6)), begin_s + FAULTS_FROM_S, end_s)
         theirs = Faults(self.cluster, rng, self.hosts(), lose_disks=0)
         theirs.plan(rng.choice((0, 2, 5)), begin_s + FAULTS_FROM_S, end_s)
         return [ours, theirs, moves]

@@ -56,6 +56,7 @@ def plan_brokers(rng: random.Random) -> BrokerPlan:
             message_bytes_max=64 << 10,
             pending_publish_bytes_per_connection=rng.choice((1024, 8 << 10, 1 << 20)),
             unacknowledged_per_consumer_max=rng.choice((3, 20, 50_000)),
+            balance_interval_ms=0,
             handshake_timeout_ms=2000,
             frame_timeout_ms=3000,
             keep_alive_ms=rng.choice((800, 3000)),

@@ -7,14 +7,18 @@
    what it writes then is the logs' to bear.)
 3. *Questions take nothing.* This follows: what opens a log writes its record.
 
+How a namespace is cut is what its policies say at that moment.
+
 It also numbers the terms of owners: what one knew is known to those that own the bundle later.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
-from magnetar.cluster.bundles import layout_of
+from magnetar.cluster.bundles import Layout, layout_of
+from magnetar.cluster.namespaces import POLICIES
 from magnetar.cluster.reports import OWNERS, owner_path
 from magnetar.cluster.topic_name import TopicName, parse_topic, topic_of_log
 from magnetar_sim.loop import SimProcess, current_process
@@ -47,10 +51,12 @@ class BundleOwners:
         far as it knows; gone when it has given it back itself."""
         self._last_terms: dict[tuple[int, str], int] = {}
         self._term = 0
+        self._layouts: dict[str, Layout] = {}
+        """By namespace; those that say nothing are not in it."""
 
     def term_of(self, process: int, topic: str) -> int:
         """The term in which that process serves the topic, or did last."""
-        return self._last_terms.get((process, _path_of(parse_topic(topic))), 0)
+        return self._last_terms.get((process, self._path_of(parse_topic(topic))), 0)
 
     def written(self, path: str, before: bytes | None, after: bytes | None) -> None:
         process = current_process()
@@ -59,6 +65,8 @@ class BundleOwners:
                 self._removed(path, process)
             elif before is None:
                 self._made(path, process)
+        elif path.startswith(f"{POLICIES}/") and after is not None:
+            self._cut(path.removeprefix(f"{POLICIES}/"), after)
         elif path.startswith(RECORDS) and process is not None and self._is_broker(process.name):
             parts = path.removeprefix(RECORDS).split("/")
             if len(parts) == TOPIC_PARTS:
@@ -79,15 +87,25 @@ class BundleOwners:
             return  # with its session
         if owner is process:
             self._terms.pop((self._number_of(process), path), None)
-            self._released(lambda topic: _path_of(parse_topic(topic)) == path)
+            self._released(lambda topic: self._path_of(parse_topic(topic)) == path)
         elif owner.name != process.name:
             self._broken(f"{process.name} removes {path}, which {owner.name} owns")
 
     def _check_record(self, name: TopicName, process: SimProcess) -> None:
-        if (self._number_of(process), _path_of(name)) not in self._terms:
+        if (self._number_of(process), self._path_of(name)) not in self._terms:
             self._broken(f"{process.name} writes the record of {name}, which it does not own")
 
+    def _cut(self, namespace: str, policies: bytes) -> None:
+        if "/" not in namespace:
+            return  # a tenant
+        before = self._layout(namespace)
+        self._layouts[namespace] = after = layout_of(namespace, json.loads(policies or b"{}"))
+        if after != before:
+            self._count("bundles that were cut")
 
-def _path_of(name: TopicName) -> str:
-    """Of the node of the topic's bundle."""
-    return owner_path(layout_of(name.namespace, {}).bundle_of(name))
+    def _layout(self, namespace: str) -> Layout:
+        return self._layouts.get(namespace) or layout_of(namespace, {})
+
+    def _path_of(self, name: TopicName) -> str:
+        """Of the node of the topic's bundle."""
+        return owner_path(self._layout(name.namespace).bundle_of(name))

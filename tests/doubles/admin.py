@@ -26,7 +26,7 @@ def topic_service(broker: Broker) -> TopicService:
 
 
 def broker_service(broker: Broker) -> BrokerService:
-    return BrokerService(broker.control, HTTP_URL, Peers(NoPeers()))
+    return BrokerService(broker.control, HTTP_URL, Peers(NoPeers()), broker.topics.names)
 
 
 def namespace_service(broker: Broker) -> NamespaceService:

@@ -51,6 +51,7 @@ NARROWER: dict[str, set[str]] = {
 }
 
 DECIDING: tuple[str, ...] = (
+    "magnetar.app.restarts",
     "magnetar.bookie.storage.compaction_plan",
     "magnetar.bookie.disk_space",
     "magnetar.bookie.storage.log_usage",
@@ -101,6 +102,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.cluster.schemas.record",
     "magnetar.cluster.schemas.resolution",
     "magnetar.cluster.schemas.rules",
+    "magnetar.cluster.balance",
     "magnetar.cluster.bundles",
     "magnetar.cluster.placement",
     "magnetar.cluster.policy_values",

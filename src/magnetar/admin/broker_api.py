@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
 from starlette.exceptions import HTTPException
 
 from magnetar.admin.brokers import BrokerService
@@ -91,4 +93,17 @@ def _add_unloading(router: APIRouter, service: BrokerService) -> None:
         """Have a bundle released by its owner. Its topics' clients come back at once, to whoever
         is chosen then."""
         await service.unload(f"{tenant}/{namespace}", bundle)
+        return Response(status_code=204)
+
+    @router.put(NAMESPACE + "/{bundle}/split", status_code=204)
+    async def split(
+        tenant: Segment,
+        namespace: Segment,
+        bundle: Segment,
+        unload: bool = False,
+        algorithm: Annotated[str, Query(alias="splitAlgorithmName")] = "",
+    ) -> Response:
+        """Have a bundle cut in two by its owner, who keeps both unless they are to be unloaded.
+        Nobody is interrupted by the cut."""
+        await service.split(f"{tenant}/{namespace}", bundle, algorithm, unload)
         return Response(status_code=204)

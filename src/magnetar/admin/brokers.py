@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
 from magnetar.admin.peers import PeerRequest, Peers
 from magnetar.admin.views import BrokerView, BundlesView, BundleView, OwnedView
@@ -9,14 +12,26 @@ from magnetar.cluster.bundles import Bundle, policy_of
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At
 from magnetar.cluster.reports import BrokerReport
-from magnetar.cluster.topic_name import parse_namespace
-from magnetar.model.errors import TopicNotFoundError
+from magnetar.cluster.topic_name import TopicName, parse_namespace
+from magnetar.model.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+
+TopicNames: TypeAlias = Callable[[str], Awaitable[Sequence[TopicName]]]
+
+ALGORITHMS: Final[Mapping[str, Callable[[Bundle, Sequence[TopicName]], int]]] = {
+    "range_equally_divide": lambda bundle, _names: bundle.middle(),
+    "topic_count_equally_divide": lambda bundle, names: bundle.median(names),
+}
+"""Pulsar's names: where a bundle is cut, by the topics of its namespace."""
+DEFAULT_ALGORITHM: Final = "range_equally_divide"
 
 
 class BrokerService:
-    """``http_url`` is that of this broker."""
+    """``http_url`` is that of this broker; ``topic_names`` lists a namespace."""
 
-    def __init__(self, control: ControlPlane, http_url: str, peers: Peers) -> None:
+    def __init__(
+        self, control: ControlPlane, http_url: str, peers: Peers, topic_names: TopicNames
+    ) -> None:
+        self._topic_names = topic_names
         self._control = control
         self._peers = peers
         self._bundles = control.bundles
@@ -100,6 +115,34 @@ class BrokerService:
     async def unload(self, namespace: str, range_name: str) -> None:
         """Have the owner of a bundle release it; fine if nobody owns it. Raises
         ``TopicNotFoundError``, ``ServedElsewhereError``."""
+        bundle = await self._bundle(namespace, range_name)
+        if not await self._given_away(bundle):
+            await self._bundles.release(bundle)
+
+    async def split(
+        self, namespace: str, range_name: str, algorithm: str = "", unload: bool = False
+    ) -> None:
+        """Have the owner of a bundle cut it in two; with ``unload`` both are released then. Raises
+        as ``unload``, and ``NotAllowedError``."""
+        at = ALGORITHMS.get(algorithm or DEFAULT_ALGORITHM)
+        if at is None:
+            raise NotAllowedError(
+                f"bundles are not split by {algorithm!r}; accepted: {', '.join(sorted(ALGORITHMS))}"
+            )
+        bundle = await self._bundle(namespace, range_name)
+        if await self._given_away(bundle):
+            return
+        if await self._bundles.owner_of_bundle(bundle) is None:
+            raise ServiceNotReadyError(
+                f"bundle {bundle} has no owner, who would split it; a lookup of one of its topics "
+                "gives it one"
+            )
+        boundary = at(bundle, await self._topic_names(bundle.namespace))
+        if await self._bundles.cut(bundle, boundary) and unload:
+            for half in bundle.halves(boundary):
+                await self._bundles.release(half)
+
+    async def _bundle(self, namespace: str, range_name: str) -> Bundle:
         layout = await self._bundles.layout(parse_namespace(namespace))
         bundle = layout.named(range_name)
         if bundle is None:
@@ -107,12 +150,17 @@ class BrokerService:
                 f"namespace {namespace} has no bundle {range_name}; "
                 "/admin/v2/namespaces/TENANT/NAMESPACE/bundles says how it is cut"
             )
+        return bundle
+
+    async def _given_away(self, bundle: Bundle) -> bool:
+        """Whether another broker has it that this request was not sent on from. Raises
+        ``ServedElsewhereError`` if it must be."""
         owner = await self._bundles.owner_of_bundle(bundle)
-        if isinstance(owner, At):
-            if AUTHORITATIVE.get():
-                return  # whoever sent this here knew it as ours: it has been given away since
-            raise ServedElsewhereError(f"bundle {bundle}", owner.http_url)
-        await self._bundles.release(bundle)
+        if not isinstance(owner, At):
+            return False
+        if AUTHORITATIVE.get():
+            return True  # whoever sent this here knew it as ours: it has been given away since
+        raise ServedElsewhereError(f"bundle {bundle}", owner.http_url)
 
     async def unload_namespace(self, namespace: str) -> None:
         """Every bundle of it, one after the other. Raises ``TopicNotFoundError``, ``PeerError``."""

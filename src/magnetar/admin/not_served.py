@@ -33,7 +33,6 @@ WHOLE: Final = (
     NotServed(NAMESPACE, "deleting namespaces", "DELETE"),
     NotServed(f"{NAMESPACE}/0x*", "deleting bundles", "DELETE"),
     NotServed(f"{NAMESPACE}/0x*/clearBacklog/**", "clearBacklog of bundles"),
-    NotServed(f"{NAMESPACE}/0x*/split", "splitting bundles"),
     NotServed(f"{NAMESPACE}/0x*/topicHashPositions", "topicHashPositions of bundles"),
     NotServed(f"{NAMESPACE}/0x*/unsubscribe/**", "unsubscribe of bundles"),
     NotServed(f"{NAMESPACE}/persistence/bookieAffinity", "bookieAffinity of namespaces"),

@@ -12,13 +12,15 @@ from collections.abc import AsyncIterable, Callable
 from functools import partial
 
 from magnetar import __version__
+from magnetar.app.balancing import Balancing
 from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import SoleBroker, TellClients
+from magnetar.cluster.reporting import Load
 from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.schemas.registry import ValueStore
-from magnetar.cluster.sharing import Load, SharedTopics
+from magnetar.cluster.sharing import SharedTopics
 from magnetar.config import BrokerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
@@ -77,6 +79,7 @@ class Broker:
         staged_writes: StagedWrites | None = None,
         shares: bool = False,
     ) -> None:
+        self._config = config
         self._metrics = metrics or Metrics()
         self._failed = failed
         self._scope = TaskScope("broker", fails(self._task_failed))
@@ -175,8 +178,20 @@ class Broker:
         if isinstance(bundles, SoleBroker):
             bundles.begin(report, self._close_topics)
         elif isinstance(bundles, SharedTopics):
-            await bundles.begin(report, session_timeout_ms, self._close_topics, lost)
+            cut_off = partial(self._cut_off, lost)
+            await bundles.begin(report, session_timeout_ms, self._close_topics, cut_off)
             self._scope.spawn(bundles.run(self._load), "report")
+            if self._config.balance_interval_ms:
+                balancing = Balancing(self._config, bundles, self.topics, self.rates)
+                self._scope.spawn(balancing.run(), "balance")
+
+    def _cut_off(self, lost: Callable[[str], None], why: str) -> None:
+        """Others may have the topics by now, this process may have been paused for minutes: its
+        clients must not wait for the rest of its end."""
+        for topic in self.topics.loaded():
+            topic.disconnect()
+        self.pulsar.close()
+        lost(why)
 
     async def _close_topics(self, bundle: Bundle) -> TellClients:
         return await self.topics.hand_over(bundle.holds)

@@ -196,7 +196,7 @@ class RestServer:
             process.health,
             SchemaService(broker.control),
             PolicyService(broker.control, broker.topics, quorums_of(config.ledger)),
-            BrokerService(broker.control, http_url, Peers(transport)),
+            BrokerService(broker.control, http_url, Peers(transport), broker.topics.names),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)

@@ -99,6 +99,7 @@ def namespaces() -> None:
       magnetar namespaces policies set public/default --message-ttl 3d --delayed
       magnetar namespaces policies set public/default --read-from 'subscription=report-* to=any'
       magnetar namespaces policies remove public/default retention
+      magnetar namespaces split-bundle public/default --bundle 0x40000000_0x80000000
     """
 
 
@@ -114,6 +115,22 @@ def list_namespaces(tenant: str, url: str, as_json: bool) -> None:
     else:
         for name in names:
             click.echo(name)
+
+
+@namespaces.command("split-bundle")
+@click.argument("namespace")
+@click.option("--bundle", required=True, metavar="RANGE", help="As 0x40000000_0x80000000.")
+@click.option("--by-topics", is_flag=True, help="With as many topics in each part; else by hash.")
+@click.option("--unload", is_flag=True, help="Let other brokers have the parts.")
+@url_option
+def split_bundle(namespace: str, bundle: str, by_topics: bool, unload: bool, url: str) -> None:
+    """Cut BUNDLE of NAMESPACE in two. Its owner keeps both, and nobody is interrupted by it."""
+    algorithm = "topic_count_equally_divide" if by_topics else "range_equally_divide"
+    query = f"?unload={str(unload).lower()}&splitAlgorithmName={algorithm}"
+    RestClient(url).put(f"/admin/v2/namespaces/{namespace}/{bundle}/split{query}")
+    click.echo(
+        f"split {namespace}/{bundle}; `magnetar brokers bundles {namespace}` shows the parts"
+    )
 
 
 @namespaces.group("policies")

@@ -2,8 +2,8 @@
 bundles, not topics: a node per topic would be more than a metadata store bears.
 
 The hash, the ranges and their names (``0x40000000_0x80000000``) are Pulsar's, so that its admin
-tools show them. A range holds its low end and not its high one, but for the last. A namespace's
-ranges never change once it is made: brokers that cut it differently would each own a topic.
+tools show them. A range holds its low end and not its high one, but for the last. Ranges change in
+one way: the owner of a bundle cuts it in two (``sharing``).
 
 Pure.
 """
@@ -11,7 +11,7 @@ Pure.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -45,6 +45,27 @@ class Bundle(NamedTuple):
         position = hash_of(name)
         return self.low <= position < self.high or position == self.high == LAST
 
+    def halves(self, boundary: int) -> tuple[Bundle, Bundle]:
+        """It in two parts; the second begins at ``boundary``. Raises ``NotAllowedError``."""
+        if not self.low < boundary < self.high:
+            raise NotAllowedError(f"bundle {self} cannot be cut at 0x{boundary:08x}")
+        return Bundle(self.namespace, self.low, boundary), Bundle(
+            self.namespace, boundary, self.high
+        )
+
+    def middle(self) -> int:
+        """Where it is cut into ranges of one size."""
+        return self.low + (self.high - self.low) // 2
+
+    def median(self, names: Iterable[TopicName]) -> int:
+        """Where it is cut so that each part has as many of those topics as the other, as near as
+        their hashes allow; its middle if they leave no choice."""
+        hashes = sorted(hash_of(name) for name in names if self.holds(name))
+        for boundary in hashes[len(hashes) // 2 :]:
+            if hashes[0] < boundary < self.high:
+                return boundary
+        return self.middle()
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.range_name}"
 
@@ -72,6 +93,21 @@ class Layout(NamedTuple):
     def named(self, range_name: str) -> Bundle | None:
         """The bundle of that range, if it is one."""
         return next((each for each in self.bundles() if each.range_name == range_name), None)
+
+    def holds(self, bundle: Bundle) -> bool:
+        """Whether it is one of this layout's."""
+        return bundle in self.bundles()
+
+    def cut(self, bundle: Bundle, boundary: int) -> Layout:
+        """With ``bundle`` in two parts. Raises ``NotAllowedError``."""
+        if not self.holds(bundle):
+            raise NotAllowedError(f"namespace {self.namespace} has no bundle {bundle} any more")
+        if len(self.boundaries) > BUNDLES_MAX:
+            raise NotAllowedError(
+                f"namespace {self.namespace} has {BUNDLES_MAX} bundles, the most allowed"
+            )
+        _, second = bundle.halves(boundary)
+        return Layout(self.namespace, tuple(sorted({*self.boundaries, second.low})))
 
 
 def even_boundaries(count: int) -> tuple[int, ...]:
@@ -106,6 +142,15 @@ def policy_of(boundaries: tuple[int, ...]) -> Mapping[str, object]:
         "boundaries": [f"0x{each:08x}" for each in boundaries],
         "numBundles": len(boundaries) - 1,
     }
+
+
+def cut_in(bundle: Bundle, boundary: int, policies: Mapping[str, Any]) -> Mapping[str, object]:
+    """The policies of a namespace in which the bundle is cut; the same if it is already, as after
+    an attempt whose answer was lost. Raises ``NotAllowedError``, ``BrokerMetadataError``."""
+    layout = layout_of(bundle.namespace, policies)
+    if not all(layout.holds(half) for half in bundle.halves(boundary)):
+        layout = layout.cut(bundle, boundary)
+    return {**policies, POLICY: policy_of(layout.boundaries)}
 
 
 def _no_layout(namespace: str, said: object) -> BrokerMetadataError:

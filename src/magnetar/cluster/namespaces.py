@@ -92,15 +92,33 @@ class Namespaces:
         ``BrokerMetadataError`` for a node that cannot be read."""
         return _policies(namespace, await self.value(namespace))
 
+    async def stored_policies(self, namespace: str) -> Mapping[str, Any]:
+        """As ``policies``, read from the store: no older than this call."""
+        path = f"{POLICIES}/{namespace}"
+        try:
+            value = (await self._metadata.get(path)).value
+        except NoNodeError:
+            raise _no_namespace(namespace) from None
+        if value != (await self._nodes.get(path)).value:
+            self._nodes.forget(path)
+        return _policies(namespace, value)
+
     async def change_policies(self, namespace: str, changes: Mapping[str, object]) -> None:
         """Set some, None to leave one unsaid; the others stay as they are."""
+        await self.change(namespace, lambda policies: {**policies, **changes})
+
+    async def change(
+        self, namespace: str, changed: Callable[[Mapping[str, Any]], Mapping[str, object]]
+    ) -> None:
+        """Set all, by those that are stored; None leaves one unsaid. Raises what ``changed``
+        raises, ``TopicNotFoundError``, ``MetadataError``."""
         path = f"{POLICIES}/{namespace}"
         try:
             for _ in range(RACES_MAX):
                 # From the store, not from memory: the version to compare with is read here.
                 node = await self._metadata.get(path)
-                changed = {**_policies(namespace, node.value), **changes}
-                kept = {name: value for name, value in changed.items() if value is not None}
+                wanted = changed(_policies(namespace, node.value))
+                kept = {name: value for name, value in wanted.items() if value is not None}
                 try:
                     await self._metadata.put(path, json.dumps(kept).encode(), node.version)
                 except BadVersionError:

@@ -8,9 +8,10 @@ broker (``SoleBroker``) or several that share its topics (``sharing.SharedTopics
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from magnetar.cluster.bundles import Bundle, Layout, layout_of
+from magnetar.cluster.bundles import Bundle, Layout, cut_in, layout_of
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.topic_name import TopicName
@@ -82,6 +83,11 @@ class Bundles(Protocol):
         """Close its topics, and let others have it; False if it is not ours."""
         ...
 
+    async def cut(self, bundle: Bundle, boundary: int) -> bool:
+        """Have two bundles in its place, the second from ``boundary`` on; False if it is not ours.
+        Their topics stay here. Raises ``NotAllowedError``, ``MetadataError``."""
+        ...
+
     async def reports(self) -> Mapping[str, BrokerReport]:
         """All brokers by their ids, sorted. Raises ``MetadataError``."""
         ...
@@ -146,6 +152,10 @@ class SoleBroker:
         """Its topics are closed, and loaded again by their next use."""
         if self._close_topics is not None:
             (await self._close_topics(bundle))("")
+        return True
+
+    async def cut(self, bundle: Bundle, boundary: int) -> bool:
+        await self._namespaces.change(bundle.namespace, partial(cut_in, bundle, boundary))
         return True
 
     async def reports(self) -> Mapping[str, BrokerReport]:

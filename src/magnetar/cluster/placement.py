@@ -51,8 +51,13 @@ class BundlePlacement:
 
     def _load(self, name: str, report: BrokerReport) -> float:
         sent = len(self._sent[name][1]) if name in self._sent else 0
-        messages_per_s = report.messages_in_per_s + report.messages_out_per_s
-        return report.bundles + sent + messages_per_s // MESSAGES_PER_S_OF_A_BUNDLE
+        return load_of(report) + sent
+
+
+def load_of(report: BrokerReport) -> float:
+    """How much a broker has to do, in bundles that move nothing."""
+    messages_per_s = report.messages_in_per_s + report.messages_out_per_s
+    return report.bundles + messages_per_s // MESSAGES_PER_S_OF_A_BUNDLE
 
 
 def _tie(bundle: Bundle, broker: str) -> int:

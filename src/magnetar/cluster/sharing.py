@@ -10,7 +10,10 @@ Invariants:
   release. Only then are logs opened (``check``, ``verify``).
 * A release closes the bundle's topics first, then deletes the node, then tells the clients. So its
   next owner never meets a log that is open here, and clients come back when it can be had.
-* One step at a time per bundle: whoever asks while it is taken or released waits for the outcome.
+* One step at a time per bundle: whoever asks while it is taken, cut or released waits for the
+  outcome.
+* A bundle is cut by its owner only, and one that has just been taken is looked up in the stored
+  policies of its namespace: no broker owns a range that is none any more.
 * What others own is answered from memory (``watched_nodes``): no read per lookup once warm. A log
   is opened after a read of the node itself: a process that was paused knows nothing of what it has
   lost meanwhile.
@@ -23,40 +26,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
 
-from magnetar.cluster.brokers import Brokers, Registration
-from magnetar.cluster.bundles import Bundle, Layout, layout_of
-from magnetar.cluster.counters import RACES_MAX
+from magnetar.cluster.brokers import Brokers
+from magnetar.cluster.bundle_nodes import BundleNodes
+from magnetar.cluster.bundles import Bundle, Layout, cut_in, layout_of
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.ownership import At, CloseTopics, Here, Owner, TellClients
 from magnetar.cluster.placement import BundlePlacement
+from magnetar.cluster.reporting import Load, Owning, Reporting
 from magnetar.cluster.reports import (
     BrokerReport,
     BundleOwner,
     decode_owner,
-    encode_owner,
     owner_path,
-    worth_telling,
 )
-from magnetar.cluster.shared_reads import SharedReads
 from magnetar.cluster.topic_name import TopicName
 from magnetar.cluster.watched_nodes import WatchedNodes
-from magnetar.env.metadata import CreateMode, MetadataStore
+from magnetar.env.metadata import MetadataStore
 from magnetar.env.session_guard import SessionGuard
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.errors import (
-    BadVersionError,
-    BrokerMetadataError,
     MagnetarError,
-    MetadataError,
-    NodeExistsError,
-    NoNodeError,
     ServiceNotReadyError,
 )
 
@@ -64,24 +59,18 @@ log = structlog.get_logger(__name__)
 
 RELEASES_AT_ONCE: Final = 2
 """Bundles; each closes its topics side by side. Few, so that each is without an owner shortly."""
-REPORT_INTERVAL_S: Final = 1.0
-REPORT_SOON_S: Final = 0.02
-"""After a change of what is owned: others choose by it who gets the next bundle."""
 LOOKS_MAX: Final = 20
-
-
-class Load(NamedTuple):
-    """What this broker has to do."""
-
-    topics: int
-    messages_in_per_s: float
-    messages_out_per_s: float
 
 
 class _State(Enum):
     TAKING = "taking"
     OURS = "ours"
+    CUTTING = "cutting"
     RELEASING = "releasing"
+
+
+SERVED: Final = (_State.OURS, _State.CUTTING)
+"""Topics of such a bundle are served here."""
 
 
 class _Share:
@@ -93,6 +82,13 @@ class _Share:
         self.state = _State.TAKING
         self.step: asyncio.Task[None] | None = None
         self.end_watch: Callable[[], None] = _nothing
+
+
+class _Known(NamedTuple):
+    """How a namespace is cut, and the bytes that say so."""
+
+    value: bytes
+    layout: Layout
 
 
 class _SeenOwner(NamedTuple):
@@ -109,17 +105,15 @@ class SharedTopics:
         self._scope = scope
         self._placement = BundlePlacement()
         self._owners = WatchedNodes(metadata, _seen)
-        self._reads = SharedReads(metadata)
-        self._layouts: dict[str, Layout] = {}
+        self._nodes = BundleNodes(metadata)
+        self._layouts: dict[str, _Known] = {}
         self._held: dict[Bundle, _Share] = {}
-        self._me: BundleOwner | None = None
-        self._registration: Registration | None = None
         self._guard: SessionGuard | None = None
         self._close_topics: CloseTopics = _no_topics
         self._draining = True
         self._read_only = False
         self._session_lost = False
-        self._changed = asyncio.Event()
+        self._reporting = Reporting(metadata, self.brokers, self._owning)
         self._lost: Callable[[str], None] = _nothing_lost
 
     async def begin(
@@ -134,10 +128,10 @@ class SharedTopics:
         self._close_topics, self._lost = close_topics, lost
         # Before the first node is made: one that goes with its session is told of.
         self._guard = SessionGuard(self._metadata, session_timeout_ms, self._all_lost)
-        self._me = BundleOwner(report.broker_id, report.start, report.service_url, report.http_url)
-        self._registration = Registration(self._metadata, report, self._all_lost)
-        await self._registration.begin()
-        self.brokers.forget(report.broker_id)
+        self._nodes.me = BundleOwner(
+            report.broker_id, report.start, report.service_url, report.http_url
+        )
+        await self._reporting.begin(report, self._all_lost)
         self._draining = False
         self._read_only = report.read_only
 
@@ -151,8 +145,12 @@ class SharedTopics:
 
     async def layout(self, namespace: str) -> Layout:
         """How ``tenant/namespace`` is cut. Raises ``TopicNotFoundError``, ``MetadataError``."""
-        found = layout_of(namespace, await self._namespaces.policies(namespace))
-        return self._layouts.setdefault(namespace, found)
+        value = await self._namespaces.value(namespace)
+        known = self._layouts.get(namespace)
+        if known is None or known.value is not value:  # the same object while it has not changed
+            layout = layout_of(namespace, await self._namespaces.policies(namespace))
+            known = self._layouts[namespace] = _Known(value, layout)
+        return known.layout
 
     async def owner_of(self, name: TopicName) -> Owner | None:
         return await self.owner_of_bundle((await self.layout(name.namespace)).bundle_of(name))
@@ -164,14 +162,16 @@ class SharedTopics:
         if held is not None:
             return None if held.state is _State.TAKING else Here()
         owner = await self._read_owner(bundle)
-        return None if owner is None or self._is_me(owner) else _at(owner)
+        return None if owner is None or self._nodes.is_me(owner) else _at(owner)
 
     async def _read_owner(self, bundle: Bundle) -> BundleOwner | None:
         return (await self._owners.get(owner_path(bundle))).owner
 
-    def _is_me(self, owner: BundleOwner) -> bool:
-        """By its id: an earlier start of ours cannot live any more."""
-        return self._me is not None and owner.broker_id == self._me.broker_id
+    @property
+    def broker_id(self) -> str:
+        """Ours, after ``begin``."""
+        assert self._nodes.me is not None, "it has not begun"
+        return self._nodes.me.broker_id
 
     def owned(self) -> list[Bundle]:
         """The bundles that this broker owns, sorted."""
@@ -183,14 +183,14 @@ class SharedTopics:
     # -- being asked for a topic --------------------------------------------------------------
 
     async def locate(self, name: TopicName, authoritative: bool = False) -> Owner:
-        bundle = (await self.layout(name.namespace)).bundle_of(name)
         for _ in range(LOOKS_MAX):
+            bundle = (await self.layout(name.namespace)).bundle_of(name)
             if await self._settled(bundle):
                 return Here()
             owner = await self._read_owner(bundle)
             if bundle in self._held:
                 continue  # somebody else asked meanwhile
-            if owner is not None and not self._is_me(owner):
+            if owner is not None and not self._nodes.is_me(owner):
                 return _at(owner)
             chosen = None if owner is not None else await self._choose(bundle, authoritative)
             if chosen is not None:
@@ -198,15 +198,15 @@ class SharedTopics:
             if not self._takes:
                 raise self._no_broker(bundle)
             await self._take(bundle)
-        raise ServiceNotReadyError(f"bundle {bundle} changes its owner all the time; try again")
+        raise ServiceNotReadyError(f"topic {name} changes its owner all the time; try again")
 
     async def claim(self, name: TopicName) -> None:
-        bundle = (await self.layout(name.namespace)).bundle_of(name)
         for _ in range(LOOKS_MAX):
+            bundle = (await self.layout(name.namespace)).bundle_of(name)
             if await self._settled(bundle):
                 return
             owner = await self._read_owner(bundle)
-            if owner is not None and not self._is_me(owner):
+            if owner is not None and not self._nodes.is_me(owner):
                 raise _not_ours(name, owner.service_url)
             if not self._takes:
                 break
@@ -228,7 +228,7 @@ class SharedTopics:
         if authoritative and self._takes:
             return None
         reports = dict(await self.brokers.reports())
-        me = self._me
+        me = self._nodes.me
         if me is not None and not self._takes:
             reports.pop(me.broker_id, None)
         chosen = self._placement.choose(bundle, reports)
@@ -255,73 +255,46 @@ class SharedTopics:
         await asyncio.shield(held.step)
 
     async def _take_now(self, bundle: Bundle, held: _Share) -> None:
+        made = False
         try:
-            if await self._make_node(bundle) and self._takes:
-                held.state = _State.OURS
-                look = self._scope.guarded(
-                    partial(self._look_after, bundle, held), f"look after {bundle}"
-                )
-                held.end_watch = self._metadata.watch(owner_path(bundle), lambda _path: look())
-                self._changed.set()
+            made = await self._nodes.make(bundle)
+            # After the node is made, and from the store: whoever cut the bundle had it until then,
+            # and had written that it is none any more.
+            if made and await self._is_a_bundle(bundle) and self._takes:
+                self._own(bundle, held)
                 log.info("bundle is served here", bundle=str(bundle))
         finally:
             self._owners.forget(owner_path(bundle))
             if held.state is not _State.OURS:
                 del self._held[bundle]
-                if not self._takes:
-                    await self._delete_node(bundle)
+                if made or not self._takes:
+                    await self._nodes.give_back(bundle)
 
-    async def _make_node(self, bundle: Bundle) -> bool:
-        """Whether the bundle's node is ours now."""
-        assert self._me is not None
-        path, value = owner_path(bundle), encode_owner(self._me)
-        for _ in range(RACES_MAX):
-            try:
-                await self._metadata.create(path, value, CreateMode.EPHEMERAL)
-                return True
-            except NodeExistsError:
-                outcome = await self._met(path)
-            if outcome is not None:
-                return outcome
-        raise BrokerMetadataError(f"{path} comes and goes all the time; try again")
+    async def _is_a_bundle(self, bundle: Bundle) -> bool:
+        policies = await self._namespaces.stored_policies(bundle.namespace)
+        return layout_of(bundle.namespace, policies).holds(bundle)
 
-    async def _met(self, path: str) -> bool | None:
-        """There is a node: ours by an answer that was lost (True), another's (False), or gone by
-        now, also because an earlier start of ours had left it (None)."""
-        try:
-            node = await self._metadata.get(path)
-            owner = decode_owner(path, node.value)
-            if not self._is_me(owner):
-                return False
-            if self._me is not None and owner.start == self._me.start:
-                return True
-            await self._metadata.delete(path, node.version)
-        except (NoNodeError, BadVersionError):
-            pass
-        return None
+    def _own(self, bundle: Bundle, held: _Share) -> None:
+        held.state = _State.OURS
+        look = self._scope.guarded(partial(self._look_after, bundle, held), f"look after {bundle}")
+        held.end_watch = self._metadata.watch(owner_path(bundle), lambda _path: look())
+        self._reporting.owning_changed()
 
     # -- the guard before logs ----------------------------------------------------------------
 
     def check(self, name: TopicName) -> None:
-        layout = self._layouts.get(name.namespace)
-        held = None if layout is None else self._held.get(layout.bundle_of(name))
-        if held is None or held.state is not _State.OURS:
+        known = self._layouts.get(name.namespace)
+        held = None if known is None else self._held.get(known.layout.bundle_of(name))
+        if held is None or held.state not in SERVED:
             raise _not_ours(name, "another broker")
 
     async def verify(self, name: TopicName) -> None:
         self.check(name)
-        bundle = self._layouts[name.namespace].bundle_of(name)
+        bundle = self._layouts[name.namespace].layout.bundle_of(name)
         held = self._held[bundle]
-        value = await self._reads.get(owner_path(bundle))
-        if not self._is_this_start(owner_path(bundle), value):
+        if not await self._nodes.is_ours(bundle):
             self._lose(bundle, held)
         self.check(name)
-
-    def _is_this_start(self, path: str, value: bytes | None) -> bool:
-        if value is None or self._me is None:
-            return False
-        owner = decode_owner(path, value)
-        return (owner.broker_id, owner.start) == (self._me.broker_id, self._me.start)
 
     # -- losing -------------------------------------------------------------------------------
 
@@ -331,9 +304,8 @@ class SharedTopics:
             self._scope.spawn(self._look(bundle, held), f"look after {bundle}")
 
     async def _look(self, bundle: Bundle, held: _Share) -> None:
-        path = owner_path(bundle)
         try:
-            ours = self._is_this_start(path, await self._reads.get(path))
+            ours = await self._nodes.is_ours(bundle)
         except MagnetarError as error:  # told again when the store is back; the session's end too
             log.warning("bundle not looked after", bundle=str(bundle), error=str(error))
             return
@@ -362,28 +334,30 @@ class SharedTopics:
         return held.step
 
     async def _release_now(self, bundle: Bundle, held: _Share, ours: bool) -> None:
+        clock_s = asyncio.get_running_loop().time
+        begun_s = clock_s()
         try:
             tell = await self._close_topics(bundle)
-            if ours:
-                await self._delete_node(bundle)
+            closed_s = clock_s()
+            # Side by side: clients wait for both.
+            service_url, _ = await asyncio.gather(
+                self._next_owner(bundle), self._give_back(bundle, ours)
+            )
         finally:
             self._owners.forget(owner_path(bundle))
             del self._held[bundle]
-        self._changed.set()
-        tell(await self._next_owner(bundle))
-        log.info("bundle is not served here any more", bundle=str(bundle))
+        self._reporting.owning_changed()
+        tell(service_url)
+        log.info(
+            "bundle is not served here any more",
+            bundle=str(bundle),
+            closing_ms=round((closed_s - begun_s) * 1000),
+            giving_ms=round((clock_s() - closed_s) * 1000),
+        )
 
-    async def _delete_node(self, bundle: Bundle) -> None:
-        """If it is ours. One that stays is taken again by who asks here, or goes with us."""
-        path = owner_path(bundle)
-        try:
-            node = await self._metadata.get(path)
-            if self._is_this_start(path, node.value):
-                await self._metadata.delete(path, node.version)
-        except NoNodeError:
-            return
-        except MagnetarError as error:
-            log.warning("bundle not given back", bundle=str(bundle), error=str(error))
+    async def _give_back(self, bundle: Bundle, ours: bool) -> None:
+        if ours:
+            await self._nodes.give_back(bundle)
 
     async def _next_owner(self, bundle: Bundle) -> str:
         """Where clients may go without a lookup; empty: they look it up."""
@@ -391,83 +365,103 @@ class SharedTopics:
             chosen = await self._choose(bundle, authoritative=False)
         except MagnetarError:
             return ""
-        return "" if chosen is None else chosen.service_url
+        if chosen is not None:
+            return chosen.service_url
+        me = self._nodes.me  # unless nobody takes it: then a lookup says so
+        return "" if me is None or not self._takes else me.service_url
 
     async def drain(self) -> None:
         """Own nothing from now on: hand all over, a few bundles at a time. Serves lookups still."""
         self._draining = True
-        if self._registration is not None:
-            await self._tell_report(self._registration)
-        waiting = sorted(self._held)
+        await self._reporting.tell_draining()
+        while waiting := sorted(self._held):  # again: one may have been cut meanwhile
 
-        async def work() -> None:
-            while waiting:
-                await self.release(waiting.pop())
+            async def work(left: list[Bundle] = waiting) -> None:
+                while left:
+                    await self.release(left.pop())
 
-        await asyncio.gather(*(work() for _ in range(RELEASES_AT_ONCE)))
+            await asyncio.gather(*(work() for _ in range(RELEASES_AT_ONCE)))
 
     async def undrain(self) -> None:
         """Own what is asked for again."""
         self._draining = False
-        if self._registration is not None:
-            await self._tell_report(self._registration)
+        await self._reporting.tell_draining()
 
     @property
     def _takes(self) -> bool:
         """Whether this broker takes bundles."""
         return not (self._draining or self._read_only)
 
+    # -- cutting ------------------------------------------------------------------------------
+
+    async def cut(self, bundle: Bundle, boundary: int) -> bool:
+        """Have two bundles in place of one; False if it is not ours. Nobody is interrupted: both
+        are ours, and their topics stay open. Raises ``NotAllowedError``, ``MetadataError``."""
+        if not await self._settled(bundle):
+            return False
+        bundle.halves(boundary)  # raises, if it cannot be cut there
+        held = self._held[bundle]
+        held.state = _State.CUTTING
+        cutting = self._cut_now(bundle, held, boundary)
+        held.step = self._scope.spawn(cutting, f"cut {bundle}", awaited(by="cut"))
+        await asyncio.shield(held.step)
+        return True
+
+    async def _cut_now(self, bundle: Bundle, held: _Share, boundary: int) -> None:
+        """The order: nodes of the halves, which nobody else can want yet; then how the namespace
+        is cut; then the node of the whole. So each topic has one owner at any time, and whoever
+        makes the node of the whole again finds that it is no bundle."""
+        halves = bundle.halves(boundary)
+        try:
+            for half in halves:
+                if not await self._nodes.make(half):
+                    raise ServiceNotReadyError(f"bundle {half} has another owner; try again")
+            await self._namespaces.change(bundle.namespace, partial(cut_in, bundle, boundary))
+            await self.layout(bundle.namespace)  # what ``check`` goes by
+        except BaseException as error:
+            held.state = _State.OURS
+            if isinstance(error, MagnetarError):
+                await self._give_halves_back(bundle, halves)
+            raise
+        del self._held[bundle]
+        held.end_watch()
+        for half in halves:
+            if half not in self._held:  # else somebody asked for a topic of it meanwhile
+                self._own(half, self._held.setdefault(half, _Share()))
+            self._owners.forget(owner_path(half))
+        log.info("bundle is cut", bundle=str(bundle), at=f"0x{halves[1].low:08x}")
+        await self._nodes.give_back(bundle)
+        self._owners.forget(owner_path(bundle))
+
+    async def _give_halves_back(self, bundle: Bundle, halves: tuple[Bundle, Bundle]) -> None:
+        """It was not cut, or may have been: then they stay ours, and are taken on their use."""
+        try:
+            if await self._is_a_bundle(bundle):
+                for half in halves:
+                    await self._nodes.give_back(half)
+        except MagnetarError as error:
+            log.warning("not known whether a bundle is cut", bundle=str(bundle), error=str(error))
+
     # -- what others are told -----------------------------------------------------------------
 
     async def run(self, load: Callable[[], Load]) -> None:
         """Report, until cancelled."""
-        while True:
-            try:
-                async with asyncio.timeout(REPORT_INTERVAL_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
-            else:
-                await asyncio.sleep(REPORT_SOON_S)  # what is taken at once is told at once
-            self._changed.clear()
-            try:
-                await self.report(load())
-            except MetadataError as error:
-                log.warning("load not reported", error=str(error))
+        await self._reporting.run(load)
 
     async def report(self, load: Load) -> None:
         """Tell others, if it is worth it. Raises ``MetadataError``."""
-        registration = self._registration
-        if registration is None:
-            return
-        report = replace(
-            registration.report,
-            draining=self._draining,
-            bundles=len(self.owned()),
-            topics=load.topics,
-            messages_in_per_s=round(load.messages_in_per_s, 1),
-            messages_out_per_s=round(load.messages_out_per_s, 1),
-        )
-        if worth_telling(registration.report, report):
-            await registration.tell(report)
-            self.brokers.forget(report.broker_id)
+        await self._reporting.report(load)
 
-    async def _tell_report(self, registration: Registration) -> None:
-        try:
-            await registration.tell(replace(registration.report, draining=self._draining))
-            self.brokers.forget(registration.report.broker_id)
-        except MetadataError as error:
-            log.warning("draining not told to other brokers", error=str(error))
+    def _owning(self) -> Owning:
+        return Owning(len(self.owned()), self._draining)
 
     async def end(self) -> None:
         """Hand everything over, and be seen no more. Idempotent; nothing is handed over that is
         lost already."""
-        registration = self._registration
-        if registration is None or self._session_lost:
+        if self._session_lost or not self._reporting.begun:
             return
         await self.drain()
-        self._registration = None
-        await registration.end()
+        await self._reporting.end()
 
     def close(self) -> None:
         """End every watch."""

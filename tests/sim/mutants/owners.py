@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from magnetar.cluster.bundle_nodes import BundleNodes
 from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.ownership import Here
 from magnetar.cluster.reports import owner_path
@@ -27,7 +29,7 @@ def _two_owners() -> AbstractContextManager[None]:
     async def verify(self: Any, name: Any) -> None:
         self.check(name)
 
-    return replaced((SharedTopics, "_met", met), (SharedTopics, "verify", verify))
+    return replaced((BundleNodes, "_met", met), (SharedTopics, "verify", verify))
 
 
 def _questions_take() -> AbstractContextManager[None]:
@@ -75,7 +77,7 @@ def _given_before_closed() -> AbstractContextManager[None]:
 
     async def early(self: Any, bundle: Bundle, held: Any, ours: bool) -> None:
         if ours:
-            await self._delete_node(bundle)
+            await self._nodes.give_back(bundle)
         await release_now(self, bundle, held, ours)
 
     return replaced((SharedTopics, "_release_now", early))
@@ -105,7 +107,7 @@ def _loads_are_left() -> AbstractContextManager[None]:
 def _anybodys_node_goes() -> AbstractContextManager[None]:
     """Who releases a bundle deletes its node, whoever has made it."""
 
-    async def delete_node(self: Any, bundle: Bundle) -> None:
+    async def give_back(self: Any, bundle: Bundle) -> None:
         try:
             await self._metadata.delete(owner_path(bundle))
         except NoNodeError:
@@ -116,8 +118,50 @@ def _anybodys_node_goes() -> AbstractContextManager[None]:
 
     plain = SharedTopics._release_now
     return replaced(
-        (SharedTopics, "_delete_node", delete_node), (SharedTopics, "_release_now", release_now)
+        (BundleNodes, "give_back", give_back), (SharedTopics, "_release_now", release_now)
     )
+
+
+def _former_ranges_are_taken() -> AbstractContextManager[None]:
+    """A bundle that was cut is taken again by who has not heard of it."""
+
+    async def is_a_bundle(self: Any, bundle: Bundle) -> bool:
+        return True
+
+    return replaced((SharedTopics, "_is_a_bundle", is_a_bundle))
+
+
+def _given_before_it_is_cut() -> AbstractContextManager[None]:
+    """The node of the whole goes before the namespace is cut."""
+    cut_now = SharedTopics._cut_now
+
+    async def early(self: Any, bundle: Bundle, held: Any, boundary: int) -> None:
+        held.end_watch()
+        await self._nodes.give_back(bundle)
+        await asyncio.sleep(0.01)
+        await cut_now(self, bundle, held, boundary)
+
+    return replaced((SharedTopics, "_cut_now", early))
+
+
+def _halves_without_nodes() -> AbstractContextManager[None]:
+    """Who cuts a bundle takes its parts for its own, and nobody else knows."""
+    make = BundleNodes.make
+    cut_now = SharedTopics._cut_now
+
+    async def cut_without(self: Any, bundle: Bundle, held: Any, boundary: int) -> None:
+        nodes = self._nodes
+
+        async def nothing(half: Bundle) -> bool:
+            return half in bundle.halves(boundary) or await make(nodes, half)
+
+        nodes.make = nothing
+        try:
+            await cut_now(self, bundle, held, boundary)
+        finally:
+            del nodes.make
+
+    return replaced((SharedTopics, "_cut_now", cut_without))
 
 
 def _mutant(name: str, plant: Any) -> Mutant:
@@ -133,4 +177,7 @@ OWNERS = (
     _mutant("clients are not told that their topic has moved", _nobody_is_told),
     _mutant("a topic that is being loaded survives its release", _loads_are_left),
     _mutant("a release deletes another owner's node", _anybodys_node_goes),
+    _mutant("a bundle that was cut is taken again", _former_ranges_are_taken),
+    _mutant("a bundle is given away before it is cut", _given_before_it_is_cut),
+    _mutant("the parts of a bundle have no nodes", _halves_without_nodes),
 )

@@ -417,7 +417,6 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
         ("GET", "/admin/v2/namespaces/public/default"),
         ("DELETE", "/admin/v2/namespaces/public/default"),
         ("POST", "/admin/v2/namespaces/public/default/backlogQuota"),
-        ("PUT", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff/split"),
         ("GET", "/admin/v2/namespaces/public/default/persistence/bookieAffinity"),
         ("POST", "/admin/v2/tenants/public"),
         ("GET", "/admin/v2/schemas/public/default/t/metadata"),

@@ -80,3 +80,29 @@ def test_unloading_sends_clients_away_and_keeps_everything() -> None:
         assert (await p.reason("PUT", "/admin/v2/persistent/public/default/no/unload"))[0] == 404
 
     serve(scenario)
+
+
+def test_a_bundle_is_split() -> None:
+    async def scenario(p: Platform) -> None:
+        await join(p)
+        await p.client.put("/admin/v2/persistent/public/default/t")
+        loaded = p.world.broker.topics.loaded()
+        path = f"{NAMESPACE}/{BUNDLE}/split"
+        assert (await p.client.put(path, params={"unload": "false"})).status_code == 204
+        found = (await p.client.get(f"{NAMESPACE}/bundles")).json()
+        assert found["boundaries"][1:4] == ["0x40000000", "0x60000000", "0x80000000"]
+        assert p.world.broker.topics.loaded() == loaded
+        assert (await p.reason("PUT", path))[0] == 404  # it is none any more
+        by = {"splitAlgorithmName": "topic_count_equally_divide", "unload": "true"}
+        for each in ("0x00000000_0x40000000", "0x40000000_0x60000000", "0x60000000_0x80000000",
+                     "0x80000000_0xc0000000", "0xc0000000_0xffffffff"):  # fmt: skip
+            answer = await p.client.put(f"{NAMESPACE}/{each}/split", params=by)
+            assert answer.status_code == 204
+        assert (await p.client.get(f"{NAMESPACE}/bundles")).json()["numBundles"] == 10
+        assert p.world.broker.topics.loaded() == []
+        status, said = await p.reason(
+            "PUT", f"{NAMESPACE}/0x40000000_0x50000000/split?splitAlgorithmName=flow"
+        )
+        assert (status, "range_equally_divide" in said) == (409, True)
+
+    serve(scenario)

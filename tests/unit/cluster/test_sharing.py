@@ -7,16 +7,21 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from magnetar.cluster.bundles import Bundle
+from magnetar.cluster.bundles import Bundle, Layout
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.ownership import At, Here
+from magnetar.cluster.reporting import Load
 from magnetar.cluster.reports import BrokerReport, decode_report, owner_path
 from magnetar.cluster.shared_reads import SharedReads
-from magnetar.cluster.sharing import Load, SharedTopics
+from magnetar.cluster.sharing import SharedTopics
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.metadata import SessionState
 from magnetar.env.tasks import TaskScope, awaited
-from magnetar.model.errors import MetadataUnavailableError, ServiceNotReadyError
+from magnetar.model.errors import (
+    MetadataUnavailableError,
+    NotAllowedError,
+    ServiceNotReadyError,
+)
 from tests.doubles.memory_metadata import MemoryMetadata
 
 NAME = parse_topic("t")
@@ -228,6 +233,128 @@ def test_a_read_only_broker_owns_nothing() -> None:
         with pytest.raises(ServiceNotReadyError, match="no broker takes bundles"):
             await c.topics.locate(NAME, authoritative=True)
         await c.end()
+
+    run(scenario)
+
+
+def test_a_bundle_is_cut_and_nobody_is_interrupted() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a, b)
+        first, second = bundle.halves(bundle.middle())
+        assert await a.topics.cut(bundle, bundle.middle())
+        assert a.events == []  # no topic was closed
+        assert a.topics.owned() == [first, second]
+        a.topics.check(NAME)
+        await a.topics.verify(NAME)
+        assert owner_path(bundle) not in store.nodes
+        for one in (a, b):
+            assert first in (await one.topics.layout(NAME.namespace)).bundles()
+        assert isinstance(await b.topics.locate(NAME), At)
+        half = await bundle_of(a)
+        assert half in (first, second)
+        assert await a.topics.release(half)
+        assert await b.topics.locate(NAME, authoritative=True) == Here()
+        assert not await a.topics.cut(bundle, bundle.middle())  # it is none any more
+
+    run(scenario)
+
+
+def test_only_the_owner_cuts() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a, b)
+        assert not await b.topics.cut(bundle, bundle.middle())
+        with pytest.raises(NotAllowedError, match="cannot be cut at"):
+            await a.topics.cut(bundle, bundle.low)
+        assert (await bundle_of(a), a.topics.owned()) == (bundle, [bundle])
+
+    run(scenario)
+
+
+def test_who_has_not_heard_of_a_cut_takes_no_range_that_is_none() -> None:
+    """What one broker believes of a namespace is older than what another has done to it."""
+
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a, b)
+        old = await b.topics.layout(NAME.namespace)
+        stale = True
+
+        async def layout(namespace: str) -> Layout:
+            return old if stale else await plain(namespace)
+
+        plain, b.topics.layout = b.topics.layout, layout  # type: ignore[method-assign]
+        assert await a.topics.cut(bundle, bundle.middle())
+        for half in a.topics.owned():
+            await a.topics.release(half)
+        with pytest.raises(ServiceNotReadyError):
+            await b.topics.locate(NAME, authoritative=True)
+        assert owner_path(bundle) not in store.nodes
+        assert b.topics.owned() == []
+        stale = False
+        assert await b.topics.locate(NAME, authoritative=True) == Here()
+        assert b.topics.owned() == [await bundle_of(a)]
+
+    run(scenario)
+
+
+def test_a_cut_that_fails_leaves_all_as_it_was() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a, b)
+        put = store.put
+
+        async def fail(path: str, value: bytes, version: int) -> int:
+            if path.startswith("/admin/policies"):
+                raise MetadataUnavailableError("not done")
+            return await put(path, value, version)
+
+        store.put = fail  # type: ignore[method-assign]
+        with pytest.raises(MetadataUnavailableError):
+            await a.topics.cut(bundle, bundle.middle())
+        store.put = put  # type: ignore[method-assign]
+        assert a.topics.owned() == [bundle]
+        assert [path for path in store.nodes if "0x" in path] == [owner_path(bundle)]
+        assert await a.topics.cut(bundle, bundle.middle())
+
+    run(scenario)
+
+
+def test_a_cut_whose_answer_is_lost_is_a_cut() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a, b)
+        put = store.put
+
+        async def lose(path: str, value: bytes, version: int) -> int:
+            await put(path, value, version)
+            if path.startswith("/admin/policies"):
+                raise MetadataUnavailableError("perhaps")
+            return version + 1
+
+        store.put = lose  # type: ignore[method-assign]
+        with pytest.raises(MetadataUnavailableError):
+            await a.topics.cut(bundle, bundle.middle())
+        store.put = put  # type: ignore[method-assign]
+        half = await bundle_of(a)
+        assert half != bundle
+        assert isinstance(await b.topics.locate(NAME), At)
+        assert await a.topics.locate(NAME) == Here()
+        await a.topics.verify(NAME)
+        assert await a.topics.release(half)
+        assert a.events[0] == "close"
+        assert await b.topics.locate(NAME, authoritative=True) == Here()
+        await a.topics.drain()
+        assert await b.topics.locate(NAME) == Here()
+
+    run(scenario)
+
+
+def test_a_broker_that_leaves_while_it_cuts_gives_both_parts_away() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a, b)
+        cutting = asyncio.create_task(a.topics.cut(bundle, bundle.middle()))
+        await asyncio.sleep(0)
+        await a.topics.end()
+        assert await cutting
+        assert a.topics.owned() == []
+        assert not [path for path in store.nodes if "0x" in path]
 
     run(scenario)
 
