@@ -27,6 +27,9 @@ TIME_UNITS = {"ms": 1, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "s": 1000
 FRAME_SLACK_BYTES = 10 << 10
 """What an entry needs beside the largest message: metadata, header, digest."""
 
+METADATA_SCHEMES = ("zk://", "sqlite:", "unix:")
+"""``unix:PATH`` is for brokers that another process of this machine has started."""
+
 SettingPath: TypeAlias = tuple[str, ...]
 SettingValue: TypeAlias = bool | int | str | Path | tuple[Path, ...]
 
@@ -269,7 +272,7 @@ def _check_together(config: Config) -> None:
             f"bookie.journal.file_bytes = {journal.file_bytes} cannot hold one entry of "
             f"bookie.entry_bytes_max = {bookie.entry_bytes_max}; accepted: 4096 bytes more"
         )
-    if config.metadata.url and not config.metadata.url.startswith(("zk://", "sqlite:")):
+    if config.metadata.url and not config.metadata.url.startswith(METADATA_SCHEMES):
         raise ConfigError(
             f"metadata.url = {config.metadata.url!r} cannot be used; accepted: "
             "zk://HOST:PORT[,HOST:PORT]/ROOT, sqlite:PATH, or empty for the data directory"

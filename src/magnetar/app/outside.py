@@ -25,6 +25,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.metrics import Metrics
 
 SQLITE_SCHEME = "sqlite:"
+SOCKET_SCHEME = "unix:"
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,12 @@ async def _open_metadata(config: Config, default_file: Path) -> MetadataStore:
         from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 
         return await ZooKeeperMetadataStore.open(
+            url, session_timeout_ms=config.metadata.session_timeout_ms
+        )
+    if url.startswith(SOCKET_SCHEME):
+        from magnetar.env.socket_metadata import SocketMetadataStore
+
+        return await SocketMetadataStore.open(
             url, session_timeout_ms=config.metadata.session_timeout_ms
         )
     from magnetar.env.sqlite_metadata import SqliteMetadataStore

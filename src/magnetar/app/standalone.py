@@ -53,7 +53,7 @@ async def run(
     async with AsyncExitStack() as stack:
         data_dir = DataDir.open(config.data_dir, "standalone")
         stack.callback(data_dir.close)
-        _check_bookies(data_dir, bookies)
+        check_bookies(data_dir, bookies)
         line = await _start(Process(config, real(), stack, fate), bookies, data_dir)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         ready(line)
@@ -62,8 +62,8 @@ async def run(
     log.info("ended")
 
 
-def _check_bookies(data_dir: DataDir, bookies: int) -> None:
-    """A bookie that is left out takes its copies with it."""
+def check_bookies(data_dir: DataDir, bookies: int) -> None:
+    """A bookie that is left out takes its copies with it. Raises ``StartError``."""
     held = data_dir.bookies_held()
     if held > bookies:
         raise StartError(
@@ -84,7 +84,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     shares = config.metadata.url.startswith("zk://")  # there may be brokers beside this one
     if not shares:
         await claim_cluster(process, metadata)
-    clients = [await _start_bookie(process, cluster, i, data_dir) for i in range(bookies)]
+    clients = await start_bookies(process, cluster, bookies, data_dir)
     local = {client.bookie_id: client for client in clients}
     ledgers = open_ledgers(process, cluster, local)
     membership = Membership(rest.url(config), shares)
@@ -96,6 +96,13 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
         f"magnetar standalone is ready: {broker.service_url}  {url}  "
         f"({bookies} {plural}, data in {data_dir.path}){warning}"
     )
+
+
+async def start_bookies(
+    process: Process, cluster: Cluster, count: int, data_dir: DataDir
+) -> list[LocalBookie]:
+    """The bookies of this process, one after the other."""
+    return [await _start_bookie(process, cluster, index, data_dir) for index in range(count)]
 
 
 async def _start_bookie(

@@ -20,6 +20,7 @@ COMMANDS = {
     "standalone": "magnetar.cli.servers:standalone",
     "bookie": "magnetar.cli.servers:bookie",
     "broker": "magnetar.cli.servers:broker",
+    "cluster": "magnetar.cli.cluster:cluster",
     "zookeeper": "magnetar.cli.servers:zookeeper",
     "produce": "magnetar.cli.produce:produce",
     "consume": "magnetar.cli.consume:consume",

@@ -18,6 +18,7 @@ from magnetar.model.errors import ConfigError
 F = TypeVar("F", bound=Callable[..., Any])
 
 BOOKIES_MAX = 16
+BROKERS_MAX = 64
 ENSEMBLE_MAX = 3
 PORT = click.IntRange(0, 65_535)
 
@@ -66,6 +67,13 @@ def configured(
     show_default=True,
     help="Storage servers in this process.",
 )
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, BROKERS_MAX),
+    default=1,
+    show_default=True,
+    help="Brokers, from 2 on each a process of its own.",
+)
 @click.option("--metadata", help="zk://HOST:PORT/ROOT instead of a file in the data directory.")
 @common_options
 def standalone(
@@ -73,6 +81,7 @@ def standalone(
     broker_port: int | None,
     http_port: int | None,
     bookies: int,
+    brokers: int,
     metadata: str | None,
     file: Path | None,
     pairs: tuple[str, ...],
@@ -91,9 +100,14 @@ def standalone(
       --bookies 3+   E=3 Qw=3 Qa=2   (goes on while one of three is gone)
     ledger.ensemble_size, .write_quorum and .ack_quorum change that.
 
+    A broker uses one core. With --brokers N there are N processes more, which share the topics;
+    broker i listens on --broker-port + i and --http-port + i. Clients need the first one's address
+    only. One that dies is started again.
+
     \b
     Examples:
       magnetar standalone --data-dir /var/lib/magnetar
+      magnetar standalone --data-dir /var/lib/magnetar --brokers 4
       magnetar standalone --data-dir /tmp/m --broker-port 0 --http-port 0 --bookies 3
       magnetar standalone --config magnetar.toml --set logging.level=debug
     """
@@ -111,9 +125,37 @@ def standalone(
             f"ledger.ensemble_size = {config.ledger.ensemble_size} needs as many bookies; "
             f"accepted: at most {bookies} (--bookies)"
         )
+    if brokers > 1:
+        from magnetar.app.several import Wanted, run_standalone
+
+        wanted = Wanted(brokers, (*passed_on(file, pairs, log_level, log_json), *_quorums(config)))
+        process.serve(config, partial(run_standalone, config, bookies, wanted))
+        return
     from magnetar.app.standalone import run
 
     process.serve(config, partial(run, config, bookies))
+
+
+def passed_on(
+    file: Path | None, pairs: Sequence[str], log_level: str | None, log_json: bool | None
+) -> tuple[str, ...]:
+    """The options of ``common_options`` as they were given, for another process."""
+    given = [*(("--config", str(file)) if file else ())]
+    for pair in pairs:
+        given += ["--set", pair]
+    if log_level is not None:
+        given += ["--log-level", log_level]
+    if log_json is not None:
+        given.append("--log-json" if log_json else "--log-text")
+    return tuple(given)
+
+
+def _quorums(config: Config) -> tuple[str, ...]:
+    """As options: their defaults are the number of bookies'."""
+    ledger, given = config.ledger, []
+    for name in ("ensemble_size", "write_quorum", "ack_quorum"):
+        given += ["--set", f"ledger.{name}={getattr(ledger, name)}"]
+    return tuple(given)
 
 
 def quorums(bookies: int) -> dict[str, object]:
@@ -198,15 +240,20 @@ def broker(
         "logging.level": log_level,
         "logging.json": log_json,
     }
-    config = clustered(configured(file, pairs, flags))
+    config = clustered(configured(file, pairs, flags), SHARED_METADATA)
     from magnetar.app import roles
 
     process.serve(config, partial(roles.run_broker, config))
 
 
-def clustered(config: Config) -> Config:
+ZOOKEEPER = ("zk://",)
+SHARED_METADATA = ("zk://", "unix:")
+"""What a broker may be given: also the metadata of the process that has started it."""
+
+
+def clustered(config: Config, schemes: tuple[str, ...] = ZOOKEEPER) -> Config:
     """Separate roles meet in ZooKeeper; a file cannot be shared."""
-    if not config.metadata.url.startswith("zk://"):
+    if not config.metadata.url.startswith(schemes):
         raise ConfigError(
             f"--metadata (metadata.url) = {config.metadata.url!r} cannot be used by a separate "
             "role; accepted: zk://HOST:PORT[,HOST:PORT]/ROOT"

@@ -10,7 +10,6 @@ SIGKILL then (``PR_SET_PDEATHSIG``), which ZooKeeper survives as it does a crash
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import shutil
@@ -18,10 +17,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from magnetar.env.child_process import ends_with
 from magnetar.model.errors import ConfigError, MetadataUnavailableError
 
 HOST = "127.0.0.1"
@@ -48,7 +47,6 @@ _SETTINGS = {
 }
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.02
-_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def find_java() -> str:
@@ -128,7 +126,7 @@ class ZooKeeperServer:
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C stops the caller, and the caller stops it
-                preexec_fn=_end_with(os.getpid()),
+                preexec_fn=ends_with(os.getpid(), signal.SIGKILL),
             )
         self._pid_path.write_text(f"{self._process.pid}\n")
 
@@ -247,18 +245,6 @@ class ZooKeeperServer:
     def _log_tail(self) -> str:
         lines = self._log_path.read_text(errors="replace").splitlines()
         return " | ".join(line for line in lines[-8:] if line.strip()) or "(none)"
-
-
-def _end_with(parent: int) -> Callable[[], None]:
-    """What a child does before it becomes another program, so that it ends with ``parent``."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl  # found before the fork, not after it
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it has ended already, before it was asked for
-            os._exit(1)
-
-    return ask
 
 
 def four_letter_word(port: int, word: bytes, timeout_s: float = 2.0) -> str:

@@ -1,0 +1,193 @@
+"""Several brokers on one machine, each a process: one Python process uses one core.
+
+``run_standalone`` has the metadata and the bookies in this process and shares both with the
+brokers: the metadata through a Unix socket (``env.socket_metadata``), the bookies over TCP.
+``run_cluster`` has nothing but the brokers, of a cluster whose metadata is in ZooKeeper.
+
+Broker i listens on the first one's ports plus i. Clients are given the first one's address: it
+answers their lookups, or sends them on. Why: docs/adr/0092-brokers-of-one-machine.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from magnetar.app.children import Child, Children, Probe
+from magnetar.app.fate import Fate
+from magnetar.app.outside import real
+from magnetar.app.process import Process
+from magnetar.app.standalone import check_bookies, start_bookies
+from magnetar.app.storage import open_cluster, open_metadata
+from magnetar.config import Config
+from magnetar.env.data_dir import DataDir
+from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, port_of
+from magnetar.env.metadata import MetadataStore
+from magnetar.env.socket_metadata import SCHEME
+from magnetar.env.socket_metadata_server import MetadataServer
+from magnetar.env.tasks import TaskScope, ends_role
+from magnetar.model.errors import ConfigError
+
+log = structlog.get_logger(__name__)
+
+SOCKET_NAME: Final = "metadata"
+
+
+class Ports(NamedTuple):
+    """Of one broker."""
+
+    pulsar: int
+    http: int
+
+
+class Wanted(NamedTuple):
+    """``brokers``: how many. ``settings``: arguments of ``magnetar broker`` that all have."""
+
+    brokers: int
+    settings: Sequence[str]
+
+
+async def run_standalone(
+    config: Config,
+    bookies: int,
+    wanted: Wanted,
+    ready: Callable[[str], None],
+    stopped: asyncio.Event,
+) -> None:
+    """As ``standalone.run``, with several brokers."""
+    begun = time.perf_counter()
+    fate = Fate(stopped)
+    async with AsyncExitStack() as stack:
+        data_dir = DataDir.open(config.data_dir, "standalone")
+        stack.callback(data_dir.close)
+        check_bookies(data_dir, bookies)
+        process = Process(config, real(), stack, fate)
+        metadata = await open_metadata(process)
+        cluster = await open_cluster(metadata, process.outside)
+        await start_bookies(process, cluster, bookies, data_dir)
+        url = config.metadata.url
+        if not url.startswith("zk://"):
+            url = await _share(process, metadata)
+        where = await _start_brokers(process, wanted, url)
+        log.info("ready", seconds=round(time.perf_counter() - begun, 3))
+        plural = "bookie" if bookies == 1 else "bookies"
+        ready(
+            f"magnetar standalone is ready: {where}  "
+            f"({wanted.brokers} brokers, {bookies} {plural}, data in {data_dir.path})"
+        )
+        await fate.wait()
+        log.info("ending")
+    log.info("ended")
+
+
+async def run_cluster(
+    config: Config, wanted: Wanted, ready: Callable[[str], None], stopped: asyncio.Event
+) -> None:
+    """``magnetar cluster up``."""
+    fate = Fate(stopped)
+    async with AsyncExitStack() as stack:
+        process = Process(config, real(), stack, fate)
+        where = await _start_brokers(process, wanted, config.metadata.url)
+        ready(
+            f"magnetar cluster is up: {where}  "
+            f"({wanted.brokers} brokers, metadata {config.metadata.url})"
+        )
+        await fate.wait()
+        log.info("ending")
+    log.info("ended")
+
+
+async def _share(process: Process, metadata: MetadataStore) -> str:
+    """Let the brokers have this process's metadata; returns where. The socket's path is short, and
+    nobody else may enter its directory."""
+    folder = process.stack.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-"))
+    path = Path(folder) / SOCKET_NAME
+    server = MetadataServer(metadata, ends_role(process.fate.fail))
+    process.stack.push_async_callback(server.close)
+    await server.start(path)
+    return f"{SCHEME}{path}"
+
+
+async def _start_brokers(process: Process, wanted: Wanted, metadata_url: str) -> str:
+    """Returns where the first one is."""
+    config = process.config
+    ports = choose_ports(config, wanted.brokers)
+    scope = TaskScope("brokers", ends_role(process.fate.fail))
+    # By then others have its topics, for its session is over.
+    silent_s = 2 * config.metadata.session_timeout_ms / 1000
+    children = Children(
+        [
+            Child(
+                f"broker {number}",
+                _command(each, metadata_url, wanted.settings),
+                Probe(partial(_answers, config.http.host, each.http), silent_s),
+            )
+            for number, each in enumerate(ports)
+        ],
+        scope,
+    )
+    process.stack.push_async_callback(children.end)
+    await children.start()
+    broker, http = config.broker, config.http
+    host = advertised_host(broker.host, broker.advertised_host)
+    known_as = broker.advertised_host if http.host in ANY_ADDRESS else ""
+    http_host = advertised_host(http.host, known_as)
+    return f"pulsar://{host}:{ports[0].pulsar}  http://{http_host}:{ports[0].http}"
+
+
+def _command(ports: Ports, metadata_url: str, settings: Sequence[str]) -> Sequence[str]:
+    return [
+        *(sys.executable, "-m", "magnetar", "broker"),
+        *settings,
+        *("--port", str(ports.pulsar), "--http-port", str(ports.http)),
+        *("--metadata", metadata_url),
+    ]
+
+
+async def _answers(host: str, port: int) -> None:
+    """Whatever REST says: it is the same loop that serves clients."""
+    try:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1" if host in ANY_ADDRESS else host, port
+        )
+        try:
+            writer.write(b"GET / HTTP/1.0\r\n\r\n")
+            await reader.read(1)
+        finally:
+            writer.close()
+    except OSError:
+        return  # it does not listen, and so is about to end or to begin
+
+
+def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
+    """Of each broker; of a port that is 0 each has a free one, which it keeps when it is started
+    again. Raises ``ConfigError`` when two would have the same."""
+    pulsar = _ports(config.broker.host, config.broker.port, brokers, "broker.port")
+    http = _ports(config.http.host, config.http.port, brokers, "http.port")
+    shared = sorted({*pulsar} & {*http})
+    if shared:
+        raise ConfigError(
+            f"{brokers} brokers take the ports {pulsar[0]} to {pulsar[-1]} (broker.port) and "
+            f"{http[0]} to {http[-1]} (http.port), which have {shared[0]} in common; set them "
+            f"{brokers} or more apart"
+        )
+    return [Ports(*each) for each in zip(pulsar, http, strict=True)]
+
+
+def _ports(host: str, first: int, count: int, setting: str) -> Sequence[int]:
+    if first:
+        return [first + number for number in range(count)]
+    bound = [bind(host, 0, setting) for _ in range(count)]
+    ports = [port_of(each) for each in bound]  # all at once, so that they differ
+    for each in bound:
+        each.close()
+    return ports

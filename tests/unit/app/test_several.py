@@ -1,0 +1,121 @@
+"""Which ports the brokers of one machine take, and servers that are kept running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from magnetar.app.children import Child, Children, Probe
+from magnetar.app.several import choose_ports
+from magnetar.config import Config
+from magnetar.env.tasks import TaskScope, awaited
+from magnetar.model.errors import ConfigError, StartError
+
+SERVER = "print('ready', flush=True); import signal; signal.pause()"
+"""It ends by the first signal."""
+
+
+def configured(pulsar: int, http: int) -> Config:
+    config = Config()
+    return replace(
+        config,
+        broker=replace(config.broker, port=pulsar),
+        http=replace(config.http, port=http),
+    )
+
+
+def test_each_broker_has_the_first_ones_ports_and_its_number() -> None:
+    ports = choose_ports(configured(6650, 8080), 3)
+    assert [each.pulsar for each in ports] == [6650, 6651, 6652]
+    assert [each.http for each in ports] == [8080, 8081, 8082]
+
+
+def test_free_ports_differ() -> None:
+    ports = choose_ports(configured(0, 0), 8)
+    assert len({each.pulsar for each in ports} | {each.http for each in ports}) == 16
+
+
+def test_ports_that_two_would_have_are_refused() -> None:
+    choose_ports(configured(6650, 6652), 2)
+    with pytest.raises(ConfigError, match=r"6652.* 3 or more apart"):
+        choose_ports(configured(6650, 6652), 3)
+
+
+def run(scenario: Callable[[Children], Awaitable[None]], *programs: str) -> None:
+    async def main() -> None:
+        scope = TaskScope("test", awaited(by="the test"))
+        children = Children(
+            [Child(str(n), [sys.executable, "-c", text]) for n, text in enumerate(programs)], scope
+        )
+        try:
+            await scenario(children)
+        finally:
+            await children.end()
+        assert [child.pid for child in children.children] == [None] * len(programs)
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - what is waited for has no event to set
+        await asyncio.sleep(0.01)
+
+
+def test_one_that_dies_is_started_again_and_the_others_stay() -> None:
+    async def scenario(children: Children) -> None:
+        await children.start()
+        first, second = children.children
+        pid, other = first.pid, second.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: first.started == 2 and first.pid not in (None, pid))
+        assert (second.pid, second.started) == (other, 1)
+
+    run(scenario, SERVER, SERVER)
+
+
+def test_one_that_does_not_start_fails_them_all() -> None:
+    async def scenario(children: Children) -> None:
+        with pytest.raises(StartError, match="1 has ended with 3"):
+            await children.start()
+
+    run(scenario, SERVER, "raise SystemExit(3)")
+
+
+def test_one_that_does_not_answer_is_killed_and_started_again() -> None:
+    async def main() -> None:
+        answering = True
+
+        async def answers() -> None:
+            if not answering:
+                await asyncio.sleep(3600)
+
+        scope = TaskScope("test", awaited(by="the test"))
+        child = Child("one", [sys.executable, "-c", SERVER], Probe(answers, 0.1))
+        children = Children([child], scope)
+        await children.start()
+        pid = child.pid
+        await asyncio.sleep(0.3)
+        assert (child.pid, child.started) == (pid, 1)
+        answering = False
+        await eventually(lambda: child.started == 2)
+        answering = True
+        await children.end()
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_the_end_waits_for_no_pause() -> None:
+    """Of one that ends as soon as it is started."""
+
+    async def scenario(children: Children) -> None:
+        await children.start()
+        await eventually(lambda: children.children[0].started >= 3)
+
+    run(scenario, "print('ready', flush=True)")
