@@ -439,6 +439,31 @@ class BrokerConfig:
             "least": 1,
         },
     )
+    bound_ack_interval_ms: int = field(
+        default=100,
+        metadata={
+            "meaning": "longest time until a read-only broker tells a topic's owner of an "
+            "acknowledgement",
+            "least": 1,
+        },
+    )
+    binding_idle_ms: int = field(
+        default=60_000,
+        metadata={
+            "meaning": "time without consumers after which a read-only broker gives a subscription "
+            "back to the topic's owner",
+            "least": 10,
+        },
+    )
+    binding_silence_ms: int = field(
+        default=120_000,
+        metadata={
+            "meaning": "time after which an owner takes a subscription back from a read-only "
+            "broker that says nothing of it; that one gives it up after half of it without an "
+            "owner",
+            "least": 100,
+        },
+    )
     handshake_timeout_ms: int = field(
         default=10_000, metadata={"meaning": "a new connection's time to say CONNECT", "least": 10}
     )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
 
+from magnetar.admin.elsewhere import ServedElsewhereError
 from magnetar.admin.topics import TopicService
 from magnetar.cluster.sharing import SharedTopics
 from magnetar.cluster.topic_name import parse_topic
@@ -113,10 +114,15 @@ class BrokerMoves:
 
     async def _unload_at(self, service: TopicService, topic: str) -> None:
         self._watch.unloading[topic] += 1
+        here = True
         try:
             await service.unload(topic)
+        except ServedElsewhereError:
+            here = False  # nothing was closed
+            raise
         finally:
-            self._watch.closed(lambda name: name == topic)
+            if here:
+                self._watch.closed(lambda name: name == topic)
             self._watch.unloading[topic] -= 1
 
     def _drain(self) -> None:

@@ -93,7 +93,7 @@ class BrokerRun:
         bookies = ledger.ensemble_size + rng.choice((0, 1))
         plan = replace(plan_cluster(rng, bookies, ledger), v3_only=False)
         self.cluster = Cluster(loop, seed, plan, trace, metrics)
-        names: dict[str, None] = {}
+        names = self._names = dict[str, None]()
         self.watch = BrokerWatch(
             loop.time, self.cluster.broken, self.cluster.count, lambda name: name in names
         )
@@ -155,6 +155,11 @@ class BrokerRun:
         self._moves = random.Random(f"{seed}/moves 1")
         self._cuts = random.Random(f"{seed}/cuts 1")
         self._bug: str | None = None
+
+    def add_brokers(self, brokers: Sequence[BrokerMachine]) -> None:
+        """Before the run begins."""
+        self.brokers += brokers
+        self._names.update(dict.fromkeys(broker.name for broker in brokers))
 
     @property
     def confirmed(self) -> int:
@@ -238,6 +243,7 @@ class BrokerRun:
         def written(path: str, before: bytes | None, after: bytes | None) -> None:
             also(path, before, after)
             self.watch.owners.written(path, before, after)
+            self.watch.bindings.written(path, after)
 
         self.cluster.metadata.written = written
 
@@ -400,6 +406,11 @@ class BrokerRun:
             silently = rng.random() < 0.5
             self.loop.call_at(at_s, victim.kill, silently)
 
+    def _consumer(
+        self, client: PulsarClient, name: str, plan: ConsumerPlan, rng: random.Random
+    ) -> TopicConsumer:
+        return TopicConsumer(client, name, plan, rng)
+
     def _produce(self, client: PulsarClient, topic: str, exclusive: bool) -> None:
         rng = self.random
         skew_ms = rng.choice((-1500, 0, 900)) if self._skewed else 0
@@ -449,7 +460,7 @@ class BrokerRun:
         for index in range(consumers):
             mine = replace(plan, priority=rng.choice((0, 0, 1)))
             who = f"{topic.rsplit('/', 1)[1]}.{name}.{index}"
-            consumer = TopicConsumer(rng.choice(clients), who, mine, rng)
+            consumer = self._consumer(rng.choice(clients), who, mine, rng)
             self.consumers.append(consumer)
             if rng.random() < 0.1:
                 at_s = self.loop.time() + rng.uniform(2.0, HEAL_S)
@@ -469,7 +480,7 @@ class BrokerRun:
             leaves=rng.choice((0.0, 0.5)),
         )
         name = f"{topic.rsplit('/', 1)[1]}.{plan.subscription}"
-        self.consumers.append(TopicConsumer(client, name, plan, rng))
+        self.consumers.append(self._consumer(client, name, plan, rng))
 
     # -- the last look ------------------------------------------------------------------------
 
@@ -496,7 +507,7 @@ class BrokerRun:
             for subscription in topic.subscriptions.values():
                 self._audit(last, topic, subscription)
             plan = _audit_plan(topic.name, AUDIT, durable=False)
-            TopicConsumer(last, f"audit of {topic.name}", plan, rng)
+            self._consumer(last, f"audit of {topic.name}", plan, rng)
         await until(lambda: self._unfinished() is None, 0.2)
         for topic in topics:
             topic.check_order()
@@ -510,7 +521,7 @@ class BrokerRun:
     def _audit(self, last: PulsarClient, topic: Topic, subscription: Subscription) -> None:
         kind = self._kind_of(topic, subscription)
         plan = replace(_audit_plan(topic.name, subscription.name), kind=kind)
-        TopicConsumer(last, f"audit of {topic.name} {subscription.name}", plan, self.random)
+        self._consumer(last, f"audit of {topic.name} {subscription.name}", plan, self.random)
 
     def _kind_of(
         self, topic: Topic, subscription: Subscription

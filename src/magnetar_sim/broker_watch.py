@@ -17,6 +17,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     CommandMessage,
     CommandSubscribe,
 )
+from magnetar_sim.binding_watch import BindingWatch
 from magnetar_sim.bundle_owners import BundleOwners
 from magnetar_sim.loop import SimProcess
 from magnetar_sim.outside import SINCE_1970_S
@@ -71,6 +72,7 @@ class BrokerWatch:
         self.unacked_max = 0
         """Messages out at a shared consumer at which it gets no more."""
         self.owners = BundleOwners(self.number_of, is_broker, broken, count, self.closed)
+        self.bindings = BindingWatch(self.number_of, self.owners, count)
         self._broken = broken
         self._processes: dict[SimProcess, int] = {}
         self.consumers: dict[Consuming, None] = {}
@@ -168,8 +170,12 @@ class BrokerWatch:
     # -- what was sent ------------------------------------------------------------------------
 
     def message(self, consumer: Consuming, command: CommandMessage, content: Content) -> None:
-        """Invariants 1 and 3 to 9, of one MESSAGE."""
+        """Invariants 1, 3 to 9 and 17, of one MESSAGE."""
         topic, subscription = consumer.topic, consumer.subscription
+        if subscription.durable:
+            other = self.bindings.wrongly_served(consumer.process, topic.name, subscription.name)
+            if other is not None:
+                topic.broken(f"{consumer.who} is sent a message of {subscription.name}, {other}")
         position = position_of(command.message_id)
         topic.stands_at(position, content, consumer.who)
         bits = bits_of(command.ack_set, len(content.texts))

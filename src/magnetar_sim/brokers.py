@@ -67,8 +67,16 @@ def plan_brokers(rng: random.Random) -> BrokerPlan:
 class BrokerMachine:
     """A machine and the broker that runs on it, again and again."""
 
-    def __init__(self, cluster: Cluster, name: str, config: BrokerConfig, rng: random.Random):
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        config: BrokerConfig,
+        rng: random.Random,
+        read_only: bool = False,
+    ) -> None:
         self.name = name
+        self.read_only = read_only
         self.cluster = cluster
         self.skew = Skew()
         self.process: SimProcess | None = None
@@ -82,7 +90,7 @@ class BrokerMachine:
         self.starts = 0
         self.down = False
         """It stays down until somebody starts it."""
-        self._config = config
+        self.config = config
         self._random = rng
         self._disk = SimDisk(cluster.loop, rng)
         self._stopped: asyncio.Event | None = None
@@ -129,7 +137,7 @@ class BrokerMachine:
         )
         try:
             building = Process(config, outside, stack, fate, cluster.metrics)
-            role = await open_broker(building)
+            role = await open_broker(building, read_only=self.read_only)
             self.topics, self._stopped = (
                 topic_service(building, role.broker, "", NoPeers()),
                 stopped,
@@ -146,7 +154,7 @@ class BrokerMachine:
             self.topics, self.bundles, self.unloaded, self.control = None, None, int, None
 
     def _config_here(self) -> BrokerConfig:
-        return replace(self._config, host=self.name)
+        return replace(self.config, host=self.name)
 
     async def ask(self, question: Callable[[TopicService], Awaitable[T]]) -> T | None:
         """What an operator asks by REST; None: there was no answer."""

@@ -54,6 +54,16 @@ class BundleOwners:
         self._layouts: dict[str, Layout] = {}
         """By namespace; those that say nothing are not in it."""
 
+    def next_term(self) -> int:
+        """Somebody serves something from now on."""
+        self._term += 1
+        return self._term
+
+    def owns(self, process: int, topic: str) -> bool:
+        """Whether that process owns the topic's bundle: it made the node that is there."""
+        owner = self._owner.get(self._path_of(parse_topic(topic)))
+        return owner is not None and self._number_of(owner) == process
+
     def term_of(self, process: int, topic: str) -> int:
         """The term in which that process serves the topic, or did last."""
         return self._last_terms.get((process, self._path_of(parse_topic(topic))), 0)

@@ -40,6 +40,7 @@ from magnetar_sim.ledger_workload import (
 )
 from magnetar_sim.log_workload import LogJob
 from magnetar_sim.loop import SimLoop, SimProcess, run_in, until
+from magnetar_sim.read_only_run import ReadOnlyRun
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.shapes import draw_shape
 from magnetar_sim.staged_run import StagedRun
@@ -76,15 +77,28 @@ class ClusterOutcome:
     """How often the run met what it is to meet."""
 
 
+def _kind(seed: int, staged: bool, read_only: bool) -> type[_Run] | type[BrokerRun]:
+    if staged:
+        return StagedRun
+    if read_only:
+        return ReadOnlyRun
+    return BrokerRun if has_brokers(seed) else _Run
+
+
 def run_cluster(
-    seed: int, metrics: Metrics | None = None, tracing: bool = False, staged: bool = False
+    seed: int,
+    metrics: Metrics | None = None,
+    tracing: bool = False,
+    staged: bool = False,
+    read_only: bool = False,
 ) -> ClusterOutcome:
     """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
-    and queries that write beside them (``staged_run``), whatever the seed is else."""
+    and queries that write beside them (``staged_run``), whatever the seed is else. ``read_only``:
+    with read-only brokers beside the owners (``read_only_run``), likewise."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
     run: _Run | BrokerRun
-    kind = StagedRun if staged else BrokerRun if has_brokers(seed) else _Run
+    kind = _kind(seed, staged, read_only)
     run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()

@@ -208,6 +208,13 @@ class PulsarClient:
                     self._next += 1
                     await asyncio.sleep(RETRY_S)
 
+    async def link_at(self, host: str) -> Link:
+        """A connection to that broker, without a lookup. Raises ``LinkError``, ``RefusedError``,
+        ``MagnetarError``, ``OSError``."""
+        async with self._connecting:
+            self.current = await self._link_to(host)
+            return self.current
+
     def moved(self, topic: str, service_url: str) -> None:
         """The broker that closed a producer or consumer says where it is served now."""
         if service_url:

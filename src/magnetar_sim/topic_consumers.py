@@ -88,7 +88,7 @@ class TopicConsumer:
     async def _connect(self) -> None:
         client = self.client
         while not self.over and not self.ended:
-            link = await client.link(self.plan.topic)
+            link = await self._reach()
             try:
                 await self._serve(link)
             except RefusedError as error:
@@ -100,6 +100,10 @@ class TopicConsumer:
             self._refused.clear()
             await asyncio.sleep(RETRY_S * (0.2 + self._random.random()))
         self.closed = True
+
+    async def _reach(self) -> Link:
+        """A connection to the broker that serves the subscription; as often as it takes."""
+        return await self.client.link(self.plan.topic)
 
     async def _serve(self, link: Link) -> None:
         gone = asyncio.Event()

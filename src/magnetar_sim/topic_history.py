@@ -28,6 +28,9 @@ A broker has *told* what it has written to a connection, whether it arrives or n
     (That it is sent then is 11.)
 16. *Only what is old expires*, and only while a time to live is set: everything else is served (3,
     5), and to readers all.
+17. *One broker serves a subscription.* While its cursor's record binds it to a read-only broker
+    that is registered, nobody else sends its messages; while it binds it to nobody, no such broker
+    does.
 
 An old broker that does not know yet that it has lost its topics may send again what its successor
 has acknowledgements of (4).

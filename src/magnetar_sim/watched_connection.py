@@ -251,7 +251,7 @@ class WatchedConnection:
             subscription,
             request.subType,
             self._process,
-            watch.owners.term_of(self._process, request.topic),
+            watch.bindings.term_of(self._process, request.topic, request.subscription),
         )
         self._consumers[request.consumer_id] = consumer
         watch.consumers[consumer] = None

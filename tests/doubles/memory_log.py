@@ -12,15 +12,22 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+from pyroaring import BitMap
+
+from magnetar.log.acknowledgements import AckImage, ack_set_bits, ack_set_words
+from magnetar.log.managed.followed_cursors import CursorsOfFollowed
 from magnetar.log.policy import LogPolicy, RollRule
 from magnetar.log.seam import (
     AppendDone,
+    Binding,
     Buffer,
     Checkpoint,
     Checkpoints,
     Content,
     Cursors,
+    FollowedCursors,
     Holds,
     LedgerStats,
     LogStats,
@@ -63,6 +70,7 @@ class MemoryCursor:
         self._mark = source._order.before(start)
         self._acked: set[Position] = set()
         self._words: dict[Position, list[int]] = {}
+        self.lending: MemoryLending | None = MemoryLending(self) if durable else None
 
     @property
     def mark_delete(self) -> Position:
@@ -118,10 +126,51 @@ class MemoryCursor:
         self._mark = self._log._order.before(position)
         self._acked.clear()
         self._words.clear()
+        if self.lending is not None:
+            self.lending.reset_epoch += 1
 
     async def wait_stored(self) -> None:
         await asyncio.sleep(0)
         self.waits += 1
+
+
+class MemoryLending:
+    """``log.seam.CursorLending`` of a memory cursor."""
+
+    def __init__(self, cursor: MemoryCursor) -> None:
+        self._cursor = cursor
+        self.binding = Binding()
+        self.reset_epoch = 0
+        self.failing: MagnetarError | None = None
+
+    async def bind(self, binding: Binding) -> None:
+        await asyncio.sleep(0)
+        if self.failing is not None:
+            raise self.failing
+        self.binding = binding
+
+    def image(self) -> AckImage:
+        cursor = self._cursor
+        holes: dict[int, BitMap] = {}
+        for position in sorted(cursor._acked):
+            holes.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
+        sets = {at: ack_set_bits(words) for at, words in cursor._words.items()}
+        return AckImage(cursor.mark_delete, holes, sets, self.reset_epoch)
+
+    def merge(self, image: AckImage) -> None:
+        cursor = self._cursor
+        if image.reset_epoch < self.reset_epoch:
+            return
+        if image.reset_epoch > self.reset_epoch:
+            self.reset_epoch = image.reset_epoch
+            cursor._mark = image.mark_delete
+            cursor._acked.clear()
+            cursor._words.clear()
+        cursor.acknowledge_cumulative(image.mark_delete)
+        for ledger_id, bitmap in image.holes.items():
+            cursor.acknowledge([Position(ledger_id, entry_id) for entry_id in bitmap])
+        for at, bits in image.ack_sets.items():
+            cursor.acknowledge_batch(at, bits.bit_length(), ack_set_words(bits))
 
 
 class MemoryHolds:
@@ -436,6 +485,46 @@ class MemoryLog:
         self.release()
 
 
+class MemoryChain:
+    """As much of a chain of ledgers as cursors over a followed log ask."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    @property
+    def _order(self) -> MemoryPositions:
+        return self._log._order
+
+    @property
+    def confirmed(self) -> Position:
+        return self._order.readable
+
+    def before_first(self) -> Position:
+        return Position(1, -1)
+
+    def previous_position(self, position: Position) -> Position:
+        return self._order.previous_position(position)
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        return self._order.entries_between(after, last)
+
+    def last_at(self, position: Position) -> Position:
+        rank = self._order._rank(position)
+        return self._order.at(rank - 1) if rank else Position(1, -1)
+
+    def last_entry(self, ledger_id: int) -> int:
+        readable = self.confirmed
+        if ledger_id == readable.ledger_id:
+            return readable.entry_id
+        return self._order._size - 1 if 1 <= ledger_id < readable.ledger_id else -1
+
+    def is_final(self, ledger_id: int) -> bool:
+        return ledger_id < self.confirmed.ledger_id
+
+    def following(self, ledger_id: int) -> int | None:
+        return ledger_id + 1 if ledger_id < self.confirmed.ledger_id else None
+
+
 class FollowedMemoryLog:
     """A log that somebody else writes: as the log itself, whichever was opened last, but that it
     goes on when that is closed."""
@@ -444,11 +533,22 @@ class FollowedMemoryLog:
         self.name = log.name
         self._store = store
         self._watch = ReadableWatch()
-        self._ended: MagnetarError | None = None
+        self._ended: LogError | None = None
+        self._ended_watchers: list[Callable[[LogError], None]] = []
+        self.chain = MemoryChain(log)
+        chain: Any = self.chain
+        self.cursors: FollowedCursors = CursorsOfFollowed(chain, self.wait_seen)
         self.move_to(log)
 
+    async def wait_seen(self, position: Position) -> None:
+        while self.positions.readable < position:  # noqa: ASYNC110 (a test's own pace)
+            await asyncio.sleep(0.01)
+
+    def watch_ended(self, ended: Callable[[LogError], None]) -> None:
+        self._ended_watchers.append(ended)
+
     def move_to(self, log: MemoryLog) -> None:
-        self._log = log
+        self._log = self.chain._log = log
         self.positions = log.positions
         log.watch_readable(self._watch.grew)
 
@@ -472,12 +572,15 @@ class FollowedMemoryLog:
     def stats(self) -> LogStats:
         return replace(self._log.stats(), cursors={})
 
-    def end(self, error: MagnetarError) -> None:
+    def end(self, error: LogError) -> None:
         if self._ended is None:
             self._ended = error
             self._watch.grew()
+            for ended in self._ended_watchers:
+                asyncio.get_running_loop().call_soon(ended, error)
 
     async def close(self) -> None:
+        self._ended_watchers.clear()
         self.end(LogClosedError(f"log {self.name} is closed"))
         if self._store.followed.get(self.name) is self:
             del self._store.followed[self.name]

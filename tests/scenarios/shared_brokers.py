@@ -15,7 +15,8 @@ WAIT_S = 60.0
 
 
 class Brokers:
-    """Some brokers, each with ports that it keeps over restarts."""
+    """Some brokers, each with ports that it keeps over restarts. Those of ``read_only`` own
+    nothing, and are not in the service URL."""
 
     def __init__(
         self,
@@ -23,20 +24,25 @@ class Brokers:
         quorums: Sequence[int],
         count: int = 3,
         settings: Sequence[str] = (),
+        read_only: Sequence[int] = (),
     ) -> None:
         """``settings``: as ``NAME=VALUE``."""
         self.cluster = cluster
+        self._read_only = read_only
         self._settings = [word for each in settings for word in ("--set", each)]
         self._quorums = quorums
         self.ports = [(free_port(), free_port()) for _ in range(count)]
         self.roles: list[Role | None] = [None] * count
-        self.service_url = "pulsar://" + ",".join(f"127.0.0.1:{port}" for port, _ in self.ports)
+        owners = [port for i, (port, _) in enumerate(self.ports) if i not in read_only]
+        self.service_url = "pulsar://" + ",".join(f"127.0.0.1:{port}" for port in owners)
         self.rest = httpx.Client(timeout=WAIT_S, follow_redirects=True)
 
     def start(self, *indexes: int) -> None:
         for index in indexes:
             port, http_port = self.ports[index]
-            more = ("--http-port", str(http_port), *self._settings)
+            more = ["--http-port", str(http_port), *self._settings]
+            if index in self._read_only:
+                more.append("--read-only")
             self.roles[index] = self.cluster.begin_broker(port, self._quorums, more=more)
         for index in indexes:
             self.role(index).wait_ready()

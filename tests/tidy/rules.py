@@ -48,6 +48,7 @@ NARROWER: dict[str, set[str]] = {
     "magnetar.log.ack_store": {"model"},
     "magnetar.log.policy": {"model"},
     "magnetar.log.acknowledgements": {"model"},
+    "magnetar.log.ack_images": {"model"},
 }
 
 DECIDING: tuple[str, ...] = (
@@ -69,6 +70,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.ledger.mending.missing_entries",
     "magnetar.ledger.reading.hedging",
     "magnetar.ledger.reading.read_order",
+    "magnetar.log.ack_images",
     "magnetar.log.acknowledgements",
     "magnetar.log.managed.appender_states",
     "magnetar.log.managed.chain",
@@ -81,6 +83,8 @@ DECIDING: tuple[str, ...] = (
     "magnetar.staging.marks",
     "magnetar.staging.records",
     "magnetar.topics.access",
+    "magnetar.topics.ack_sending",
+    "magnetar.topics.binding_rules",
     "magnetar.topics.dispatch.delayed",
     "magnetar.topics.dispatch.seats",
     "magnetar.topics.dispatch.shared",
@@ -147,18 +151,29 @@ DECIDING: tuple[str, ...] = (
 
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "magnetar.topics": (
-        ("access", "backlog", "entry_format", "idle_order", "positions", "redelivery"),
-        ("dispatch", "feed", "intake", "load_queue", "resend", "traffic"),
+        (
+            "access",
+            "ack_sending",
+            "backlog",
+            "binding_rules",
+            "bound",
+            "entry_format",
+            "idle_order",
+            "positions",
+            "redelivery",
+        ),
+        ("dispatch", "feed", "intake", "load_queue", "remote_acks", "resend", "traffic"),
         ("consumer", "delays", "producer"),
         ("acknowledging", "dispatcher", "policy"),
         ("subscription",),
-        ("topic",),
+        ("subscribable",),
+        ("followed_topic", "topic"),
         ("opening", "policies_in_force", "seek", "stats", "unloading"),
-        ("registry",),
+        ("bindings", "followed_topics", "registry"),
         ("intakes", "rates", "upkeep"),
     ),
     "magnetar.protocols.pulsar": (
-        ("liveness", "requests", "staged_writes", "stored_ledgers"),
+        ("liveness", "owner_links", "requests", "staged_writes", "stored_ledgers"),
         ("bounds", "clients", "entry_format", "message_ids", "services"),
         ("session",),
         ("consumer_stats", "deliveries", "log_extents", "receipts"),
@@ -224,7 +239,12 @@ ABOVE_THE_SEAM = {"cluster", "topics", "protocols"}
 def topics_see_only_the_seam(modules: Sequence[Module]) -> list[str]:
     """Topics and protocols import ``log.seam``, the values that it speaks of (policies) and
     acknowledgement state, no engine."""
-    allowed = ("magnetar.log.seam", "magnetar.log.policy", "magnetar.log.acknowledgements")
+    allowed = (
+        "magnetar.log.seam",
+        "magnetar.log.policy",
+        "magnetar.log.acknowledgements",
+        "magnetar.log.ack_images",
+    )
     return [
         f"{module.path}:{item.line}: imports {item.module}, below the seam"
         for module in modules

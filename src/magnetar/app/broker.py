@@ -8,7 +8,7 @@ answer what is under way, send clients away and close their logs; tasks end; con
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Mapping
 from functools import partial
 
 from magnetar import __version__
@@ -30,6 +30,7 @@ from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
 from magnetar.model.schema import SchemaStrategy
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
+from magnetar.protocols.pulsar.owner_links import OwnerLinks, ReadOnlyBroker
 from magnetar.protocols.pulsar.server import PulsarServer
 from magnetar.protocols.pulsar.staged_writes import StagedWrites
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
@@ -37,11 +38,13 @@ from magnetar.staging.collecting import Leftovers
 from magnetar.staging.queries import Queries
 from magnetar.staging.reading import StagedReading
 from magnetar.staging.seams import ReadableStagedLedgers
+from magnetar.topics.bindings import OwnerBindings
+from magnetar.topics.followed_topics import FollowedTopics
 from magnetar.topics.intakes import Intakes
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.traffic import Traffic
-from magnetar.topics.upkeep import PolicyUpkeep
+from magnetar.topics.upkeep import PolicyUpkeep, Upkept
 
 LEFTOVERS_S = 3600.0
 """Each ledger is read once, and the next hour only those that are new."""
@@ -53,7 +56,8 @@ class Broker:
     ``values`` keeps what is too large for the metadata. ``clock``: seconds since 1970.
     ``connections``: what clients' connections share with others of the process; their own by
     default. ``failed`` is told when the broker cannot go on; it takes no requests then.
-    ``shares``: other brokers of the cluster serve topics, too.
+    ``shares``: other brokers of the cluster serve topics, too. ``read_only``: it owns none of them,
+    and serves subscriptions of theirs.
     ``stored_ledgers`` knows where the logs' entries lie, if that may be told. ``ledgers``: where
     staged writes are read; without it none are taken in. ``living``: the ids of all ledgers, looked
     through for staged ones that nobody needs. ``staged_writes``: what is done for clients that
@@ -78,6 +82,7 @@ class Broker:
         living: Callable[[], AsyncIterable[int]] | None = None,
         staged_writes: StagedWrites | None = None,
         shares: bool = False,
+        read_only: bool = False,
     ) -> None:
         self._config = config
         self._metrics = metrics or Metrics()
@@ -108,25 +113,58 @@ class Broker:
             PulsarEntryFormat(),
             now_ms,
         )
+        silence_s, open_topics = config.binding_silence_ms / 1000, self.topics
+        self.bindings = OwnerBindings(
+            open_topics.loaded, open_topics.find, self._read_only_starts, silence_s
+        )
+        connections = connections or Connections()
+        self._links: OwnerLinks | None = None
+        self.followed: FollowedTopics | None = None
+        """At a read-only broker, which has no other topics."""
+        if read_only:
+            self._links = OwnerLinks(self.control.ownership, connections, self._scope)
+            self.followed = self._follow_topics(config, log_store, self._links, now_ms)
         self.rates = Rates(self.topics)
-        self.upkeep = PolicyUpkeep(self.topics, config.expiry_check_interval_ms, now_ms)
+        upkept: Upkept = self.topics if self.followed is None else self.followed
+        self.upkeep = PolicyUpkeep(upkept, config.expiry_check_interval_ms, now_ms)
         self._intake_scope = self._scope.inner("staged writes", fails(self._task_failed))
         self._intakes: Intakes | None = None
         self._leftovers: Leftovers | None = None
         self._living = living
         if ledgers is not None:
             self._take_in(Queries(topic_metadata), ledgers, now_ms)
-        self.pulsar = PulsarServer(
-            config,
-            self.control,
-            self.topics,
-            self._metrics,
-            self._scope,
-            connections or Connections(),
-            clock,
-        )
+        self.pulsar = self._pulsar_server(config, connections, clock)
         self.pulsar.services.stored_ledgers = stored_ledgers
         self.pulsar.services.staged_writes = staged_writes
+
+    def _pulsar_server(
+        self, config: BrokerConfig, connections: Connections, clock: Callable[[], float]
+    ) -> PulsarServer:
+        made = PulsarServer(
+            config, self.control, self.topics, self._metrics, self._scope, connections, clock
+        )
+        made.services.bindings = self.bindings if self.followed is None else None
+        made.services.followed = self.followed
+        return made
+
+    def _follow_topics(
+        self,
+        config: BrokerConfig,
+        log_store: LogStore,
+        owners: OwnerLinks,
+        now_ms: Callable[[], int],
+    ) -> FollowedTopics:
+        return FollowedTopics(
+            config,
+            log_store,
+            self.control,
+            self.topics.policies,
+            owners,
+            self._scope,
+            self._traffic,
+            PulsarEntryFormat(),
+            now_ms,
+        )
 
     def _take_in(
         self, queries: Queries, ledgers: ReadableStagedLedgers, now_ms: Callable[[], int]
@@ -147,7 +185,11 @@ class Broker:
         await self.pulsar.start()
         self._scope.spawn(self.rates.run(), "rates")
         self._scope.spawn(self.upkeep.follow_changes(), "policies")
-        self._scope.spawn(self.upkeep.run(), "expiry")
+        if self._links is None:
+            self._scope.spawn(self.upkeep.run(), "expiry")
+            self._scope.spawn(self.bindings.run(), "bindings")
+        else:
+            self._scope.spawn(self._links.run(), "connections to owners")
         if self._intakes is not None:
             self._intake_scope.spawn(self._intakes.run(), "queries")
         if self._leftovers is not None and self._living is not None:
@@ -174,6 +216,8 @@ class Broker:
             zone,
             read_only=read_only,
         )
+        if self._links is not None:
+            self._links.me = ReadOnlyBroker(report.broker_id, report.start, report.service_url)
         bundles = self.control.bundles
         if isinstance(bundles, SoleBroker):
             bundles.begin(report, self._close_topics)
@@ -197,14 +241,24 @@ class Broker:
         return await self.topics.hand_over(bundle.holds)
 
     def _load(self) -> Load:
-        rates = self.rates
-        return Load(len(self.topics), rates.messages_in_per_s, rates.messages_out_per_s)
+        rates, followed = self.rates, 0 if self.followed is None else len(self.followed)
+        return Load(len(self.topics) + followed, rates.messages_in_per_s, rates.messages_out_per_s)
 
     async def leave(self) -> None:
         """Hand the topics over to other brokers, if there are any, before ``close``. Lookups are
         answered meanwhile."""
-        if isinstance(self.control.bundles, SharedTopics):
-            await self.control.bundles.end()
+        bundles = self.control.bundles
+        if not isinstance(bundles, SharedTopics):
+            return
+        if self.followed is not None:
+            await bundles.drain()  # first: nobody is sent here any more
+            await self.followed.close()
+        await bundles.end()
+
+    async def _read_only_starts(self) -> Mapping[str, int]:
+        """Of the read-only brokers that are registered."""
+        reports = await self.control.bundles.reports()
+        return {name: each.start for name, each in reports.items() if each.read_only}
 
     @property
     def service_url(self) -> str:
@@ -215,8 +269,12 @@ class Broker:
         """Stop; what was acknowledged is stored. Idempotent."""
         self.pulsar.stop_listening()
         await self._intake_scope.close()  # before topics: nothing begins any more
+        if self.followed is not None:
+            await self.followed.close()
         await self.topics.close()
         await self._scope.close()
+        if self._links is not None:
+            self._links.close()
         self.pulsar.close()
         self.control.close()
 
@@ -228,7 +286,8 @@ class Broker:
     def fold_metrics(self) -> None:
         """Bring the metrics up to date; before they are read."""
         self._traffic.fold(self._metrics)
-        self._metrics.broker_open_topics.set(len(self.topics))
+        followed = 0 if self.followed is None else len(self.followed)
+        self._metrics.broker_open_topics.set(len(self.topics) + followed)
         self._metrics.broker_unloaded_idle_topics_total.inc(self.topics.unloaded - self._unloaded)
         self._unloaded = self.topics.unloaded
 

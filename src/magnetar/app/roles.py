@@ -82,8 +82,10 @@ def _nameless(config: BookieConfig) -> bool:
     return config.host in ANY_ADDRESS and not config.advertised_host
 
 
-async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyncio.Event) -> None:
-    """``magnetar broker``."""
+async def run_broker(
+    config: Config, read_only: bool, ready: Callable[[str], None], stopped: asyncio.Event
+) -> None:
+    """``magnetar broker``, with ``--read-only`` or without."""
     from magnetar.app.outside import real
     from magnetar.app.process import Process
     from magnetar.app.serving import RestServer, storage_warning
@@ -96,11 +98,12 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
         stack.push_async_callback(scope.close)
         process = Process(config, real(), stack, fate)
         rest = RestServer(scope, bound, process.descriptors.http_connections_max)
-        parts = await open_broker(process, rest.url(config))
+        parts = await open_broker(process, rest.url(config), read_only)
         url = await rest.start(process, parts)
         warning = await storage_warning(process)
+        role = "read-only broker" if read_only else "broker"
         ready(
-            f"magnetar broker is ready: {parts.broker.service_url}  {url}  "
+            f"magnetar {role} is ready: {parts.broker.service_url}  {url}  "
             f"(metadata {config.metadata.url}){warning}"
         )
         await fate.wait()
@@ -108,16 +111,17 @@ async def run_broker(config: Config, ready: Callable[[str], None], stopped: asyn
     log.info("ended")
 
 
-async def open_broker(process: Process, http_url: str = "") -> BrokerParts:
+async def open_broker(process: Process, http_url: str = "", read_only: bool = False) -> BrokerParts:
     """The whole of a broker's role but its REST, which is at ``http_url``. It shares the cluster's
-    topics with other brokers."""
+    topics with other brokers; one that is ``read_only`` serves subscriptions of theirs."""
     from magnetar.app.serving import BrokerParts, Membership, start_broker
     from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
 
     metadata = await open_metadata(process)
     cluster = await open_cluster(metadata, process.outside)
     ledgers = open_ledgers(process, cluster, {})
-    broker = await start_broker(process, cluster, ledgers, Membership(http_url, shares=True))
+    membership = Membership(http_url, shares=True, read_only=read_only)
+    broker = await start_broker(process, cluster, ledgers, membership)
     return BrokerParts(cluster, ledgers, broker)
 
 

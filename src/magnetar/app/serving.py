@@ -70,10 +70,12 @@ async def claim_cluster(process: Process, metadata: MetadataStore) -> None:
 
 
 class Membership(NamedTuple):
-    """What a broker is within its cluster. ``shares``: others serve topics, too."""
+    """What a broker is within its cluster. ``shares``: others serve topics, too. ``read_only``: it
+    owns none."""
 
     http_url: str
     shares: bool
+    read_only: bool = False
 
 
 class BrokerParts(NamedTuple):
@@ -110,10 +112,11 @@ async def start_broker(
         process.connections,
         process.fate.fail,
         directory,
-        ledgers.client,
+        None if membership.read_only else ledgers.client,
         cluster.living_ledgers,
         HandingOut(metadata, ledgers.manager, quorums_for, directory.bookies),
         membership.shares,
+        membership.read_only,
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)
@@ -126,7 +129,8 @@ async def start_broker(
     except OSError as error:
         raise cannot_listen(config.broker.host, config.broker.port, "broker.port", error) from error
     zone, timeout_ms = config.broker.zone, config.metadata.session_timeout_ms
-    await broker.join(membership.http_url, zone, timeout_ms, partial(_membership_lost, process))
+    lost = partial(_membership_lost, process)
+    await broker.join(membership.http_url, zone, timeout_ms, lost, membership.read_only)
     return broker
 
 

@@ -212,11 +212,15 @@ def bookie(
 @click.option("--port", type=PORT, help="Pulsar's protocol; 0: a free one.  [6650]")
 @click.option("--http-port", type=PORT, help="REST and metrics; 0: a free one.  [8080]")
 @click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
+@click.option(
+    "--read-only", is_flag=True, help="Own no topics; serve subscriptions of other brokers' topics."
+)
 @common_options
 def broker(
     port: int | None,
     http_port: int | None,
     metadata: str | None,
+    read_only: bool,
     file: Path | None,
     pairs: tuple[str, ...],
     log_level: str | None,
@@ -226,6 +230,9 @@ def broker(
 
     Brokers with the same --metadata share its topics: start as many as there are cores, each with
     its own ports. Clients may be given the address of any of them, or of several.
+
+    With --read-only it takes load off the others: it serves consumers and readers of their topics,
+    and producers still go to the owners. Which subscriptions go there is said by policies.
 
     \b
     Example, with every message on three bookies and confirmed by two:
@@ -243,7 +250,7 @@ def broker(
     config = clustered(configured(file, pairs, flags), SHARED_METADATA)
     from magnetar.app import roles
 
-    process.serve(config, partial(roles.run_broker, config))
+    process.serve(config, partial(roles.run_broker, config, read_only))
 
 
 ZOOKEEPER = ("zk://",)

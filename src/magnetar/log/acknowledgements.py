@@ -34,7 +34,7 @@ from pyroaring import BitMap
 
 from magnetar.model.entry import Entry
 from magnetar.model.errors import NotAllowedError
-from magnetar.model.ids import Position
+from magnetar.model.ids import LATEST, Position
 
 ENTRY_ID_LIMIT = 2**32
 """Bitmaps hold entry ids below this; a ledger is rolled long before."""
@@ -82,6 +82,12 @@ class AckImage:
     holes: Mapping[int, BitMap] = field(default_factory=dict)
     ack_sets: Mapping[Position, int] = field(default_factory=dict)
     reset_epoch: int = 0
+
+    @property
+    def last(self) -> Position:
+        """The last entry of which anything is acknowledged."""
+        holes = (Position(ledger, max(each)) for ledger, each in self.holes.items() if each)
+        return max((self.mark_delete, *holes, *self.ack_sets))
 
 
 def ack_set_bits(words: Iterable[int]) -> int:
@@ -414,6 +420,44 @@ class AckState:
         assert self._sound(whole_chain=False), (
             f"what was stored at {self.mark_delete} breaks the state's invariants"
         )
+
+    def take_over(self, image: AckImage) -> bool:
+        """Merge ``image``, which another process that serves this cursor has sent, to be stored as
+        what is acknowledged here. True if anything may have changed. Raises ``NotAllowedError`` for
+        what cannot be acknowledged of this log."""
+        if image.reset_epoch < self.reset_epoch:
+            return False
+        self._check_image(image)
+        if image.reset_epoch > self.reset_epoch:
+            self._reset = True  # of changes since the last store only a snapshot can tell now
+        self.merge(image)
+        for ledger_id, bitmap in image.holes.items():
+            held = self._holes.get(ledger_id)
+            if held is not None:
+                self._union(self._changed, ledger_id, bitmap & held)
+        self._changed_sets.update(dict.fromkeys(p for p in image.ack_sets if p in self._ack_sets))
+        self.version += 1
+        return True
+
+    def _check_image(self, image: AckImage) -> None:
+        chain = self._chain
+        end = chain.last_at(LATEST)
+        if image.mark_delete > end:
+            raise NotAllowedError(f"{image.mark_delete} is acknowledged, past the log's end {end}")
+        for ledger_id, bitmap in image.holes.items():
+            last = chain.last_entry(ledger_id)
+            if bitmap and bitmap.max() > last >= 0:
+                raise NotAllowedError(
+                    f"entry {bitmap.max()} of ledger {ledger_id} is acknowledged, past {last}"
+                )
+        for position, bits in image.ack_sets.items():
+            if bits <= 0 or not 0 <= position.entry_id < ENTRY_ID_LIMIT:
+                raise NotAllowedError(f"{position} cannot be acknowledged in part as {bits:b}")
+        if sum(map(_partial_bytes, image.ack_sets.values())) > PARTIAL_BYTES_MAX:
+            raise NotAllowedError(
+                f"{len(image.ack_sets)} batches are acknowledged in part, more than "
+                f"{PARTIAL_BYTES_MAX} bytes hold"
+            )
 
     def _sound(self, whole_chain: bool = True) -> bool:
         """The invariants in the module's text, checked where a state is stored and where it is

@@ -16,6 +16,9 @@ than ten methods (``tests/tidy``):
 ``Checkpoints``    ``log.checkpoints``: what its feeder knows, kept with the log's record
 ``Holds``          ``log.holds``: readers, whose ledgers are not deleted meanwhile
 ``Cursor``         one of them; what it says is kept in an ``AckStore`` (``log.ack_store``)
+``CursorLending``  ``cursor.lending``: what is done with a cursor whose subscription another
+                   broker serves
+``FollowedCursors``  ``followed.cursors``: cursors over a log that another process owns
 =================  ============================================================================
 
 Rules:
@@ -38,9 +41,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+from magnetar.log.ack_store import AckStore
+from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.policy import LogPolicy
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LogFencedError, MagnetarError
+from magnetar.model.errors import LogError, LogFencedError, MagnetarError
 from magnetar.model.ids import EARLIEST, Position
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -118,6 +123,44 @@ class LogStats:
     than now. While it is closed nobody does that."""
 
 
+class Binding(NamedTuple):
+    """Who serves a cursor's subscription in the place of the log's owner: that start of that
+    broker, at that URL. ``epoch`` grows with every binding and with the end of each. Without a
+    ``broker_id`` it is the owner itself."""
+
+    epoch: int = 0
+    broker_id: str = ""
+    start: int = 0
+    service_url: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.broker_id)
+
+
+class CursorLending(Protocol):
+    """A durable cursor, as it is lent to another broker: who has it, and what it acknowledges."""
+
+    @property
+    def binding(self) -> Binding:
+        """As it was stored last; what a former owner stored included."""
+        ...
+
+    async def bind(self, binding: Binding) -> None:
+        """Durable when it returns; in doubt when it raises. Raises ``LogError``,
+        ``MetadataError``."""
+        ...
+
+    def image(self) -> AckImage:
+        """All that is acknowledged."""
+        ...
+
+    def merge(self, image: AckImage) -> None:
+        """What ``image`` says is acknowledged, to be stored like everything that is. It may come
+        twice, late and out of order (``acknowledgements``). Raises ``NotAllowedError`` for what the
+        log does not hold."""
+        ...
+
+
 class Cursor(Protocol):
     """A named, durable place in a log and everything acknowledged after it.
 
@@ -128,6 +171,8 @@ class Cursor(Protocol):
     name: str
     durable: bool
     properties: Mapping[str, str]
+    lending: CursorLending | None
+    """None where nothing is stored here: a reader's, or one that this process has been lent."""
 
     @property
     def mark_delete(self) -> Position:
@@ -194,6 +239,26 @@ class Cursors(Protocol):
 
     def durable(self) -> Mapping[str, Cursor]:
         """The durable cursors by name."""
+        ...
+
+
+class FollowedCursors(Protocol):
+    """Cursors over a log that another process owns."""
+
+    def reader(self, name: str, start: Position) -> Cursor:
+        """A cursor in memory only, for readers."""
+        ...
+
+    async def lent(
+        self,
+        name: str,
+        image: AckImage,
+        properties: Mapping[str, str],
+        keep: Callable[[AckState], AckStore],
+    ) -> Cursor:
+        """A cursor of which all that is in ``image`` is acknowledged, and which is kept as ``keep``
+        says. Waits until the log is seen as far as ``image`` reaches, as long as it takes. Raises
+        ``LogClosedError``."""
         ...
 
 
@@ -331,6 +396,22 @@ class ReadableLog(Protocol):
         ...
 
 
+class FollowedReadableLog(ReadableLog, Protocol):
+    """A log that another process owns, followed by this one."""
+
+    cursors: FollowedCursors
+
+    async def wait_seen(self, position: Position) -> None:
+        """Until the log is seen up to ``position``, as long as it takes. Raises ``LogError`` when
+        nothing more will be seen of it."""
+        ...
+
+    def watch_ended(self, ended: Callable[[LogError], None]) -> None:
+        """Call ``ended`` on the loop, once, when nothing more will be seen of the log: it was
+        deleted, or following it has failed. Not when it is closed here."""
+        ...
+
+
 class WritableLog(ReadableLog, Protocol):
     """A log open for appending by this process, which owns it."""
 
@@ -381,7 +462,7 @@ class LogStore(Protocol):
         caller at a time per name."""
         ...
 
-    async def follow(self, name: str) -> ReadableLog:
+    async def follow(self, name: str) -> FollowedReadableLog:
         """The log as its owner, whoever that is, lets it grow: changes of ledgers, trimming and
         other owners included. Never fences, creates or writes anything; the readable end trails
         the owner's, and ``stats`` knows of no cursors. Once per name, until it is closed. Raises

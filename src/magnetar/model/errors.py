@@ -246,6 +246,18 @@ class ServiceNotReadyError(BrokerError):
     """The topic (or what else is asked for) is not served here now; look it up again."""
 
 
+class BoundElsewhereError(ServiceNotReadyError):
+    """Another broker serves the subscription: the one at ``service_url``."""
+
+    def __init__(self, text: str, service_url: str) -> None:
+        super().__init__(text)
+        self.service_url = service_url
+
+
+class BindingEndedError(ServiceNotReadyError):
+    """This broker does not serve the subscription any more, or never did."""
+
+
 class ProducerBusyError(BrokerError):
     """A producer of that name is connected to the topic."""
 

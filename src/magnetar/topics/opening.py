@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from magnetar.model.errors import NotAllowedError, ServiceNotReadyError
 from magnetar.model.ids import Position
 from magnetar.topics.positions import Place, PublishTime
+from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Subscription
-from magnetar.topics.topic import Topic
 
 NAME_CHARACTERS_MAX = 512
 
 
 async def open_durable(
-    topic: Topic, name: str, start: Position, properties: Mapping[str, str]
+    topic: SubscribableTopic, name: str, start: Position, properties: Mapping[str, str]
 ) -> Subscription:
     """The durable subscription of that name, made so that ``start`` is read first if there is
     none; durable when it returns. Raises ``NotAllowedError`` if there is one of a reader,
@@ -25,14 +25,14 @@ async def open_durable(
             _check_durable(topic, found, True)  # a reader of that name may have come meanwhile
             return found
         topic.check_subscriptions()  # before there is a cursor, which nobody would have
-        cursor = await topic.log.cursors.open(name, start, properties)
+        cursor = await topic.cursors.open(name, start, properties)
         if topic.closed:
             raise ServiceNotReadyError(f"topic {topic.name} is closing here; look it up again")
         return topic.add_subscription(cursor)
 
 
 async def open_subscription(
-    topic: Topic, name: str, durable: bool, start: Place, properties: Mapping[str, str]
+    topic: SubscribableTopic, name: str, durable: bool, start: Place, properties: Mapping[str, str]
 ) -> Subscription:
     """The subscription of that name; one that is new reads ``start`` first. Raises
     ``NotAllowedError`` for a name that cannot be, and if there is one of the other kind."""
@@ -45,6 +45,7 @@ async def open_subscription(
         _check_durable(topic, found, durable)
         return found
     if isinstance(start, PublishTime):
+        await topic.see_end()
         start = await topic.position_at(start)
     if durable:
         return await open_durable(topic, name, start, properties)
@@ -52,10 +53,10 @@ async def open_subscription(
     if found is not None:
         _check_durable(topic, found, durable)
         return found
-    return topic.add_subscription(topic.log.cursors.reader(name, start))
+    return topic.add_subscription(topic.cursors.reader(name, start))
 
 
-def _check_durable(topic: Topic, found: Subscription, durable: bool) -> None:
+def _check_durable(topic: SubscribableTopic, found: Subscription, durable: bool) -> None:
     if found.durable != durable:
         kind = "durable" if found.durable else "not durable"
         raise NotAllowedError(

@@ -11,11 +11,11 @@ Why: docs/adr/0063-seeks-send-consumers-away.md.
 from __future__ import annotations
 
 from magnetar.topics.positions import Place, PublishTime, seek_target
+from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Subscription
-from magnetar.topics.topic import Topic
 
 
-async def seek(topic: Topic, subscription: Subscription, place: Place) -> None:
+async def seek(topic: SubscribableTopic, subscription: Subscription, place: Place) -> None:
     """Move ``subscription`` so that ``place`` comes next; durable on return. Its consumers are
     sent away, whether it works out or not."""
     # Held: its consumers are sent away, so that perhaps nobody is connected while it waits.
@@ -23,15 +23,17 @@ async def seek(topic: Topic, subscription: Subscription, place: Place) -> None:
         await _seek(topic, subscription, place)
 
 
-async def _seek(topic: Topic, subscription: Subscription, place: Place) -> None:
+async def _seek(topic: SubscribableTopic, subscription: Subscription, place: Place) -> None:
     async with subscription.lock:
+        await subscription.end_binding()  # or what is sought here would be another's to keep
         subscription.dispatcher.hold()
         consumers = subscription.detach_all()
         try:
+            await topic.see_end()
             if isinstance(place, PublishTime):
                 target = await topic.position_at(place)
             else:
-                target = seek_target(topic.log.positions, place)
+                target = seek_target(topic.readable.positions, place)
             await subscription.cursor.reset(target)
         finally:
             for consumer in consumers:

@@ -13,6 +13,8 @@ Rules:
   entry, it goes to any other, before new entries. One that is not due yet waits (``delays``).
 * An acknowledgement of something outside of the log, or by a consumer that was closed, has no
   effect.
+* While it is bound to another broker it has no consumers here, and nothing is dispatched: from
+  before the binding is stored until its end is.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import Cursor, ReadableLog
-from magnetar.model.errors import ConsumerBusyError, NotAllowedError
+from magnetar.log.seam import Binding, Cursor, ReadableLog
+from magnetar.model.errors import BoundElsewhereError, ConsumerBusyError, NotAllowedError
 from magnetar.model.ids import Position
 from magnetar.topics.acknowledging import Acked, Acknowledging
+from magnetar.topics.binding_rules import over
+from magnetar.topics.bound import BoundSubscription
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.delays import Delays
 from magnetar.topics.dispatch.delayed import DelayPolicy
@@ -93,6 +97,11 @@ class Subscription:
         self._switch: asyncio.TimerHandle | None = None
         self._after_delay = scope.guarded(self._delay_over, f"switch {name}")
         self.dispatcher = Dispatcher(source, cursor, scope, traffic, entry_format, self._single)
+        lending = cursor.lending
+        self.bound: BoundSubscription | None = None
+        """Who serves it in our place."""
+        if lending is not None and lending.binding:
+            self.bound = BoundSubscription(lending.binding, self._loop.time)
         self._acknowledging = Acknowledging(name, source, cursor, scope, entry_format)
 
     @property
@@ -103,6 +112,57 @@ class Subscription:
     def active(self) -> Consumer | None:
         """The active consumer of an exclusive or failover subscription."""
         return self._single.active.owner if self._single.active else None
+
+    @property
+    def in_use(self) -> bool:
+        """Somebody is connected, or another broker that serves it; or a reader may come back."""
+        connected = self.bound is not None and self.bound.client is not None
+        return bool(self.consumers) or not self.durable or connected
+
+    # -- being served by another broker -------------------------------------------------------
+
+    def check_served_here(self) -> None:
+        """Raises ``BoundElsewhereError``."""
+        if self.bound is not None:
+            binding = self.bound.binding
+            raise BoundElsewhereError(
+                f"subscription {self.name} on {self._log_name} is served by the broker at "
+                f"{binding.service_url}",
+                binding.service_url,
+            )
+
+    async def bind(self, binding: Binding) -> BoundSubscription:
+        """Another broker serves it from now on, and nobody here: its consumers are told where to
+        go. When it raises, the binding is in doubt, and is taken to hold until it is ended.
+        Requires the lock. Raises what storing it does."""
+        lending = self.cursor.lending
+        assert lending is not None, "a durable cursor of ours"
+        if self.bound is None:
+            self.dispatcher.hold()
+        else:
+            self.bound.over.set()
+        # Before it is stored: from then on the other one may dispatch.
+        bound = self.bound = BoundSubscription(binding, self._loop.time)
+        for consumer in self.detach_all():
+            consumer.client.tell_closed(binding.service_url)
+        await lending.bind(binding)
+        return bound
+
+    async def end_binding(self) -> None:
+        """It is served here again. Requires the lock. Raises what storing that does, and stays
+        bound."""
+        lending, bound = self.cursor.lending, self.bound
+        if bound is None or lending is None:
+            return
+        # Stored first: who owns the log next must not take for bound what was dispatched here.
+        await lending.bind(over(bound.binding))
+        self.bound = None
+        bound.over.set()
+        self.last_active_ms = self._now_ms()
+        self.dispatcher.rewind()
+        self.dispatcher.release()
+        if bound.client is not None:
+            bound.client.tell_ended(bound.binding)
 
     # -- consumers ----------------------------------------------------------------------------
 
@@ -287,6 +347,8 @@ class Subscription:
         before = self.cursor.backlog_entries()
         self.cursor.acknowledge_cumulative(last)
         self.dispatcher.settle_until(last)
+        if self.bound is not None and self.bound.client is not None:
+            self.bound.client.tell_moved(self.bound.binding, self.cursor.mark_delete)
         return before - self.cursor.backlog_entries()
 
     def release(self) -> None:
@@ -294,7 +356,8 @@ class Subscription:
         is connected."""
         if not self.consumers:
             self.dispatcher.rewind()
-        self.dispatcher.release()
+        if self.bound is None:
+            self.dispatcher.release()
 
     def close(self) -> None:
         """The subscription ends here: its topic closes or it was deleted."""

@@ -18,16 +18,15 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from typing import Final, Protocol
 
 import structlog
 
 from magnetar.model.errors import MagnetarError, TopicNotFoundError
 from magnetar.topics.policies_in_force import PoliciesInForce
-from magnetar.topics.registry import Topics
+from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Subscription
-from magnetar.topics.topic import Topic
 
 log = structlog.get_logger(__name__)
 
@@ -35,10 +34,19 @@ TOPICS_PER_TURN: Final = 100
 RETRY_S: Final = 1.0
 
 
+class Upkept(Protocol):
+    """Open topics, and what holds for them."""
+
+    @property
+    def policies(self) -> PoliciesInForce: ...
+
+    def loaded(self) -> Sequence[SubscribableTopic]: ...
+
+
 class PolicyUpkeep:
     """Of a broker's open topics; see the module's text. ``now_ms`` is a wall clock."""
 
-    def __init__(self, topics: Topics, check_interval_ms: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, topics: Upkept, check_interval_ms: int, now_ms: Callable[[], int]) -> None:
         self._topics = topics
         self._policies: PoliciesInForce = topics.policies
         self._interval_s = check_interval_ms / 1000
@@ -60,7 +68,9 @@ class PolicyUpkeep:
                 for namespace in dict.fromkeys(failed):
                     self._policies.touch(namespace)
 
-    async def _open(self, namespaces: Container[str] | None = None) -> AsyncIterator[Topic]:
+    async def _open(
+        self, namespaces: Container[str] | None = None
+    ) -> AsyncIterator[SubscribableTopic]:
         """The open topics (of those namespaces), some in each turn of the loop."""
         for number, topic in enumerate(self._topics.loaded()):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
@@ -68,7 +78,7 @@ class PolicyUpkeep:
             if not topic.closed and (namespaces is None or topic.name.namespace in namespaces):
                 yield topic
 
-    async def _apply(self, topic: Topic) -> bool:
+    async def _apply(self, topic: SubscribableTopic) -> bool:
         """False if it has to be tried again."""
         try:
             policy = await self._policies.of(topic.name)
@@ -99,7 +109,7 @@ class PolicyUpkeep:
             except MagnetarError as error:
                 log.info("nothing expires now", topic=str(topic.name), error=str(error))
 
-    async def _expire(self, topic: Topic) -> None:
+    async def _expire(self, topic: SubscribableTopic) -> None:
         policy, now_ms = topic.policy, self._now_ms()
         durable = [each for each in topic.subscriptions.values() if each.durable]
         if policy.message_ttl_ms:
@@ -108,10 +118,13 @@ class PolicyUpkeep:
         if policy.subscription_expiry_ms:
             for subscription in durable:
                 idle_ms = now_ms - subscription.last_active_ms
-                if not subscription.consumers and idle_ms >= policy.subscription_expiry_ms:
+                unused = not subscription.consumers and subscription.bound is None
+                if unused and idle_ms >= policy.subscription_expiry_ms:
                     await self._delete(topic, subscription, idle_ms)
 
-    async def _delete(self, topic: Topic, subscription: Subscription, idle_ms: int) -> None:
+    async def _delete(
+        self, topic: SubscribableTopic, subscription: Subscription, idle_ms: int
+    ) -> None:
         if topic.subscriptions.get(subscription.name) is not subscription:
             return
         log.info(
@@ -124,14 +137,14 @@ class PolicyUpkeep:
 
 
 async def expire_messages(
-    topic: Topic, subscriptions: list[Subscription], published_ms: int
+    topic: SubscribableTopic, subscriptions: list[Subscription], published_ms: int
 ) -> None:
     """What was published at ``published_ms`` or before counts as acknowledged for each of
     ``subscriptions``. Raises what reading the log does."""
     if not subscriptions:
         return
     with topic.held():
-        stop = await topic.log.first_at(published_ms + 1)
+        stop = await topic.readable.first_at(published_ms + 1)
         for subscription in subscriptions:
             expired = 0 if topic.closed else subscription.expire(stop)
             if expired:

@@ -23,7 +23,7 @@ class Mutant:
     ``seeds_max``: how many runs may be needed. ``brokers``: it is a bug of topics, so that runs of
     ring 2 without brokers are passed over, and else those with. ``upkeep``: of collecting and
     compaction, so that runs without are passed over. ``staged``: of queries that write by staged
-    ledgers, so that every run has some."""
+    ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise."""
 
     name: str
     ring: int
@@ -33,13 +33,14 @@ class Mutant:
     brokers: bool = False
     upkeep: bool = False
     staged: bool = False
+    read_only: bool = False
 
     def seeds(self, first: int) -> Iterator[int]:
         """The seeds to try, from ``first`` on."""
         return islice(filter(self._wants, count(first)), self.seeds_max)
 
     def _wants(self, seed: int) -> bool:
-        if self.ring == 1 or self.staged:
+        if self.ring == 1 or self.staged or self.read_only:
             return True
         return has_brokers(seed) == self.brokers and (not self.upkeep or has_upkeep(seed))
 
@@ -72,14 +73,14 @@ def transcript(mutant: Mutant, seed: int) -> tuple[Sequence[str], str | None]:
         if mutant.ring == 1:
             outcome = run(seed, tracing=True)
             return outcome.trace, outcome.failure
-        whole = run_cluster(seed, tracing=True, staged=mutant.staged)
+        whole = run_cluster(seed, None, True, mutant.staged, mutant.read_only)
         return whole.trace, whole.failure
 
 
 def _failure(mutant: Mutant, seed: int, metrics: Metrics) -> str | None:
     if mutant.ring == 1:
         return run(seed).failure
-    failure = run_cluster(seed, metrics, staged=mutant.staged).failure
+    failure = run_cluster(seed, metrics, False, mutant.staged, mutant.read_only).failure
     gc.collect()
     return failure
 

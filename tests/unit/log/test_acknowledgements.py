@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
+from magnetar.log.ack_images import decode_image, encode_image, encode_in_parts
 from magnetar.log.acknowledgements import (
     PARTIAL_BYTES_MAX,
     PARTIAL_OVERHEAD_BYTES,
+    AckImage,
     AckState,
     ack_set_bits,
     ack_set_words,
     contiguous_end,
 )
 from magnetar.log.managed.chain import Chain, LedgerInfo
-from magnetar.log.managed.cursor_format import decode_image, encode_image
 from magnetar.model.entry import Entry
 from magnetar.model.errors import NotAllowedError, ProtocolError
 from magnetar.model.ids import EARLIEST, Position
@@ -312,3 +313,71 @@ def test_what_was_stored_of_a_ledger_that_is_gone_is_left_out() -> None:
     assert not left.ack_sets
     recovered.acknowledge([Position(5, 0)])
     assert recovered.mark_delete == Position(5, 0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_another_process_acknowledges_is_stored_as_if_it_were_acknowledged_here(
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    lent, owner, stored = (AckState(make_chain(), EARLIEST) for _ in range(3))
+    for _ in range(30):
+        what, position = rng.randrange(8), rng.choice(ALL)
+        if what == 0:
+            lent.reset(lent._chain.last_at(position))
+        elif what == 1:
+            lent.acknowledge_cumulative(position)
+        elif what == 2:
+            lent.acknowledge_batch(position, 8, [rng.randrange(256)])
+        else:
+            lent.acknowledge(rng.sample(ALL, rng.choice((1, 1, 4))))
+        if rng.random() < 0.5:
+            changes = lent.take_changes()
+            owner.take_over(lent.snapshot() if changes is None else changes)
+        if rng.random() < 0.5:
+            changes = owner.take_changes()
+            stored.merge(owner.snapshot() if changes is None else changes)
+            assert stored.snapshot() == owner.snapshot()
+    assert not owner.take_over(AckImage(ALL[-1], reset_epoch=-1)), "of before a reset"
+    owner.take_over(lent.snapshot())
+    assert owner.snapshot() == lent.snapshot()
+    version = owner.version
+    assert owner.take_over(lent.snapshot())
+    assert owner.version > version
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        AckImage(Position(12, 3)),
+        AckImage(Position(99, 0)),
+        AckImage(EARLIEST, {12: BitMap([1, 3])}),
+        AckImage(EARLIEST, {3: BitMap([4])}),
+        AckImage(EARLIEST, {}, {Position(3, 1): 0}),
+        AckImage(EARLIEST, {}, {Position(3, -1): 1}),
+        AckImage(EARLIEST, {}, {Position(3, 1): 1 << (9 * PARTIAL_BYTES_MAX)}),
+    ],
+)
+def test_what_cannot_be_acknowledged_of_the_log_is_refused_whole(image: AckImage) -> None:
+    state = AckState(make_chain(), EARLIEST)
+    before = state.snapshot()
+    with pytest.raises(NotAllowedError):
+        state.take_over(image)
+    assert (state.snapshot(), state.version) == (before, 0)
+
+
+def test_images_in_parts_are_the_image_in_any_order() -> None:
+    state = AckState(make_chain(), EARLIEST)
+    state.acknowledge([Position(3, 2), Position(9, 4), Position(12, 1)])
+    for entry in (0, 1, 3):
+        state.acknowledge_batch(Position(9, entry), 200, [-1, 7, 1, 1])
+    whole = state.snapshot()
+    assert encode_in_parts(whole, 10_000) == [encode_image(whole)]
+    parts = [decode_image(each) for each in encode_in_parts(whole, 60)]
+    assert len(parts) == 6
+    for seed in range(6):
+        random.Random(seed).shuffle(parts)
+        merged = AckState(make_chain(), EARLIEST)
+        for part in (*parts, parts[0]):
+            merged.merge(part)
+        assert merged.snapshot() == whole

@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
+from magnetar.log.ack_images import decode_image, encode_image
 from magnetar.log.acknowledgements import AckImage
 from magnetar.log.managed.cursor_format import (
     CHUNK_BYTES_MAX,
     decode_header,
-    decode_image,
     decode_records,
     encode_delta,
-    encode_image,
     encode_snapshot,
     recovery_start,
 )

@@ -297,7 +297,7 @@ def test_a_reader_and_a_subscription_of_one_name_are_not_taken_for_each_other() 
 
 
 def test_a_subscription_too_many_leaves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.topics.topic.SUBSCRIPTIONS_MAX", 1)
+    monkeypatch.setattr("magnetar.topics.subscribable.SUBSCRIPTIONS_MAX", 1)
 
     async def scenario(world: World) -> None:
         peer = world.peer()

@@ -1,7 +1,7 @@
 """Cursors of a managed log: the acknowledgement state joined with its store, and recovery.
 
-What a cursor does is the same wherever it is kept: in a ledger (``CursorStore``), or nowhere, as a
-reader's (``NullAckStore``).
+What a cursor does is the same wherever it is kept: in a ledger (``CursorStore``), nowhere, as a
+reader's (``NullAckStore``), or by another process.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from magnetar.log.ack_store import AckStore
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.cursor_format import decode_records, recovery_start
+from magnetar.log.managed.cursor_store import CursorStore
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
+from magnetar.log.seam import Binding, CursorLending
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError, MagnetarError
 from magnetar.model.ids import Position
@@ -34,9 +36,11 @@ class ManagedCursor:
         state: AckState,
         properties: Mapping[str, str],
         store: AckStore,
+        lending: CursorLending | None = None,
     ) -> None:
         self.name = name
         self.durable = store.durable
+        self.lending = lending
         self.properties = properties
         self.store = store
         self._chain = chain
@@ -81,6 +85,26 @@ class ManagedCursor:
 
     async def wait_stored(self) -> None:
         await self.store.wait_stored()
+
+
+class ManagedLending:
+    """Implements ``log.seam.CursorLending``: of a cursor that ``store`` keeps."""
+
+    def __init__(self, state: AckState, store: CursorStore) -> None:
+        self._state = state
+        self._store = store
+        self.bind = store.bind
+
+    @property
+    def binding(self) -> Binding:
+        return self._store.binding
+
+    def image(self) -> AckImage:
+        return self._state.snapshot()
+
+    def merge(self, image: AckImage) -> None:
+        if self._state.take_over(image):
+            self._store.mark_dirty()
 
 
 async def recover_state(

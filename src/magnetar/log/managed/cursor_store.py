@@ -37,6 +37,7 @@ from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.ledgers import ChainWriter, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
+from magnetar.log.seam import Binding
 from magnetar.model.errors import (
     LedgerFencedError,
     LogClosedError,
@@ -304,6 +305,24 @@ class CursorStore:
             await self._node.update(self._naming_leftovers)
         except MagnetarError as error:
             log.warning("leftovers not forgotten yet", cursor=self.name, error=str(error))
+
+    # -- who serves the subscription ----------------------------------------------------------
+
+    @property
+    def binding(self) -> Binding:
+        return self._node.record.binding
+
+    async def bind(self, binding: Binding) -> None:
+        """Store ``binding`` in the node, beside whatever is being stored of the state."""
+        if self._lost is not None:
+            raise self._lost
+        if self._closed:
+            raise LogClosedError(f"cursor {self.name} is closed")
+        try:
+            await self._node.update(lambda record: replace(record, binding=binding))
+        except LogFencedError as error:
+            self._on_lost(error)
+            raise
 
     # -- outcomes -----------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from magnetar.env.tasks import TaskScope
 from magnetar.log.ack_store import AckStore, NullAckStore
 from magnetar.log.acknowledgements import AckState
 from magnetar.log.managed.chain import Chain
-from magnetar.log.managed.cursor import ManagedCursor, recover_state
+from magnetar.log.managed.cursor import ManagedCursor, ManagedLending, recover_state
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
 from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.ledgers import Ledgers
@@ -80,6 +80,21 @@ async def cursor_node(
     )
 
 
+def mark_before(chain: Chain, start: Position) -> Position:
+    """The mark-delete position of a cursor that reads ``start`` next."""
+    if start == LATEST:
+        return chain.confirmed
+    if start == EARLIEST:
+        return chain.before_first()
+    return chain.previous_position(start)
+
+
+def readers_cursor(chain: Chain, name: str, start: Position) -> Cursor:
+    """In memory only; ``start`` is read first."""
+    state = AckState(chain, mark_before(chain, start))
+    return ManagedCursor(name, chain, state, {}, NullAckStore(state))
+
+
 class ManagedCursors:
     """Implements ``log.seam.Cursors``."""
 
@@ -112,7 +127,9 @@ class ManagedCursors:
                         f"log {self._log_name}: the former cursor {name!r} is not wholly deleted "
                         "yet; try again"
                     )
-                record = CursorRecord(self._mark_before(start), properties=dict(properties or {}))
+                record = CursorRecord(
+                    mark_before(self._chain, start), properties=dict(properties or {})
+                )
                 try:
                     node = await cursor_node(self._context.metadata, self._log_name, name, record)
                     cursor = await self.recover(name, node)
@@ -120,14 +137,6 @@ class ManagedCursors:
                     self._events.lost(error)
                     raise
             return cursor
-
-    def _mark_before(self, start: Position) -> Position:
-        """The mark-delete position of a cursor that reads ``start`` next."""
-        if start == LATEST:
-            return self._chain.confirmed
-        if start == EARLIEST:
-            return self._chain.before_first()
-        return self._chain.previous_position(start)
 
     async def recover(self, name: str, node: RecordNode[CursorRecord]) -> ManagedCursor:
         """Load a cursor that the metadata store has, and take it over."""
@@ -147,15 +156,15 @@ class ManagedCursors:
             on_stored=self._events.stored,
             on_lost=self._events.lost,
         )
-        cursor = ManagedCursor(name, self._chain, state, node.record.properties, store)
+        lending = ManagedLending(state, store)
+        cursor = ManagedCursor(name, self._chain, state, node.record.properties, store, lending)
         self._open[name] = cursor
         if node.record.deleting:
             self._scope.spawn(store.forget_leftovers(), f"cursor-leftovers/{name}")
         return cursor
 
     def reader(self, name: str, start: Position) -> Cursor:
-        state = AckState(self._chain, self._mark_before(start))
-        return ManagedCursor(name, self._chain, state, {}, NullAckStore(state))
+        return readers_cursor(self._chain, name, start)
 
     async def delete(self, name: str) -> None:
         self._events.require_usable()

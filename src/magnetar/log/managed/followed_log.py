@@ -33,6 +33,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain import Chain
+from magnetar.log.managed.followed_cursors import CursorsOfFollowed
 from magnetar.log.managed.following import (
     TAKEN_BYTES_MAX,
     Known,
@@ -48,7 +49,7 @@ from magnetar.log.managed.read_ahead import ReadAheadCache
 from magnetar.log.managed.records import closed_stats, decode_log, log_path
 from magnetar.log.managed.stamping import behind_header
 from magnetar.log.managed.tail_cache import TailCache
-from magnetar.log.seam import LedgerStats, LogStats, Positions
+from magnetar.log.seam import FollowedCursors, LedgerStats, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -69,7 +70,7 @@ RETRY_MAX_S = 5.0
 
 
 class FollowedLog:
-    """Implements ``log.seam.ReadableLog``. Made by ``ManagedLogStore.follow``.
+    """Implements ``log.seam.FollowedReadableLog``. Made by ``ManagedLogStore.follow``.
 
     ``closed`` is called when it is closed.
     """
@@ -98,6 +99,8 @@ class FollowedLog:
         )
         self._search = HeaderSearch(self._chain, self.read)
         self.positions: Positions = ChainPositions(self._chain, self._search)
+        self.cursors: FollowedCursors = CursorsOfFollowed(self._chain, self.wait_seen)
+        self._ended_watchers: list[Callable[[LogError], None]] = []
         self._reader: tuple[int, ChainTail] | None = None  # of the ledger that is followed
         self._ended: LogError | None = None
         self._closed = False
@@ -119,6 +122,20 @@ class FollowedLog:
         await self._looked.wait()
         if self._ended is not None:
             raise self._ended
+
+    async def wait_seen(self, position: Position) -> None:
+        """Until the log is seen up to ``position``, if it reaches there. Raises ``LogClosedError``,
+        ``LogError``."""
+        grown = asyncio.Event()
+        end_watch = self._watch.watch(grown.set)
+        try:
+            while position.entry_id >= 0 and self._chain.confirmed < position:
+                if self._ended is not None:
+                    raise self._ended
+                await grown.wait()
+                grown.clear()
+        finally:
+            end_watch()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -299,6 +316,16 @@ class FollowedLog:
 
     # -- ending -------------------------------------------------------------------------------
 
+    def watch_ended(self, ended: Callable[[LogError], None]) -> None:
+        self._ended_watchers.append(ended)
+        if self._ended is not None:
+            self._tell_ended(self._ended)
+
+    def _tell_ended(self, error: LogError) -> None:
+        watchers, self._ended_watchers = self._ended_watchers, []
+        for ended in watchers:
+            asyncio.get_running_loop().call_soon(ended, error)
+
     def _task_failed(self, task: str, error: BaseException) -> None:
         self._end(LogError(f"following log {self.name} ends: {defect(task, error)}"))
 
@@ -306,6 +333,7 @@ class FollowedLog:
         """Nothing more will be seen; whoever waits for the log to grow is told."""
         if self._ended is None:
             self._ended = error
+            self._tell_ended(error)
             self._looked.set()
             self._watch.grew()
             self._record_changed.set()  # so that its task sees the end
@@ -316,6 +344,7 @@ class FollowedLog:
         return error
 
     async def close(self) -> None:
+        self._ended_watchers.clear()
         self._end(LogClosedError(f"log {self.name} is closed"))
         await self._scope.close()
         self._tail.clear()

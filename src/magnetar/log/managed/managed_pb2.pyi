@@ -220,6 +220,7 @@ class CursorRecord(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
     RESET_EPOCH_FIELD_NUMBER: _builtins.int
+    BINDING_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     cursor_ledger_id: _builtins.int
     """absent: the mark-delete position below is the state"""
@@ -235,6 +236,10 @@ class CursorRecord(_message.Message):
     def deleting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """former cursor ledgers, perhaps not yet deleted"""
 
+    @_builtins.property
+    def binding(self) -> Global___Binding:
+        """absent: no other broker has ever served the subscription"""
+
     def __init__(
         self,
         *,
@@ -247,13 +252,47 @@ class CursorRecord(_message.Message):
         epoch: _builtins.int = ...,
         deleted: _builtins.bool = ...,
         reset_epoch: _builtins.int = ...,
+        binding: Global___Binding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "cursor_ledger_id", b"cursor_ledger_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "binding", b"binding", "cursor_ledger_id", b"cursor_ledger_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "cursor_ledger_id", b"cursor_ledger_id", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "properties", b"properties", "reset_epoch", b"reset_epoch", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id", "binding", b"binding", "cursor_ledger_id", b"cursor_ledger_id", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "properties", b"properties", "reset_epoch", b"reset_epoch", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cursor_ledger_id: _TypeAlias = _typing.Literal["cursor_ledger_id"]  # noqa: Y015
     _WhichOneofArgType__cursor_ledger_id: _TypeAlias = _typing.Literal["_cursor_ledger_id", b"_cursor_ledger_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cursor_ledger_id) -> _WhichOneofReturnType__cursor_ledger_id | None: ...
 
 Global___CursorRecord: _TypeAlias = CursorRecord  # noqa: Y015
+
+@_typing.final
+class Binding(_message.Message):
+    """who serves a subscription in the log owner's place"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    SERVICE_URL_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """grows with every binding and with the end of each"""
+    broker_id: _builtins.str
+    """empty: nobody does"""
+    start: _builtins.int
+    """of that broker"""
+    service_url: _builtins.str
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        broker_id: _builtins.str = ...,
+        start: _builtins.int = ...,
+        service_url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "epoch", b"epoch", "service_url", b"service_url", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Binding: _TypeAlias = Binding  # noqa: Y015

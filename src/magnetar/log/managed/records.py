@@ -16,18 +16,20 @@ from urllib.parse import quote_plus, unquote_plus
 from google.protobuf.message import DecodeError
 
 from magnetar.log.managed.chain import LedgerInfo
+from magnetar.log.managed.managed_pb2 import Binding as BindingMessage
 from magnetar.log.managed.managed_pb2 import Checkpoint as CheckpointMessage
 from magnetar.log.managed.managed_pb2 import CursorRecord as CursorMessage
 from magnetar.log.managed.managed_pb2 import LedgerRecord as LedgerMessage
 from magnetar.log.managed.managed_pb2 import LogRecord as LogMessage
 from magnetar.log.managed.managed_pb2 import ReaderHold as HoldMessage
-from magnetar.log.seam import Checkpoint, LedgerStats, ReaderHold
+from magnetar.log.seam import Binding, Checkpoint, LedgerStats, ReaderHold
 from magnetar.model.errors import LogError
 from magnetar.model.ids import EARLIEST, Position
 
 ROOT = "/managed-ledgers"
 NAME_PARTS = 4
 VERSION = 1
+NOBODY = Binding()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class CursorRecord:
     epoch: int = 0
     deleted: bool = False
     reset_epoch: int = 0
+    binding: Binding = NOBODY
 
 
 def closed_stats(info: LedgerInfo) -> LedgerStats:
@@ -172,6 +175,7 @@ def encode_cursor(record: CursorRecord) -> bytes:
         epoch=record.epoch,
         deleted=record.deleted,
         reset_epoch=record.reset_epoch,
+        binding=None if record.binding == NOBODY else BindingMessage(**record.binding._asdict()),
     )
     return message.SerializeToString()
 
@@ -180,6 +184,7 @@ def decode_cursor(name: str, value: bytes) -> CursorRecord:
     """Raises ``LogError`` for bytes that are no cursor record, or of a later version."""
     message = CursorMessage()
     _parse(message, f"cursor {name}", value)
+    told = message.binding
     return CursorRecord(
         mark_delete=Position(message.mark_ledger_id, message.mark_entry_id),
         ledger_id=message.cursor_ledger_id if message.HasField("cursor_ledger_id") else None,
@@ -188,6 +193,7 @@ def decode_cursor(name: str, value: bytes) -> CursorRecord:
         epoch=message.epoch,
         deleted=message.deleted,
         reset_epoch=message.reset_epoch,
+        binding=Binding(told.epoch, told.broker_id, told.start, told.service_url),
     )
 
 

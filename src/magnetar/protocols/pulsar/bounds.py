@@ -7,11 +7,11 @@ client asks again on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from magnetar.model.errors import NotAllowedError
-from magnetar.wire.pulsar.pulsar_pb2 import CommandProducer, CommandSubscribe
+from magnetar.wire.pulsar.pulsar_pb2 import CommandProducer, CommandSubscribe, KeyValue
 
 NAME_CHARACTERS_MAX: Final = 512
 PROPERTIES_BYTES_MAX: Final = 64 << 10
@@ -26,15 +26,20 @@ def check_producer(request: CommandProducer) -> None:
 def check_subscribe(request: CommandSubscribe) -> Mapping[str, str]:
     """The properties of a SUBSCRIBE whose names and properties can be kept."""
     _check_name("consumer's", request.consumer_name)
-    _check_name("subscription's", request.subscription)
-    pairs = request.subscription_properties
-    size = sum(len(item.key) + len(item.value) for item in pairs)
+    return check_subscription(request.subscription, request.subscription_properties)
+
+
+def check_subscription(name: str, pairs: Iterable[KeyValue]) -> Mapping[str, str]:
+    """The properties of a subscription whose name and properties can be kept."""
+    _check_name("subscription's", name)
+    properties = {item.key: item.value for item in pairs}
+    size = sum(len(key) + len(value) for key, value in properties.items())
     if size > PROPERTIES_BYTES_MAX:
         raise NotAllowedError(
-            f"subscription {request.subscription}: properties of {size} characters; at most "
+            f"subscription {name}: properties of {size} characters; at most "
             f"{PROPERTIES_BYTES_MAX} are kept"
         )
-    return {item.key: item.value for item in pairs}
+    return properties
 
 
 def _check_name(whose: str, name: str) -> None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.log.seam import LogStats, ReadableLog, WritableLog
+from magnetar.log.seam import LogStats, ReadableLog
 from magnetar.model.errors import NotAllowedError
 from magnetar.model.ids import EARLIEST, Position
+from magnetar.topics.subscribable import SubscribableTopic
+from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.pulsar_pb2 import LogExtent, LogPlace, LogQuestion
 
 QUESTIONS_MAX: Final = 100
@@ -37,12 +39,14 @@ async def fill_log_extent(extent: LogExtent, source: ReadableLog, question: LogQ
     await _answer_places(extent, source, question)
 
 
-async def hold_log(extent: LogExtent, log: WritableLog, question: LogQuestion) -> None:
+async def hold_log(extent: LogExtent, topic: SubscribableTopic, question: LogQuestion) -> None:
     """Hold what a reader is going to read against trimming, if it asks for that. Raises as
-    ``Holds.take``."""
+    ``Holds.take``, and ``NotAllowedError`` where another broker owns the log."""
     if not question.HasField("hold"):
         return
-    asked = question.hold
+    if not isinstance(topic, Topic):
+        raise NotAllowedError(f"topic {topic.name} is held at its owner: look it up, and ask there")
+    asked, log = question.hold, topic.log
     if asked.for_ms == 0:
         log.holds.release(asked.holder)
     else:

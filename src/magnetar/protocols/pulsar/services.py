@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
@@ -13,7 +14,10 @@ from magnetar.metrics import Metrics
 from magnetar.protocols.pulsar.liveness import Connection
 from magnetar.protocols.pulsar.staged_writes import StagedWrites
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
+from magnetar.topics.bindings import OwnerBindings
+from magnetar.topics.followed_topics import FollowedTopics
 from magnetar.topics.registry import Topics
+from magnetar.topics.subscribable import SubscribableTopic
 
 
 @dataclass(slots=True)
@@ -24,7 +28,8 @@ class Services:
     seconds since 1970; ``name_prefix`` opens every producer name that this broker
     generates, and no other broker's; ``service_url`` is what lookups answer; ``stored_ledgers``
     knows where entries lie, unless logs are not in ledgers; ``staged_writes`` serves those who
-    write staged ledgers, if there are ledgers.
+    write staged ledgers, if there are ledgers. ``bindings``: what read-only brokers ask of an
+    owner; ``followed``: at a read-only broker, the topics that consumers get, which others own.
     """
 
     config: BrokerConfig
@@ -39,8 +44,16 @@ class Services:
     sessions: dict[Connection, None] = field(default_factory=dict)
     names_given: int = 0
     closing: bool = False
+    bindings: OwnerBindings | None = None
+    followed: FollowedTopics | None = None
     stored_ledgers: StoredLedgers | None = None
     staged_writes: StagedWrites | None = None
+
+    async def subscribable(self, name: TopicName, create: bool) -> SubscribableTopic:
+        """The topic that a consumer is to get here. Raises as ``Topics.get``."""
+        if self.followed is not None:
+            return await self.followed.get(name, create)
+        return await self.topics.get(name, create)
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -43,7 +43,7 @@ from magnetar.protocols.pulsar.liveness import is_alive
 from magnetar.protocols.pulsar.requests import Requests, Subject
 from magnetar.protocols.pulsar.services import Services
 from magnetar.topics.producer import METADATA_BYTES_MAX, Producer, SearchFirst, Sequences
-from magnetar.topics.topic import Subscribed
+from magnetar.topics.subscribable import Subscribed
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import (
     COMMAND_NAMES,

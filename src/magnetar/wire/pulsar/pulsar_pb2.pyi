@@ -7,28 +7,28 @@ Pulsar's binary protocol: the messages that today's clients and brokers exchange
 Regenerate pulsar_pb2.py and pulsar_pb2.pyi with `make proto`.
 """
 
-import builtins
-import collections.abc
-import google.protobuf.descriptor
-import google.protobuf.internal.containers
-import google.protobuf.internal.enum_type_wrapper
-import google.protobuf.message
+from collections import abc as _abc
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+import builtins as _builtins
 import sys
-import typing
+import typing as _typing
 
-if sys.version_info >= (3, 10):
-    import typing as typing_extensions
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    import typing_extensions
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
-DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+DESCRIPTOR: _descriptor.FileDescriptor
 
 class _ServerError:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _ServerErrorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ServerError.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _ServerErrorEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ServerError.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     UnknownError: _ServerError.ValueType  # 0
     MetadataError: _ServerError.ValueType  # 1
     PersistenceError: _ServerError.ValueType  # 2
@@ -84,14 +84,14 @@ NotAllowedError: ServerError.ValueType  # 22
 TransactionConflict: ServerError.ValueType  # 23
 TransactionNotFound: ServerError.ValueType  # 24
 ProducerFenced: ServerError.ValueType  # 25
-Global___ServerError: typing_extensions.TypeAlias = ServerError
+Global___ServerError: _TypeAlias = ServerError  # noqa: Y015
 
 class _CompressionType:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _CompressionTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_CompressionType.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _CompressionTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompressionType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     NONE: _CompressionType.ValueType  # 0
     LZ4: _CompressionType.ValueType  # 1
     ZLIB: _CompressionType.ValueType  # 2
@@ -106,14 +106,14 @@ LZ4: CompressionType.ValueType  # 1
 ZLIB: CompressionType.ValueType  # 2
 ZSTD: CompressionType.ValueType  # 3
 SNAPPY: CompressionType.ValueType  # 4
-Global___CompressionType: typing_extensions.TypeAlias = CompressionType
+Global___CompressionType: _TypeAlias = CompressionType  # noqa: Y015
 
 class _ProtocolVersion:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _ProtocolVersionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ProtocolVersion.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _ProtocolVersionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProtocolVersion.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     v0: _ProtocolVersion.ValueType  # 0
     v1: _ProtocolVersion.ValueType  # 1
     v2: _ProtocolVersion.ValueType  # 2
@@ -162,14 +162,14 @@ v18: ProtocolVersion.ValueType  # 18
 v19: ProtocolVersion.ValueType  # 19
 v20: ProtocolVersion.ValueType  # 20
 v21: ProtocolVersion.ValueType  # 21
-Global___ProtocolVersion: typing_extensions.TypeAlias = ProtocolVersion
+Global___ProtocolVersion: _TypeAlias = ProtocolVersion  # noqa: Y015
 
 class _AuthMethod:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _AuthMethodEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_AuthMethod.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _AuthMethodEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuthMethod.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     AuthMethodNone: _AuthMethod.ValueType  # 0
     AuthMethodYcaV1: _AuthMethod.ValueType  # 1
     AuthMethodAthens: _AuthMethod.ValueType  # 2
@@ -179,14 +179,14 @@ class AuthMethod(_AuthMethod, metaclass=_AuthMethodEnumTypeWrapper): ...
 AuthMethodNone: AuthMethod.ValueType  # 0
 AuthMethodYcaV1: AuthMethod.ValueType  # 1
 AuthMethodAthens: AuthMethod.ValueType  # 2
-Global___AuthMethod: typing_extensions.TypeAlias = AuthMethod
+Global___AuthMethod: _TypeAlias = AuthMethod  # noqa: Y015
 
 class _ProducerAccessMode:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _ProducerAccessModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ProducerAccessMode.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _ProducerAccessModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProducerAccessMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     Shared: _ProducerAccessMode.ValueType  # 0
     Exclusive: _ProducerAccessMode.ValueType  # 1
     WaitForExclusive: _ProducerAccessMode.ValueType  # 2
@@ -199,14 +199,14 @@ Shared: ProducerAccessMode.ValueType  # 0
 Exclusive: ProducerAccessMode.ValueType  # 1
 WaitForExclusive: ProducerAccessMode.ValueType  # 2
 ExclusiveWithFencing: ProducerAccessMode.ValueType  # 3
-Global___ProducerAccessMode: typing_extensions.TypeAlias = ProducerAccessMode
+Global___ProducerAccessMode: _TypeAlias = ProducerAccessMode  # noqa: Y015
 
 class _KeySharedMode:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _KeySharedModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_KeySharedMode.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _KeySharedModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeySharedMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     AUTO_SPLIT: _KeySharedMode.ValueType  # 0
     STICKY: _KeySharedMode.ValueType  # 1
 
@@ -215,14 +215,14 @@ class KeySharedMode(_KeySharedMode, metaclass=_KeySharedModeEnumTypeWrapper):
 
 AUTO_SPLIT: KeySharedMode.ValueType  # 0
 STICKY: KeySharedMode.ValueType  # 1
-Global___KeySharedMode: typing_extensions.TypeAlias = KeySharedMode
+Global___KeySharedMode: _TypeAlias = KeySharedMode  # noqa: Y015
 
 class _TxnAction:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
 
-class _TxnActionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TxnAction.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+class _TxnActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TxnAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
     COMMIT: _TxnAction.ValueType  # 0
     ABORT: _TxnAction.ValueType  # 1
 
@@ -231,121 +231,125 @@ class TxnAction(_TxnAction, metaclass=_TxnActionEnumTypeWrapper):
 
 COMMIT: TxnAction.ValueType  # 0
 ABORT: TxnAction.ValueType  # 1
-Global___TxnAction: typing_extensions.TypeAlias = TxnAction
+Global___TxnAction: _TypeAlias = TxnAction  # noqa: Y015
 
-@typing.final
-class KeyValue(google.protobuf.message.Message):
+@_typing.final
+class KeyValue(_message.Message):
     """Values that several commands share."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    KEY_FIELD_NUMBER: builtins.int
-    VALUE_FIELD_NUMBER: builtins.int
-    key: builtins.str
-    value: builtins.str
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    value: _builtins.str
     def __init__(
         self,
         *,
-        key: builtins.str | None = ...,
-        value: builtins.str | None = ...,
+        key: _builtins.str | None = ...,
+        value: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___KeyValue: typing_extensions.TypeAlias = KeyValue
+Global___KeyValue: _TypeAlias = KeyValue  # noqa: Y015
 
-@typing.final
-class KeyLongValue(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class KeyLongValue(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    KEY_FIELD_NUMBER: builtins.int
-    VALUE_FIELD_NUMBER: builtins.int
-    key: builtins.str
-    value: builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    value: _builtins.int
     def __init__(
         self,
         *,
-        key: builtins.str | None = ...,
-        value: builtins.int | None = ...,
+        key: _builtins.str | None = ...,
+        value: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___KeyLongValue: typing_extensions.TypeAlias = KeyLongValue
+Global___KeyLongValue: _TypeAlias = KeyLongValue  # noqa: Y015
 
-@typing.final
-class IntRange(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class IntRange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    START_FIELD_NUMBER: builtins.int
-    END_FIELD_NUMBER: builtins.int
-    start: builtins.int
-    end: builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    end: _builtins.int
     def __init__(
         self,
         *,
-        start: builtins.int | None = ...,
-        end: builtins.int | None = ...,
+        start: _builtins.int | None = ...,
+        end: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["end", b"end", "start", b"start"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["end", b"end", "start", b"start"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___IntRange: typing_extensions.TypeAlias = IntRange
+Global___IntRange: _TypeAlias = IntRange  # noqa: Y015
 
-@typing.final
-class MessageIdData(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class MessageIdData(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    LEDGERID_FIELD_NUMBER: builtins.int
-    ENTRYID_FIELD_NUMBER: builtins.int
-    PARTITION_FIELD_NUMBER: builtins.int
-    BATCH_INDEX_FIELD_NUMBER: builtins.int
-    ACK_SET_FIELD_NUMBER: builtins.int
-    BATCH_SIZE_FIELD_NUMBER: builtins.int
-    FIRST_CHUNK_MESSAGE_ID_FIELD_NUMBER: builtins.int
-    ledgerId: builtins.int
-    entryId: builtins.int
-    partition: builtins.int
-    batch_index: builtins.int
-    batch_size: builtins.int
-    @property
-    def ack_set(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
+    LEDGERID_FIELD_NUMBER: _builtins.int
+    ENTRYID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BATCH_INDEX_FIELD_NUMBER: _builtins.int
+    ACK_SET_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    FIRST_CHUNK_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    ledgerId: _builtins.int
+    entryId: _builtins.int
+    partition: _builtins.int
+    batch_index: _builtins.int
+    batch_size: _builtins.int
+    @_builtins.property
+    def ack_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
     def first_chunk_message_id(self) -> Global___MessageIdData: ...
     def __init__(
         self,
         *,
-        ledgerId: builtins.int | None = ...,
-        entryId: builtins.int | None = ...,
-        partition: builtins.int | None = ...,
-        batch_index: builtins.int | None = ...,
-        ack_set: collections.abc.Iterable[builtins.int] | None = ...,
-        batch_size: builtins.int | None = ...,
+        ledgerId: _builtins.int | None = ...,
+        entryId: _builtins.int | None = ...,
+        partition: _builtins.int | None = ...,
+        batch_index: _builtins.int | None = ...,
+        ack_set: _abc.Iterable[_builtins.int] | None = ...,
+        batch_size: _builtins.int | None = ...,
         first_chunk_message_id: Global___MessageIdData | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch_index", b"batch_index", "batch_size", b"batch_size", "entryId", b"entryId", "first_chunk_message_id", b"first_chunk_message_id", "ledgerId", b"ledgerId", "partition", b"partition"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ack_set", b"ack_set", "batch_index", b"batch_index", "batch_size", b"batch_size", "entryId", b"entryId", "first_chunk_message_id", b"first_chunk_message_id", "ledgerId", b"ledgerId", "partition", b"partition"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch_index", b"batch_index", "batch_size", b"batch_size", "entryId", b"entryId", "first_chunk_message_id", b"first_chunk_message_id", "ledgerId", b"ledgerId", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_set", b"ack_set", "batch_index", b"batch_index", "batch_size", b"batch_size", "entryId", b"entryId", "first_chunk_message_id", b"first_chunk_message_id", "ledgerId", b"ledgerId", "partition", b"partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___MessageIdData: typing_extensions.TypeAlias = MessageIdData
+Global___MessageIdData: _TypeAlias = MessageIdData  # noqa: Y015
 
-@typing.final
-class Schema(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class Schema(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _Type:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _TypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[Schema._Type.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _TypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Schema._Type.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         String: Schema._Type.ValueType  # 1
         Json: Schema._Type.ValueType  # 2
         Protobuf: Schema._Type.ValueType  # 3
@@ -393,542 +397,569 @@ class Schema(google.protobuf.message.Message):
     AutoConsume: Schema.Type.ValueType  # 21
     External: Schema.Type.ValueType  # 22
 
-    NAME_FIELD_NUMBER: builtins.int
-    SCHEMA_DATA_FIELD_NUMBER: builtins.int
-    TYPE_FIELD_NUMBER: builtins.int
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    name: builtins.str
-    schema_data: builtins.bytes
+    NAME_FIELD_NUMBER: _builtins.int
+    SCHEMA_DATA_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    schema_data: _builtins.bytes
     type: Global___Schema.Type.ValueType
-    @property
-    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     def __init__(
         self,
         *,
-        name: builtins.str | None = ...,
-        schema_data: builtins.bytes | None = ...,
+        name: _builtins.str | None = ...,
+        schema_data: _builtins.bytes | None = ...,
         type: Global___Schema.Type.ValueType | None = ...,
-        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        properties: _abc.Iterable[Global___KeyValue] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["name", b"name", "schema_data", b"schema_data", "type", b"type"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["name", b"name", "properties", b"properties", "schema_data", b"schema_data", "type", b"type"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "schema_data", b"schema_data", "type", b"type"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "properties", b"properties", "schema_data", b"schema_data", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Schema: typing_extensions.TypeAlias = Schema
+Global___Schema: _TypeAlias = Schema  # noqa: Y015
 
-@typing.final
-class EncryptionKeys(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class EncryptionKeys(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    KEY_FIELD_NUMBER: builtins.int
-    VALUE_FIELD_NUMBER: builtins.int
-    METADATA_FIELD_NUMBER: builtins.int
-    key: builtins.str
-    value: builtins.bytes
-    @property
-    def metadata(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    value: _builtins.bytes
+    @_builtins.property
+    def metadata(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     def __init__(
         self,
         *,
-        key: builtins.str | None = ...,
-        value: builtins.bytes | None = ...,
-        metadata: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        key: _builtins.str | None = ...,
+        value: _builtins.bytes | None = ...,
+        metadata: _abc.Iterable[Global___KeyValue] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "metadata", b"metadata", "value", b"value"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "metadata", b"metadata", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___EncryptionKeys: typing_extensions.TypeAlias = EncryptionKeys
+Global___EncryptionKeys: _TypeAlias = EncryptionKeys  # noqa: Y015
 
-@typing.final
-class MessageMetadata(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class MessageMetadata(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    PRODUCER_NAME_FIELD_NUMBER: builtins.int
-    SEQUENCE_ID_FIELD_NUMBER: builtins.int
-    PUBLISH_TIME_FIELD_NUMBER: builtins.int
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    REPLICATED_FROM_FIELD_NUMBER: builtins.int
-    PARTITION_KEY_FIELD_NUMBER: builtins.int
-    REPLICATE_TO_FIELD_NUMBER: builtins.int
-    COMPRESSION_FIELD_NUMBER: builtins.int
-    UNCOMPRESSED_SIZE_FIELD_NUMBER: builtins.int
-    NUM_MESSAGES_IN_BATCH_FIELD_NUMBER: builtins.int
-    EVENT_TIME_FIELD_NUMBER: builtins.int
-    ENCRYPTION_KEYS_FIELD_NUMBER: builtins.int
-    ENCRYPTION_ALGO_FIELD_NUMBER: builtins.int
-    ENCRYPTION_PARAM_FIELD_NUMBER: builtins.int
-    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
-    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: builtins.int
-    ORDERING_KEY_FIELD_NUMBER: builtins.int
-    DELIVER_AT_TIME_FIELD_NUMBER: builtins.int
-    MARKER_TYPE_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: builtins.int
-    NULL_VALUE_FIELD_NUMBER: builtins.int
-    UUID_FIELD_NUMBER: builtins.int
-    NUM_CHUNKS_FROM_MSG_FIELD_NUMBER: builtins.int
-    TOTAL_CHUNK_MSG_SIZE_FIELD_NUMBER: builtins.int
-    CHUNK_ID_FIELD_NUMBER: builtins.int
-    NULL_PARTITION_KEY_FIELD_NUMBER: builtins.int
-    COMPACTED_BATCH_INDEXES_FIELD_NUMBER: builtins.int
-    SCHEMA_ID_FIELD_NUMBER: builtins.int
-    ENTRY_HASH_MIN_FIELD_NUMBER: builtins.int
-    ENTRY_HASH_MAX_FIELD_NUMBER: builtins.int
-    producer_name: builtins.str
-    sequence_id: builtins.int
-    publish_time: builtins.int
-    replicated_from: builtins.str
-    partition_key: builtins.str
+    PRODUCER_NAME_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    PUBLISH_TIME_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    REPLICATED_FROM_FIELD_NUMBER: _builtins.int
+    PARTITION_KEY_FIELD_NUMBER: _builtins.int
+    REPLICATE_TO_FIELD_NUMBER: _builtins.int
+    COMPRESSION_FIELD_NUMBER: _builtins.int
+    UNCOMPRESSED_SIZE_FIELD_NUMBER: _builtins.int
+    NUM_MESSAGES_IN_BATCH_FIELD_NUMBER: _builtins.int
+    EVENT_TIME_FIELD_NUMBER: _builtins.int
+    ENCRYPTION_KEYS_FIELD_NUMBER: _builtins.int
+    ENCRYPTION_ALGO_FIELD_NUMBER: _builtins.int
+    ENCRYPTION_PARAM_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
+    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: _builtins.int
+    ORDERING_KEY_FIELD_NUMBER: _builtins.int
+    DELIVER_AT_TIME_FIELD_NUMBER: _builtins.int
+    MARKER_TYPE_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    NULL_VALUE_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    NUM_CHUNKS_FROM_MSG_FIELD_NUMBER: _builtins.int
+    TOTAL_CHUNK_MSG_SIZE_FIELD_NUMBER: _builtins.int
+    CHUNK_ID_FIELD_NUMBER: _builtins.int
+    NULL_PARTITION_KEY_FIELD_NUMBER: _builtins.int
+    COMPACTED_BATCH_INDEXES_FIELD_NUMBER: _builtins.int
+    SCHEMA_ID_FIELD_NUMBER: _builtins.int
+    ENTRY_HASH_MIN_FIELD_NUMBER: _builtins.int
+    ENTRY_HASH_MAX_FIELD_NUMBER: _builtins.int
+    producer_name: _builtins.str
+    sequence_id: _builtins.int
+    publish_time: _builtins.int
+    replicated_from: _builtins.str
+    partition_key: _builtins.str
     compression: Global___CompressionType.ValueType
-    uncompressed_size: builtins.int
-    num_messages_in_batch: builtins.int
-    event_time: builtins.int
-    encryption_algo: builtins.str
-    encryption_param: builtins.bytes
-    schema_version: builtins.bytes
-    partition_key_b64_encoded: builtins.bool
-    ordering_key: builtins.bytes
-    deliver_at_time: builtins.int
-    marker_type: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
-    highest_sequence_id: builtins.int
-    null_value: builtins.bool
-    uuid: builtins.str
-    num_chunks_from_msg: builtins.int
-    total_chunk_msg_size: builtins.int
-    chunk_id: builtins.int
-    null_partition_key: builtins.bool
-    schema_id: builtins.bytes
-    entry_hash_min: builtins.int
-    entry_hash_max: builtins.int
-    @property
-    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
-    @property
-    def replicate_to(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
-    @property
-    def encryption_keys(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EncryptionKeys]: ...
-    @property
-    def compacted_batch_indexes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    uncompressed_size: _builtins.int
+    num_messages_in_batch: _builtins.int
+    event_time: _builtins.int
+    encryption_algo: _builtins.str
+    encryption_param: _builtins.bytes
+    schema_version: _builtins.bytes
+    partition_key_b64_encoded: _builtins.bool
+    ordering_key: _builtins.bytes
+    deliver_at_time: _builtins.int
+    marker_type: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    highest_sequence_id: _builtins.int
+    null_value: _builtins.bool
+    uuid: _builtins.str
+    num_chunks_from_msg: _builtins.int
+    total_chunk_msg_size: _builtins.int
+    chunk_id: _builtins.int
+    null_partition_key: _builtins.bool
+    schema_id: _builtins.bytes
+    entry_hash_min: _builtins.int
+    entry_hash_max: _builtins.int
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    @_builtins.property
+    def replicate_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def encryption_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___EncryptionKeys]: ...
+    @_builtins.property
+    def compacted_batch_indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
-        producer_name: builtins.str | None = ...,
-        sequence_id: builtins.int | None = ...,
-        publish_time: builtins.int | None = ...,
-        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
-        replicated_from: builtins.str | None = ...,
-        partition_key: builtins.str | None = ...,
-        replicate_to: collections.abc.Iterable[builtins.str] | None = ...,
+        producer_name: _builtins.str | None = ...,
+        sequence_id: _builtins.int | None = ...,
+        publish_time: _builtins.int | None = ...,
+        properties: _abc.Iterable[Global___KeyValue] | None = ...,
+        replicated_from: _builtins.str | None = ...,
+        partition_key: _builtins.str | None = ...,
+        replicate_to: _abc.Iterable[_builtins.str] | None = ...,
         compression: Global___CompressionType.ValueType | None = ...,
-        uncompressed_size: builtins.int | None = ...,
-        num_messages_in_batch: builtins.int | None = ...,
-        event_time: builtins.int | None = ...,
-        encryption_keys: collections.abc.Iterable[Global___EncryptionKeys] | None = ...,
-        encryption_algo: builtins.str | None = ...,
-        encryption_param: builtins.bytes | None = ...,
-        schema_version: builtins.bytes | None = ...,
-        partition_key_b64_encoded: builtins.bool | None = ...,
-        ordering_key: builtins.bytes | None = ...,
-        deliver_at_time: builtins.int | None = ...,
-        marker_type: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
-        highest_sequence_id: builtins.int | None = ...,
-        null_value: builtins.bool | None = ...,
-        uuid: builtins.str | None = ...,
-        num_chunks_from_msg: builtins.int | None = ...,
-        total_chunk_msg_size: builtins.int | None = ...,
-        chunk_id: builtins.int | None = ...,
-        null_partition_key: builtins.bool | None = ...,
-        compacted_batch_indexes: collections.abc.Iterable[builtins.int] | None = ...,
-        schema_id: builtins.bytes | None = ...,
-        entry_hash_min: builtins.int | None = ...,
-        entry_hash_max: builtins.int | None = ...,
+        uncompressed_size: _builtins.int | None = ...,
+        num_messages_in_batch: _builtins.int | None = ...,
+        event_time: _builtins.int | None = ...,
+        encryption_keys: _abc.Iterable[Global___EncryptionKeys] | None = ...,
+        encryption_algo: _builtins.str | None = ...,
+        encryption_param: _builtins.bytes | None = ...,
+        schema_version: _builtins.bytes | None = ...,
+        partition_key_b64_encoded: _builtins.bool | None = ...,
+        ordering_key: _builtins.bytes | None = ...,
+        deliver_at_time: _builtins.int | None = ...,
+        marker_type: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        highest_sequence_id: _builtins.int | None = ...,
+        null_value: _builtins.bool | None = ...,
+        uuid: _builtins.str | None = ...,
+        num_chunks_from_msg: _builtins.int | None = ...,
+        total_chunk_msg_size: _builtins.int | None = ...,
+        chunk_id: _builtins.int | None = ...,
+        null_partition_key: _builtins.bool | None = ...,
+        compacted_batch_indexes: _abc.Iterable[_builtins.int] | None = ...,
+        schema_id: _builtins.bytes | None = ...,
+        entry_hash_min: _builtins.int | None = ...,
+        entry_hash_max: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["chunk_id", b"chunk_id", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "publish_time", b"publish_time", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["chunk_id", b"chunk_id", "compacted_batch_indexes", b"compacted_batch_indexes", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "publish_time", b"publish_time", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_id", b"chunk_id", "compacted_batch_indexes", b"compacted_batch_indexes", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___MessageMetadata: typing_extensions.TypeAlias = MessageMetadata
+Global___MessageMetadata: _TypeAlias = MessageMetadata  # noqa: Y015
 
-@typing.final
-class SingleMessageMetadata(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class SingleMessageMetadata(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    PARTITION_KEY_FIELD_NUMBER: builtins.int
-    PAYLOAD_SIZE_FIELD_NUMBER: builtins.int
-    COMPACTED_OUT_FIELD_NUMBER: builtins.int
-    EVENT_TIME_FIELD_NUMBER: builtins.int
-    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: builtins.int
-    ORDERING_KEY_FIELD_NUMBER: builtins.int
-    SEQUENCE_ID_FIELD_NUMBER: builtins.int
-    NULL_VALUE_FIELD_NUMBER: builtins.int
-    NULL_PARTITION_KEY_FIELD_NUMBER: builtins.int
-    partition_key: builtins.str
-    payload_size: builtins.int
-    compacted_out: builtins.bool
-    event_time: builtins.int
-    partition_key_b64_encoded: builtins.bool
-    ordering_key: builtins.bytes
-    sequence_id: builtins.int
-    null_value: builtins.bool
-    null_partition_key: builtins.bool
-    @property
-    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    PARTITION_KEY_FIELD_NUMBER: _builtins.int
+    PAYLOAD_SIZE_FIELD_NUMBER: _builtins.int
+    COMPACTED_OUT_FIELD_NUMBER: _builtins.int
+    EVENT_TIME_FIELD_NUMBER: _builtins.int
+    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: _builtins.int
+    ORDERING_KEY_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    NULL_VALUE_FIELD_NUMBER: _builtins.int
+    NULL_PARTITION_KEY_FIELD_NUMBER: _builtins.int
+    partition_key: _builtins.str
+    payload_size: _builtins.int
+    compacted_out: _builtins.bool
+    event_time: _builtins.int
+    partition_key_b64_encoded: _builtins.bool
+    ordering_key: _builtins.bytes
+    sequence_id: _builtins.int
+    null_value: _builtins.bool
+    null_partition_key: _builtins.bool
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     def __init__(
         self,
         *,
-        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
-        partition_key: builtins.str | None = ...,
-        payload_size: builtins.int | None = ...,
-        compacted_out: builtins.bool | None = ...,
-        event_time: builtins.int | None = ...,
-        partition_key_b64_encoded: builtins.bool | None = ...,
-        ordering_key: builtins.bytes | None = ...,
-        sequence_id: builtins.int | None = ...,
-        null_value: builtins.bool | None = ...,
-        null_partition_key: builtins.bool | None = ...,
+        properties: _abc.Iterable[Global___KeyValue] | None = ...,
+        partition_key: _builtins.str | None = ...,
+        payload_size: _builtins.int | None = ...,
+        compacted_out: _builtins.bool | None = ...,
+        event_time: _builtins.int | None = ...,
+        partition_key_b64_encoded: _builtins.bool | None = ...,
+        ordering_key: _builtins.bytes | None = ...,
+        sequence_id: _builtins.int | None = ...,
+        null_value: _builtins.bool | None = ...,
+        null_partition_key: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["compacted_out", b"compacted_out", "event_time", b"event_time", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "payload_size", b"payload_size", "sequence_id", b"sequence_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["compacted_out", b"compacted_out", "event_time", b"event_time", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "payload_size", b"payload_size", "properties", b"properties", "sequence_id", b"sequence_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compacted_out", b"compacted_out", "event_time", b"event_time", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "payload_size", b"payload_size", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compacted_out", b"compacted_out", "event_time", b"event_time", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "payload_size", b"payload_size", "properties", b"properties", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SingleMessageMetadata: typing_extensions.TypeAlias = SingleMessageMetadata
+Global___SingleMessageMetadata: _TypeAlias = SingleMessageMetadata  # noqa: Y015
 
-@typing.final
-class BrokerEntryMetadata(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class BrokerEntryMetadata(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    BROKER_TIMESTAMP_FIELD_NUMBER: builtins.int
-    INDEX_FIELD_NUMBER: builtins.int
-    broker_timestamp: builtins.int
-    index: builtins.int
+    BROKER_TIMESTAMP_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    broker_timestamp: _builtins.int
+    index: _builtins.int
     def __init__(
         self,
         *,
-        broker_timestamp: builtins.int | None = ...,
-        index: builtins.int | None = ...,
+        broker_timestamp: _builtins.int | None = ...,
+        index: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["broker_timestamp", b"broker_timestamp", "index", b"index"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["broker_timestamp", b"broker_timestamp", "index", b"index"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broker_timestamp", b"broker_timestamp", "index", b"index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_timestamp", b"broker_timestamp", "index", b"index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BrokerEntryMetadata: typing_extensions.TypeAlias = BrokerEntryMetadata
+Global___BrokerEntryMetadata: _TypeAlias = BrokerEntryMetadata  # noqa: Y015
 
-@typing.final
-class AuthData(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class AuthData(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    AUTH_METHOD_NAME_FIELD_NUMBER: builtins.int
-    AUTH_DATA_FIELD_NUMBER: builtins.int
-    auth_method_name: builtins.str
-    auth_data: builtins.bytes
+    AUTH_METHOD_NAME_FIELD_NUMBER: _builtins.int
+    AUTH_DATA_FIELD_NUMBER: _builtins.int
+    auth_method_name: _builtins.str
+    auth_data: _builtins.bytes
     def __init__(
         self,
         *,
-        auth_method_name: builtins.str | None = ...,
-        auth_data: builtins.bytes | None = ...,
+        auth_method_name: _builtins.str | None = ...,
+        auth_data: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AuthData: typing_extensions.TypeAlias = AuthData
+Global___AuthData: _TypeAlias = AuthData  # noqa: Y015
 
-@typing.final
-class FeatureFlags(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class FeatureFlags(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: builtins.int
-    SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: builtins.int
-    SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: builtins.int
-    SUPPORTS_TOPIC_WATCHERS_FIELD_NUMBER: builtins.int
-    SUPPORTS_GET_PARTITIONED_METADATA_WITHOUT_AUTO_CREATION_FIELD_NUMBER: builtins.int
-    SUPPORTS_REPL_DEDUP_BY_LID_AND_EID_FIELD_NUMBER: builtins.int
-    SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: builtins.int
-    SUPPORTS_SCALABLE_TOPICS_FIELD_NUMBER: builtins.int
-    SUPPORTS_TC_METADATA_DISCOVERY_FIELD_NUMBER: builtins.int
-    SUPPORTS_STAGED_WRITES_FIELD_NUMBER: builtins.int
-    supports_auth_refresh: builtins.bool
-    supports_broker_entry_metadata: builtins.bool
-    supports_partial_producer: builtins.bool
-    supports_topic_watchers: builtins.bool
-    supports_get_partitioned_metadata_without_auto_creation: builtins.bool
-    supports_repl_dedup_by_lid_and_eid: builtins.bool
-    supports_topic_watcher_reconcile: builtins.bool
-    supports_scalable_topics: builtins.bool
-    supports_tc_metadata_discovery: builtins.bool
-    supports_staged_writes: builtins.bool
+    SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _builtins.int
+    SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _builtins.int
+    SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _builtins.int
+    SUPPORTS_TOPIC_WATCHERS_FIELD_NUMBER: _builtins.int
+    SUPPORTS_GET_PARTITIONED_METADATA_WITHOUT_AUTO_CREATION_FIELD_NUMBER: _builtins.int
+    SUPPORTS_REPL_DEDUP_BY_LID_AND_EID_FIELD_NUMBER: _builtins.int
+    SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: _builtins.int
+    SUPPORTS_SCALABLE_TOPICS_FIELD_NUMBER: _builtins.int
+    SUPPORTS_TC_METADATA_DISCOVERY_FIELD_NUMBER: _builtins.int
+    SUPPORTS_STAGED_WRITES_FIELD_NUMBER: _builtins.int
+    SUPPORTS_BOUND_CURSORS_FIELD_NUMBER: _builtins.int
+    supports_auth_refresh: _builtins.bool
+    supports_broker_entry_metadata: _builtins.bool
+    supports_partial_producer: _builtins.bool
+    supports_topic_watchers: _builtins.bool
+    supports_get_partitioned_metadata_without_auto_creation: _builtins.bool
+    supports_repl_dedup_by_lid_and_eid: _builtins.bool
+    supports_topic_watcher_reconcile: _builtins.bool
+    supports_scalable_topics: _builtins.bool
+    supports_tc_metadata_discovery: _builtins.bool
+    supports_staged_writes: _builtins.bool
     """Not Pulsar's: clients that do not know it skip it."""
+    supports_bound_cursors: _builtins.bool
     def __init__(
         self,
         *,
-        supports_auth_refresh: builtins.bool | None = ...,
-        supports_broker_entry_metadata: builtins.bool | None = ...,
-        supports_partial_producer: builtins.bool | None = ...,
-        supports_topic_watchers: builtins.bool | None = ...,
-        supports_get_partitioned_metadata_without_auto_creation: builtins.bool | None = ...,
-        supports_repl_dedup_by_lid_and_eid: builtins.bool | None = ...,
-        supports_topic_watcher_reconcile: builtins.bool | None = ...,
-        supports_scalable_topics: builtins.bool | None = ...,
-        supports_tc_metadata_discovery: builtins.bool | None = ...,
-        supports_staged_writes: builtins.bool | None = ...,
+        supports_auth_refresh: _builtins.bool | None = ...,
+        supports_broker_entry_metadata: _builtins.bool | None = ...,
+        supports_partial_producer: _builtins.bool | None = ...,
+        supports_topic_watchers: _builtins.bool | None = ...,
+        supports_get_partitioned_metadata_without_auto_creation: _builtins.bool | None = ...,
+        supports_repl_dedup_by_lid_and_eid: _builtins.bool | None = ...,
+        supports_topic_watcher_reconcile: _builtins.bool | None = ...,
+        supports_scalable_topics: _builtins.bool | None = ...,
+        supports_tc_metadata_discovery: _builtins.bool | None = ...,
+        supports_staged_writes: _builtins.bool | None = ...,
+        supports_bound_cursors: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_staged_writes", b"supports_staged_writes", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_staged_writes", b"supports_staged_writes", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_bound_cursors", b"supports_bound_cursors", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_staged_writes", b"supports_staged_writes", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_bound_cursors", b"supports_bound_cursors", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_staged_writes", b"supports_staged_writes", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FeatureFlags: typing_extensions.TypeAlias = FeatureFlags
+Global___FeatureFlags: _TypeAlias = FeatureFlags  # noqa: Y015
 
-@typing.final
-class CommandConnect(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandConnect(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CLIENT_VERSION_FIELD_NUMBER: builtins.int
-    AUTH_METHOD_FIELD_NUMBER: builtins.int
-    AUTH_METHOD_NAME_FIELD_NUMBER: builtins.int
-    AUTH_DATA_FIELD_NUMBER: builtins.int
-    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
-    PROXY_TO_BROKER_URL_FIELD_NUMBER: builtins.int
-    ORIGINAL_PRINCIPAL_FIELD_NUMBER: builtins.int
-    ORIGINAL_AUTH_DATA_FIELD_NUMBER: builtins.int
-    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: builtins.int
-    FEATURE_FLAGS_FIELD_NUMBER: builtins.int
-    PROXY_VERSION_FIELD_NUMBER: builtins.int
-    client_version: builtins.str
+    CLIENT_VERSION_FIELD_NUMBER: _builtins.int
+    AUTH_METHOD_FIELD_NUMBER: _builtins.int
+    AUTH_METHOD_NAME_FIELD_NUMBER: _builtins.int
+    AUTH_DATA_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    PROXY_TO_BROKER_URL_FIELD_NUMBER: _builtins.int
+    ORIGINAL_PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ORIGINAL_AUTH_DATA_FIELD_NUMBER: _builtins.int
+    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _builtins.int
+    FEATURE_FLAGS_FIELD_NUMBER: _builtins.int
+    PROXY_VERSION_FIELD_NUMBER: _builtins.int
+    client_version: _builtins.str
     auth_method: Global___AuthMethod.ValueType
-    auth_method_name: builtins.str
-    auth_data: builtins.bytes
-    protocol_version: builtins.int
-    proxy_to_broker_url: builtins.str
-    original_principal: builtins.str
-    original_auth_data: builtins.str
-    original_auth_method: builtins.str
-    proxy_version: builtins.str
-    @property
+    auth_method_name: _builtins.str
+    auth_data: _builtins.bytes
+    protocol_version: _builtins.int
+    proxy_to_broker_url: _builtins.str
+    original_principal: _builtins.str
+    original_auth_data: _builtins.str
+    original_auth_method: _builtins.str
+    proxy_version: _builtins.str
+    @_builtins.property
     def feature_flags(self) -> Global___FeatureFlags: ...
     def __init__(
         self,
         *,
-        client_version: builtins.str | None = ...,
+        client_version: _builtins.str | None = ...,
         auth_method: Global___AuthMethod.ValueType | None = ...,
-        auth_method_name: builtins.str | None = ...,
-        auth_data: builtins.bytes | None = ...,
-        protocol_version: builtins.int | None = ...,
-        proxy_to_broker_url: builtins.str | None = ...,
-        original_principal: builtins.str | None = ...,
-        original_auth_data: builtins.str | None = ...,
-        original_auth_method: builtins.str | None = ...,
+        auth_method_name: _builtins.str | None = ...,
+        auth_data: _builtins.bytes | None = ...,
+        protocol_version: _builtins.int | None = ...,
+        proxy_to_broker_url: _builtins.str | None = ...,
+        original_principal: _builtins.str | None = ...,
+        original_auth_data: _builtins.str | None = ...,
+        original_auth_method: _builtins.str | None = ...,
         feature_flags: Global___FeatureFlags | None = ...,
-        proxy_version: builtins.str | None = ...,
+        proxy_version: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url", "proxy_version", b"proxy_version"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url", "proxy_version", b"proxy_version"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url", "proxy_version", b"proxy_version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url", "proxy_version", b"proxy_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandConnect: typing_extensions.TypeAlias = CommandConnect
+Global___CommandConnect: _TypeAlias = CommandConnect  # noqa: Y015
 
-@typing.final
-class CommandConnected(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandConnected(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    SERVER_VERSION_FIELD_NUMBER: builtins.int
-    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
-    MAX_MESSAGE_SIZE_FIELD_NUMBER: builtins.int
-    FEATURE_FLAGS_FIELD_NUMBER: builtins.int
-    server_version: builtins.str
-    protocol_version: builtins.int
-    max_message_size: builtins.int
-    @property
+    SERVER_VERSION_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_SIZE_FIELD_NUMBER: _builtins.int
+    FEATURE_FLAGS_FIELD_NUMBER: _builtins.int
+    server_version: _builtins.str
+    protocol_version: _builtins.int
+    max_message_size: _builtins.int
+    @_builtins.property
     def feature_flags(self) -> Global___FeatureFlags: ...
     def __init__(
         self,
         *,
-        server_version: builtins.str | None = ...,
-        protocol_version: builtins.int | None = ...,
-        max_message_size: builtins.int | None = ...,
+        server_version: _builtins.str | None = ...,
+        protocol_version: _builtins.int | None = ...,
+        max_message_size: _builtins.int | None = ...,
         feature_flags: Global___FeatureFlags | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["feature_flags", b"feature_flags", "max_message_size", b"max_message_size", "protocol_version", b"protocol_version", "server_version", b"server_version"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["feature_flags", b"feature_flags", "max_message_size", b"max_message_size", "protocol_version", b"protocol_version", "server_version", b"server_version"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["feature_flags", b"feature_flags", "max_message_size", b"max_message_size", "protocol_version", b"protocol_version", "server_version", b"server_version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_flags", b"feature_flags", "max_message_size", b"max_message_size", "protocol_version", b"protocol_version", "server_version", b"server_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandConnected: typing_extensions.TypeAlias = CommandConnected
+Global___CommandConnected: _TypeAlias = CommandConnected  # noqa: Y015
 
-@typing.final
-class CommandAuthChallenge(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandAuthChallenge(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    SERVER_VERSION_FIELD_NUMBER: builtins.int
-    CHALLENGE_FIELD_NUMBER: builtins.int
-    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
-    server_version: builtins.str
-    protocol_version: builtins.int
-    @property
+    SERVER_VERSION_FIELD_NUMBER: _builtins.int
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    server_version: _builtins.str
+    protocol_version: _builtins.int
+    @_builtins.property
     def challenge(self) -> Global___AuthData: ...
     def __init__(
         self,
         *,
-        server_version: builtins.str | None = ...,
+        server_version: _builtins.str | None = ...,
         challenge: Global___AuthData | None = ...,
-        protocol_version: builtins.int | None = ...,
+        protocol_version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["challenge", b"challenge", "protocol_version", b"protocol_version", "server_version", b"server_version"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["challenge", b"challenge", "protocol_version", b"protocol_version", "server_version", b"server_version"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["challenge", b"challenge", "protocol_version", b"protocol_version", "server_version", b"server_version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["challenge", b"challenge", "protocol_version", b"protocol_version", "server_version", b"server_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandAuthChallenge: typing_extensions.TypeAlias = CommandAuthChallenge
+Global___CommandAuthChallenge: _TypeAlias = CommandAuthChallenge  # noqa: Y015
 
-@typing.final
-class CommandAuthResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandAuthResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CLIENT_VERSION_FIELD_NUMBER: builtins.int
-    RESPONSE_FIELD_NUMBER: builtins.int
-    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
-    client_version: builtins.str
-    protocol_version: builtins.int
-    @property
+    CLIENT_VERSION_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    client_version: _builtins.str
+    protocol_version: _builtins.int
+    @_builtins.property
     def response(self) -> Global___AuthData: ...
     def __init__(
         self,
         *,
-        client_version: builtins.str | None = ...,
+        client_version: _builtins.str | None = ...,
         response: Global___AuthData | None = ...,
-        protocol_version: builtins.int | None = ...,
+        protocol_version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version", "response", b"response"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version", "response", b"response"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version", "response", b"response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandAuthResponse: typing_extensions.TypeAlias = CommandAuthResponse
+Global___CommandAuthResponse: _TypeAlias = CommandAuthResponse  # noqa: Y015
 
-@typing.final
-class CommandPing(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-Global___CommandPing: typing_extensions.TypeAlias = CommandPing
-
-@typing.final
-class CommandPong(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandPing(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
         self,
     ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandPong: typing_extensions.TypeAlias = CommandPong
+Global___CommandPing: _TypeAlias = CommandPing  # noqa: Y015
 
-@typing.final
-class CommandSuccess(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandPong(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    SCHEMA_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    @property
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandPong: _TypeAlias = CommandPong  # noqa: Y015
+
+@_typing.final
+class CommandSuccess(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    @_builtins.property
     def schema(self) -> Global___Schema: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         schema: Global___Schema | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "schema", b"schema"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "schema", b"schema"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "schema", b"schema"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandSuccess: typing_extensions.TypeAlias = CommandSuccess
+Global___CommandSuccess: _TypeAlias = CommandSuccess  # noqa: Y015
 
-@typing.final
-class CommandError(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandError(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandError: typing_extensions.TypeAlias = CommandError
+Global___CommandError: _TypeAlias = CommandError  # noqa: Y015
 
-@typing.final
-class CommandPartitionedTopicMetadata(google.protobuf.message.Message):
+@_typing.final
+class CommandPartitionedTopicMetadata(_message.Message):
     """Finding topics."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ORIGINAL_PRINCIPAL_FIELD_NUMBER: builtins.int
-    ORIGINAL_AUTH_DATA_FIELD_NUMBER: builtins.int
-    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: builtins.int
-    METADATA_AUTO_CREATION_ENABLED_FIELD_NUMBER: builtins.int
-    topic: builtins.str
-    request_id: builtins.int
-    original_principal: builtins.str
-    original_auth_data: builtins.str
-    original_auth_method: builtins.str
-    metadata_auto_creation_enabled: builtins.bool
+    TOPIC_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ORIGINAL_PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ORIGINAL_AUTH_DATA_FIELD_NUMBER: _builtins.int
+    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _builtins.int
+    METADATA_AUTO_CREATION_ENABLED_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    request_id: _builtins.int
+    original_principal: _builtins.str
+    original_auth_data: _builtins.str
+    original_auth_method: _builtins.str
+    metadata_auto_creation_enabled: _builtins.bool
     def __init__(
         self,
         *,
-        topic: builtins.str | None = ...,
-        request_id: builtins.int | None = ...,
-        original_principal: builtins.str | None = ...,
-        original_auth_data: builtins.str | None = ...,
-        original_auth_method: builtins.str | None = ...,
-        metadata_auto_creation_enabled: builtins.bool | None = ...,
+        topic: _builtins.str | None = ...,
+        request_id: _builtins.int | None = ...,
+        original_principal: _builtins.str | None = ...,
+        original_auth_data: _builtins.str | None = ...,
+        original_auth_method: _builtins.str | None = ...,
+        metadata_auto_creation_enabled: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandPartitionedTopicMetadata: typing_extensions.TypeAlias = CommandPartitionedTopicMetadata
+Global___CommandPartitionedTopicMetadata: _TypeAlias = CommandPartitionedTopicMetadata  # noqa: Y015
 
-@typing.final
-class CommandPartitionedTopicMetadataResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandPartitionedTopicMetadataResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _LookupType:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _LookupTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandPartitionedTopicMetadataResponse._LookupType.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _LookupTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandPartitionedTopicMetadataResponse._LookupType.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         Success: CommandPartitionedTopicMetadataResponse._LookupType.ValueType  # 0
         Failed: CommandPartitionedTopicMetadataResponse._LookupType.ValueType  # 1
 
@@ -936,82 +967,84 @@ class CommandPartitionedTopicMetadataResponse(google.protobuf.message.Message):
     Success: CommandPartitionedTopicMetadataResponse.LookupType.ValueType  # 0
     Failed: CommandPartitionedTopicMetadataResponse.LookupType.ValueType  # 1
 
-    PARTITIONS_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    RESPONSE_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    partitions: builtins.int
-    request_id: builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    partitions: _builtins.int
+    request_id: _builtins.int
     response: Global___CommandPartitionedTopicMetadataResponse.LookupType.ValueType
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        partitions: builtins.int | None = ...,
-        request_id: builtins.int | None = ...,
+        partitions: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         response: Global___CommandPartitionedTopicMetadataResponse.LookupType.ValueType | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "partitions", b"partitions", "request_id", b"request_id", "response", b"response"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "partitions", b"partitions", "request_id", b"request_id", "response", b"response"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "partitions", b"partitions", "request_id", b"request_id", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "partitions", b"partitions", "request_id", b"request_id", "response", b"response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandPartitionedTopicMetadataResponse: typing_extensions.TypeAlias = CommandPartitionedTopicMetadataResponse
+Global___CommandPartitionedTopicMetadataResponse: _TypeAlias = CommandPartitionedTopicMetadataResponse  # noqa: Y015
 
-@typing.final
-class CommandLookupTopic(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandLookupTopic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    AUTHORITATIVE_FIELD_NUMBER: builtins.int
-    ORIGINAL_PRINCIPAL_FIELD_NUMBER: builtins.int
-    ORIGINAL_AUTH_DATA_FIELD_NUMBER: builtins.int
-    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: builtins.int
-    ADVERTISED_LISTENER_NAME_FIELD_NUMBER: builtins.int
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    topic: builtins.str
-    request_id: builtins.int
-    authoritative: builtins.bool
-    original_principal: builtins.str
-    original_auth_data: builtins.str
-    original_auth_method: builtins.str
-    advertised_listener_name: builtins.str
-    @property
-    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    TOPIC_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AUTHORITATIVE_FIELD_NUMBER: _builtins.int
+    ORIGINAL_PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ORIGINAL_AUTH_DATA_FIELD_NUMBER: _builtins.int
+    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _builtins.int
+    ADVERTISED_LISTENER_NAME_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    request_id: _builtins.int
+    authoritative: _builtins.bool
+    original_principal: _builtins.str
+    original_auth_data: _builtins.str
+    original_auth_method: _builtins.str
+    advertised_listener_name: _builtins.str
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     def __init__(
         self,
         *,
-        topic: builtins.str | None = ...,
-        request_id: builtins.int | None = ...,
-        authoritative: builtins.bool | None = ...,
-        original_principal: builtins.str | None = ...,
-        original_auth_data: builtins.str | None = ...,
-        original_auth_method: builtins.str | None = ...,
-        advertised_listener_name: builtins.str | None = ...,
-        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        topic: _builtins.str | None = ...,
+        request_id: _builtins.int | None = ...,
+        authoritative: _builtins.bool | None = ...,
+        original_principal: _builtins.str | None = ...,
+        original_auth_data: _builtins.str | None = ...,
+        original_auth_method: _builtins.str | None = ...,
+        advertised_listener_name: _builtins.str | None = ...,
+        properties: _abc.Iterable[Global___KeyValue] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "properties", b"properties", "request_id", b"request_id", "topic", b"topic"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "properties", b"properties", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandLookupTopic: typing_extensions.TypeAlias = CommandLookupTopic
+Global___CommandLookupTopic: _TypeAlias = CommandLookupTopic  # noqa: Y015
 
-@typing.final
-class CommandLookupTopicResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandLookupTopicResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _LookupType:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _LookupTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandLookupTopicResponse._LookupType.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _LookupTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandLookupTopicResponse._LookupType.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         Redirect: CommandLookupTopicResponse._LookupType.ValueType  # 0
         Connect: CommandLookupTopicResponse._LookupType.ValueType  # 1
         Failed: CommandLookupTopicResponse._LookupType.ValueType  # 2
@@ -1021,51 +1054,52 @@ class CommandLookupTopicResponse(google.protobuf.message.Message):
     Connect: CommandLookupTopicResponse.LookupType.ValueType  # 1
     Failed: CommandLookupTopicResponse.LookupType.ValueType  # 2
 
-    BROKERSERVICEURL_FIELD_NUMBER: builtins.int
-    BROKERSERVICEURLTLS_FIELD_NUMBER: builtins.int
-    RESPONSE_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    AUTHORITATIVE_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    PROXY_THROUGH_SERVICE_URL_FIELD_NUMBER: builtins.int
-    brokerServiceUrl: builtins.str
-    brokerServiceUrlTls: builtins.str
+    BROKERSERVICEURL_FIELD_NUMBER: _builtins.int
+    BROKERSERVICEURLTLS_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AUTHORITATIVE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    PROXY_THROUGH_SERVICE_URL_FIELD_NUMBER: _builtins.int
+    brokerServiceUrl: _builtins.str
+    brokerServiceUrlTls: _builtins.str
     response: Global___CommandLookupTopicResponse.LookupType.ValueType
-    request_id: builtins.int
-    authoritative: builtins.bool
+    request_id: _builtins.int
+    authoritative: _builtins.bool
     error: Global___ServerError.ValueType
-    message: builtins.str
-    proxy_through_service_url: builtins.bool
+    message: _builtins.str
+    proxy_through_service_url: _builtins.bool
     def __init__(
         self,
         *,
-        brokerServiceUrl: builtins.str | None = ...,
-        brokerServiceUrlTls: builtins.str | None = ...,
+        brokerServiceUrl: _builtins.str | None = ...,
+        brokerServiceUrlTls: _builtins.str | None = ...,
         response: Global___CommandLookupTopicResponse.LookupType.ValueType | None = ...,
-        request_id: builtins.int | None = ...,
-        authoritative: builtins.bool | None = ...,
+        request_id: _builtins.int | None = ...,
+        authoritative: _builtins.bool | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
-        proxy_through_service_url: builtins.bool | None = ...,
+        message: _builtins.str | None = ...,
+        proxy_through_service_url: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["authoritative", b"authoritative", "brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "error", b"error", "message", b"message", "proxy_through_service_url", b"proxy_through_service_url", "request_id", b"request_id", "response", b"response"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["authoritative", b"authoritative", "brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "error", b"error", "message", b"message", "proxy_through_service_url", b"proxy_through_service_url", "request_id", b"request_id", "response", b"response"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["authoritative", b"authoritative", "brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "error", b"error", "message", b"message", "proxy_through_service_url", b"proxy_through_service_url", "request_id", b"request_id", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authoritative", b"authoritative", "brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "error", b"error", "message", b"message", "proxy_through_service_url", b"proxy_through_service_url", "request_id", b"request_id", "response", b"response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandLookupTopicResponse: typing_extensions.TypeAlias = CommandLookupTopicResponse
+Global___CommandLookupTopicResponse: _TypeAlias = CommandLookupTopicResponse  # noqa: Y015
 
-@typing.final
-class CommandGetTopicsOfNamespace(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandGetTopicsOfNamespace(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _Mode:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _ModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandGetTopicsOfNamespace._Mode.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandGetTopicsOfNamespace._Mode.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         PERSISTENT: CommandGetTopicsOfNamespace._Mode.ValueType  # 0
         NON_PERSISTENT: CommandGetTopicsOfNamespace._Mode.ValueType  # 1
         ALL: CommandGetTopicsOfNamespace._Mode.ValueType  # 2
@@ -1075,424 +1109,437 @@ class CommandGetTopicsOfNamespace(google.protobuf.message.Message):
     NON_PERSISTENT: CommandGetTopicsOfNamespace.Mode.ValueType  # 1
     ALL: CommandGetTopicsOfNamespace.Mode.ValueType  # 2
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    NAMESPACE_FIELD_NUMBER: builtins.int
-    MODE_FIELD_NUMBER: builtins.int
-    TOPICS_PATTERN_FIELD_NUMBER: builtins.int
-    TOPICS_HASH_FIELD_NUMBER: builtins.int
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    namespace: builtins.str
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    TOPICS_PATTERN_FIELD_NUMBER: _builtins.int
+    TOPICS_HASH_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    namespace: _builtins.str
     mode: Global___CommandGetTopicsOfNamespace.Mode.ValueType
-    topics_pattern: builtins.str
-    topics_hash: builtins.str
-    @property
-    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    topics_pattern: _builtins.str
+    topics_hash: _builtins.str
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        namespace: builtins.str | None = ...,
+        request_id: _builtins.int | None = ...,
+        namespace: _builtins.str | None = ...,
         mode: Global___CommandGetTopicsOfNamespace.Mode.ValueType | None = ...,
-        topics_pattern: builtins.str | None = ...,
-        topics_hash: builtins.str | None = ...,
-        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        topics_pattern: _builtins.str | None = ...,
+        topics_hash: _builtins.str | None = ...,
+        properties: _abc.Iterable[Global___KeyValue] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["mode", b"mode", "namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["mode", b"mode", "namespace", b"namespace", "properties", b"properties", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "namespace", b"namespace", "properties", b"properties", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandGetTopicsOfNamespace: typing_extensions.TypeAlias = CommandGetTopicsOfNamespace
+Global___CommandGetTopicsOfNamespace: _TypeAlias = CommandGetTopicsOfNamespace  # noqa: Y015
 
-@typing.final
-class CommandGetTopicsOfNamespaceResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandGetTopicsOfNamespaceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TOPICS_FIELD_NUMBER: builtins.int
-    FILTERED_FIELD_NUMBER: builtins.int
-    TOPICS_HASH_FIELD_NUMBER: builtins.int
-    CHANGED_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    filtered: builtins.bool
-    topics_hash: builtins.str
-    changed: builtins.bool
-    @property
-    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    FILTERED_FIELD_NUMBER: _builtins.int
+    TOPICS_HASH_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    filtered: _builtins.bool
+    topics_hash: _builtins.str
+    changed: _builtins.bool
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        topics: collections.abc.Iterable[builtins.str] | None = ...,
-        filtered: builtins.bool | None = ...,
-        topics_hash: builtins.str | None = ...,
-        changed: builtins.bool | None = ...,
+        request_id: _builtins.int | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        filtered: _builtins.bool | None = ...,
+        topics_hash: _builtins.str | None = ...,
+        changed: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["changed", b"changed", "filtered", b"filtered", "request_id", b"request_id", "topics_hash", b"topics_hash"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["changed", b"changed", "filtered", b"filtered", "request_id", b"request_id", "topics", b"topics", "topics_hash", b"topics_hash"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "filtered", b"filtered", "request_id", b"request_id", "topics_hash", b"topics_hash"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "filtered", b"filtered", "request_id", b"request_id", "topics", b"topics", "topics_hash", b"topics_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandGetTopicsOfNamespaceResponse: typing_extensions.TypeAlias = CommandGetTopicsOfNamespaceResponse
+Global___CommandGetTopicsOfNamespaceResponse: _TypeAlias = CommandGetTopicsOfNamespaceResponse  # noqa: Y015
 
-@typing.final
-class CommandWatchTopicList(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandWatchTopicList(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    WATCHER_ID_FIELD_NUMBER: builtins.int
-    NAMESPACE_FIELD_NUMBER: builtins.int
-    TOPICS_PATTERN_FIELD_NUMBER: builtins.int
-    TOPICS_HASH_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    watcher_id: builtins.int
-    namespace: builtins.str
-    topics_pattern: builtins.str
-    topics_hash: builtins.str
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WATCHER_ID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPICS_PATTERN_FIELD_NUMBER: _builtins.int
+    TOPICS_HASH_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    watcher_id: _builtins.int
+    namespace: _builtins.str
+    topics_pattern: _builtins.str
+    topics_hash: _builtins.str
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        watcher_id: builtins.int | None = ...,
-        namespace: builtins.str | None = ...,
-        topics_pattern: builtins.str | None = ...,
-        topics_hash: builtins.str | None = ...,
+        request_id: _builtins.int | None = ...,
+        watcher_id: _builtins.int | None = ...,
+        namespace: _builtins.str | None = ...,
+        topics_pattern: _builtins.str | None = ...,
+        topics_hash: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern", "watcher_id", b"watcher_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern", "watcher_id", b"watcher_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern", "watcher_id", b"watcher_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandWatchTopicList: typing_extensions.TypeAlias = CommandWatchTopicList
+Global___CommandWatchTopicList: _TypeAlias = CommandWatchTopicList  # noqa: Y015
 
-@typing.final
-class CommandWatchTopicListSuccess(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandWatchTopicListSuccess(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    WATCHER_ID_FIELD_NUMBER: builtins.int
-    TOPIC_FIELD_NUMBER: builtins.int
-    TOPICS_HASH_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    watcher_id: builtins.int
-    topics_hash: builtins.str
-    @property
-    def topic(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WATCHER_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPICS_HASH_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    watcher_id: _builtins.int
+    topics_hash: _builtins.str
+    @_builtins.property
+    def topic(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        watcher_id: builtins.int | None = ...,
-        topic: collections.abc.Iterable[builtins.str] | None = ...,
-        topics_hash: builtins.str | None = ...,
+        request_id: _builtins.int | None = ...,
+        watcher_id: _builtins.int | None = ...,
+        topic: _abc.Iterable[_builtins.str] | None = ...,
+        topics_hash: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "topic", b"topic", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "topic", b"topic", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandWatchTopicListSuccess: typing_extensions.TypeAlias = CommandWatchTopicListSuccess
+Global___CommandWatchTopicListSuccess: _TypeAlias = CommandWatchTopicListSuccess  # noqa: Y015
 
-@typing.final
-class CommandWatchTopicUpdate(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandWatchTopicUpdate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    WATCHER_ID_FIELD_NUMBER: builtins.int
-    NEW_TOPICS_FIELD_NUMBER: builtins.int
-    DELETED_TOPICS_FIELD_NUMBER: builtins.int
-    TOPICS_HASH_FIELD_NUMBER: builtins.int
-    watcher_id: builtins.int
-    topics_hash: builtins.str
-    @property
-    def new_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
-    @property
-    def deleted_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    WATCHER_ID_FIELD_NUMBER: _builtins.int
+    NEW_TOPICS_FIELD_NUMBER: _builtins.int
+    DELETED_TOPICS_FIELD_NUMBER: _builtins.int
+    TOPICS_HASH_FIELD_NUMBER: _builtins.int
+    watcher_id: _builtins.int
+    topics_hash: _builtins.str
+    @_builtins.property
+    def new_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def deleted_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        watcher_id: builtins.int | None = ...,
-        new_topics: collections.abc.Iterable[builtins.str] | None = ...,
-        deleted_topics: collections.abc.Iterable[builtins.str] | None = ...,
-        topics_hash: builtins.str | None = ...,
+        watcher_id: _builtins.int | None = ...,
+        new_topics: _abc.Iterable[_builtins.str] | None = ...,
+        deleted_topics: _abc.Iterable[_builtins.str] | None = ...,
+        topics_hash: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["deleted_topics", b"deleted_topics", "new_topics", b"new_topics", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_topics", b"deleted_topics", "new_topics", b"new_topics", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandWatchTopicUpdate: typing_extensions.TypeAlias = CommandWatchTopicUpdate
+Global___CommandWatchTopicUpdate: _TypeAlias = CommandWatchTopicUpdate  # noqa: Y015
 
-@typing.final
-class CommandWatchTopicListClose(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandWatchTopicListClose(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    WATCHER_ID_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    watcher_id: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WATCHER_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    watcher_id: _builtins.int
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        watcher_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        watcher_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "watcher_id", b"watcher_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "watcher_id", b"watcher_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "watcher_id", b"watcher_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "watcher_id", b"watcher_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandWatchTopicListClose: typing_extensions.TypeAlias = CommandWatchTopicListClose
+Global___CommandWatchTopicListClose: _TypeAlias = CommandWatchTopicListClose  # noqa: Y015
 
-@typing.final
-class CommandProducer(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandProducer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: builtins.int
-    PRODUCER_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    PRODUCER_NAME_FIELD_NUMBER: builtins.int
-    ENCRYPTED_FIELD_NUMBER: builtins.int
-    METADATA_FIELD_NUMBER: builtins.int
-    SCHEMA_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
-    USER_PROVIDED_PRODUCER_NAME_FIELD_NUMBER: builtins.int
-    PRODUCER_ACCESS_MODE_FIELD_NUMBER: builtins.int
-    TOPIC_EPOCH_FIELD_NUMBER: builtins.int
-    TXN_ENABLED_FIELD_NUMBER: builtins.int
-    INITIAL_SUBSCRIPTION_NAME_FIELD_NUMBER: builtins.int
-    topic: builtins.str
-    producer_id: builtins.int
-    request_id: builtins.int
-    producer_name: builtins.str
-    encrypted: builtins.bool
-    epoch: builtins.int
-    user_provided_producer_name: builtins.bool
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_NAME_FIELD_NUMBER: _builtins.int
+    ENCRYPTED_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    USER_PROVIDED_PRODUCER_NAME_FIELD_NUMBER: _builtins.int
+    PRODUCER_ACCESS_MODE_FIELD_NUMBER: _builtins.int
+    TOPIC_EPOCH_FIELD_NUMBER: _builtins.int
+    TXN_ENABLED_FIELD_NUMBER: _builtins.int
+    INITIAL_SUBSCRIPTION_NAME_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    producer_id: _builtins.int
+    request_id: _builtins.int
+    producer_name: _builtins.str
+    encrypted: _builtins.bool
+    epoch: _builtins.int
+    user_provided_producer_name: _builtins.bool
     producer_access_mode: Global___ProducerAccessMode.ValueType
-    topic_epoch: builtins.int
-    txn_enabled: builtins.bool
-    initial_subscription_name: builtins.str
-    @property
-    def metadata(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
-    @property
+    topic_epoch: _builtins.int
+    txn_enabled: _builtins.bool
+    initial_subscription_name: _builtins.str
+    @_builtins.property
+    def metadata(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    @_builtins.property
     def schema(self) -> Global___Schema: ...
     def __init__(
         self,
         *,
-        topic: builtins.str | None = ...,
-        producer_id: builtins.int | None = ...,
-        request_id: builtins.int | None = ...,
-        producer_name: builtins.str | None = ...,
-        encrypted: builtins.bool | None = ...,
-        metadata: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        topic: _builtins.str | None = ...,
+        producer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        producer_name: _builtins.str | None = ...,
+        encrypted: _builtins.bool | None = ...,
+        metadata: _abc.Iterable[Global___KeyValue] | None = ...,
         schema: Global___Schema | None = ...,
-        epoch: builtins.int | None = ...,
-        user_provided_producer_name: builtins.bool | None = ...,
+        epoch: _builtins.int | None = ...,
+        user_provided_producer_name: _builtins.bool | None = ...,
         producer_access_mode: Global___ProducerAccessMode.ValueType | None = ...,
-        topic_epoch: builtins.int | None = ...,
-        txn_enabled: builtins.bool | None = ...,
-        initial_subscription_name: builtins.str | None = ...,
+        topic_epoch: _builtins.int | None = ...,
+        txn_enabled: _builtins.bool | None = ...,
+        initial_subscription_name: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["encrypted", b"encrypted", "epoch", b"epoch", "initial_subscription_name", b"initial_subscription_name", "producer_access_mode", b"producer_access_mode", "producer_id", b"producer_id", "producer_name", b"producer_name", "request_id", b"request_id", "schema", b"schema", "topic", b"topic", "topic_epoch", b"topic_epoch", "txn_enabled", b"txn_enabled", "user_provided_producer_name", b"user_provided_producer_name"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["encrypted", b"encrypted", "epoch", b"epoch", "initial_subscription_name", b"initial_subscription_name", "metadata", b"metadata", "producer_access_mode", b"producer_access_mode", "producer_id", b"producer_id", "producer_name", b"producer_name", "request_id", b"request_id", "schema", b"schema", "topic", b"topic", "topic_epoch", b"topic_epoch", "txn_enabled", b"txn_enabled", "user_provided_producer_name", b"user_provided_producer_name"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["encrypted", b"encrypted", "epoch", b"epoch", "initial_subscription_name", b"initial_subscription_name", "producer_access_mode", b"producer_access_mode", "producer_id", b"producer_id", "producer_name", b"producer_name", "request_id", b"request_id", "schema", b"schema", "topic", b"topic", "topic_epoch", b"topic_epoch", "txn_enabled", b"txn_enabled", "user_provided_producer_name", b"user_provided_producer_name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encrypted", b"encrypted", "epoch", b"epoch", "initial_subscription_name", b"initial_subscription_name", "metadata", b"metadata", "producer_access_mode", b"producer_access_mode", "producer_id", b"producer_id", "producer_name", b"producer_name", "request_id", b"request_id", "schema", b"schema", "topic", b"topic", "topic_epoch", b"topic_epoch", "txn_enabled", b"txn_enabled", "user_provided_producer_name", b"user_provided_producer_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandProducer: typing_extensions.TypeAlias = CommandProducer
+Global___CommandProducer: _TypeAlias = CommandProducer  # noqa: Y015
 
-@typing.final
-class CommandProducerSuccess(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandProducerSuccess(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    PRODUCER_NAME_FIELD_NUMBER: builtins.int
-    LAST_SEQUENCE_ID_FIELD_NUMBER: builtins.int
-    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
-    TOPIC_EPOCH_FIELD_NUMBER: builtins.int
-    PRODUCER_READY_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    producer_name: builtins.str
-    last_sequence_id: builtins.int
-    schema_version: builtins.bytes
-    topic_epoch: builtins.int
-    producer_ready: builtins.bool
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_NAME_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
+    TOPIC_EPOCH_FIELD_NUMBER: _builtins.int
+    PRODUCER_READY_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    producer_name: _builtins.str
+    last_sequence_id: _builtins.int
+    schema_version: _builtins.bytes
+    topic_epoch: _builtins.int
+    producer_ready: _builtins.bool
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        producer_name: builtins.str | None = ...,
-        last_sequence_id: builtins.int | None = ...,
-        schema_version: builtins.bytes | None = ...,
-        topic_epoch: builtins.int | None = ...,
-        producer_ready: builtins.bool | None = ...,
+        request_id: _builtins.int | None = ...,
+        producer_name: _builtins.str | None = ...,
+        last_sequence_id: _builtins.int | None = ...,
+        schema_version: _builtins.bytes | None = ...,
+        topic_epoch: _builtins.int | None = ...,
+        producer_ready: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandProducerSuccess: typing_extensions.TypeAlias = CommandProducerSuccess
+Global___CommandProducerSuccess: _TypeAlias = CommandProducerSuccess  # noqa: Y015
 
-@typing.final
-class CommandSend(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandSend(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    PRODUCER_ID_FIELD_NUMBER: builtins.int
-    SEQUENCE_ID_FIELD_NUMBER: builtins.int
-    NUM_MESSAGES_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: builtins.int
-    IS_CHUNK_FIELD_NUMBER: builtins.int
-    MARKER_FIELD_NUMBER: builtins.int
-    MESSAGE_ID_FIELD_NUMBER: builtins.int
-    producer_id: builtins.int
-    sequence_id: builtins.int
-    num_messages: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
-    highest_sequence_id: builtins.int
-    is_chunk: builtins.bool
-    marker: builtins.bool
-    @property
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    NUM_MESSAGES_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    IS_CHUNK_FIELD_NUMBER: _builtins.int
+    MARKER_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    sequence_id: _builtins.int
+    num_messages: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    highest_sequence_id: _builtins.int
+    is_chunk: _builtins.bool
+    marker: _builtins.bool
+    @_builtins.property
     def message_id(self) -> Global___MessageIdData: ...
     def __init__(
         self,
         *,
-        producer_id: builtins.int | None = ...,
-        sequence_id: builtins.int | None = ...,
-        num_messages: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
-        highest_sequence_id: builtins.int | None = ...,
-        is_chunk: builtins.bool | None = ...,
-        marker: builtins.bool | None = ...,
+        producer_id: _builtins.int | None = ...,
+        sequence_id: _builtins.int | None = ...,
+        num_messages: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        highest_sequence_id: _builtins.int | None = ...,
+        is_chunk: _builtins.bool | None = ...,
+        marker: _builtins.bool | None = ...,
         message_id: Global___MessageIdData | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["highest_sequence_id", b"highest_sequence_id", "is_chunk", b"is_chunk", "marker", b"marker", "message_id", b"message_id", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["highest_sequence_id", b"highest_sequence_id", "is_chunk", b"is_chunk", "marker", b"marker", "message_id", b"message_id", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["highest_sequence_id", b"highest_sequence_id", "is_chunk", b"is_chunk", "marker", b"marker", "message_id", b"message_id", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest_sequence_id", b"highest_sequence_id", "is_chunk", b"is_chunk", "marker", b"marker", "message_id", b"message_id", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandSend: typing_extensions.TypeAlias = CommandSend
+Global___CommandSend: _TypeAlias = CommandSend  # noqa: Y015
 
-@typing.final
-class CommandSendReceipt(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandSendReceipt(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    PRODUCER_ID_FIELD_NUMBER: builtins.int
-    SEQUENCE_ID_FIELD_NUMBER: builtins.int
-    MESSAGE_ID_FIELD_NUMBER: builtins.int
-    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: builtins.int
-    producer_id: builtins.int
-    sequence_id: builtins.int
-    highest_sequence_id: builtins.int
-    @property
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    sequence_id: _builtins.int
+    highest_sequence_id: _builtins.int
+    @_builtins.property
     def message_id(self) -> Global___MessageIdData: ...
     def __init__(
         self,
         *,
-        producer_id: builtins.int | None = ...,
-        sequence_id: builtins.int | None = ...,
+        producer_id: _builtins.int | None = ...,
+        sequence_id: _builtins.int | None = ...,
         message_id: Global___MessageIdData | None = ...,
-        highest_sequence_id: builtins.int | None = ...,
+        highest_sequence_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["highest_sequence_id", b"highest_sequence_id", "message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["highest_sequence_id", b"highest_sequence_id", "message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["highest_sequence_id", b"highest_sequence_id", "message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest_sequence_id", b"highest_sequence_id", "message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandSendReceipt: typing_extensions.TypeAlias = CommandSendReceipt
+Global___CommandSendReceipt: _TypeAlias = CommandSendReceipt  # noqa: Y015
 
-@typing.final
-class CommandSendError(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandSendError(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    PRODUCER_ID_FIELD_NUMBER: builtins.int
-    SEQUENCE_ID_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    producer_id: builtins.int
-    sequence_id: builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    sequence_id: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        producer_id: builtins.int | None = ...,
-        sequence_id: builtins.int | None = ...,
+        producer_id: _builtins.int | None = ...,
+        sequence_id: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandSendError: typing_extensions.TypeAlias = CommandSendError
+Global___CommandSendError: _TypeAlias = CommandSendError  # noqa: Y015
 
-@typing.final
-class CommandCloseProducer(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandCloseProducer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    PRODUCER_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: builtins.int
-    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: builtins.int
-    producer_id: builtins.int
-    request_id: builtins.int
-    assignedBrokerServiceUrl: builtins.str
-    assignedBrokerServiceUrlTls: builtins.str
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: _builtins.int
+    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    request_id: _builtins.int
+    assignedBrokerServiceUrl: _builtins.str
+    assignedBrokerServiceUrlTls: _builtins.str
     def __init__(
         self,
         *,
-        producer_id: builtins.int | None = ...,
-        request_id: builtins.int | None = ...,
-        assignedBrokerServiceUrl: builtins.str | None = ...,
-        assignedBrokerServiceUrlTls: builtins.str | None = ...,
+        producer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        assignedBrokerServiceUrl: _builtins.str | None = ...,
+        assignedBrokerServiceUrlTls: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandCloseProducer: typing_extensions.TypeAlias = CommandCloseProducer
+Global___CommandCloseProducer: _TypeAlias = CommandCloseProducer  # noqa: Y015
 
-@typing.final
-class KeySharedMeta(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class KeySharedMeta(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    KEYSHAREDMODE_FIELD_NUMBER: builtins.int
-    HASHRANGES_FIELD_NUMBER: builtins.int
-    ALLOWOUTOFORDERDELIVERY_FIELD_NUMBER: builtins.int
+    KEYSHAREDMODE_FIELD_NUMBER: _builtins.int
+    HASHRANGES_FIELD_NUMBER: _builtins.int
+    ALLOWOUTOFORDERDELIVERY_FIELD_NUMBER: _builtins.int
     keySharedMode: Global___KeySharedMode.ValueType
-    allowOutOfOrderDelivery: builtins.bool
-    @property
-    def hashRanges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___IntRange]: ...
+    allowOutOfOrderDelivery: _builtins.bool
+    @_builtins.property
+    def hashRanges(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntRange]: ...
     def __init__(
         self,
         *,
         keySharedMode: Global___KeySharedMode.ValueType | None = ...,
-        hashRanges: collections.abc.Iterable[Global___IntRange] | None = ...,
-        allowOutOfOrderDelivery: builtins.bool | None = ...,
+        hashRanges: _abc.Iterable[Global___IntRange] | None = ...,
+        allowOutOfOrderDelivery: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["allowOutOfOrderDelivery", b"allowOutOfOrderDelivery", "keySharedMode", b"keySharedMode"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["allowOutOfOrderDelivery", b"allowOutOfOrderDelivery", "hashRanges", b"hashRanges", "keySharedMode", b"keySharedMode"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allowOutOfOrderDelivery", b"allowOutOfOrderDelivery", "keySharedMode", b"keySharedMode"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowOutOfOrderDelivery", b"allowOutOfOrderDelivery", "hashRanges", b"hashRanges", "keySharedMode", b"keySharedMode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___KeySharedMeta: typing_extensions.TypeAlias = KeySharedMeta
+Global___KeySharedMeta: _TypeAlias = KeySharedMeta  # noqa: Y015
 
-@typing.final
-class CommandSubscribe(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandSubscribe(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _SubType:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _SubTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandSubscribe._SubType.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _SubTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandSubscribe._SubType.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         Exclusive: CommandSubscribe._SubType.ValueType  # 0
         Shared: CommandSubscribe._SubType.ValueType  # 1
         Failover: CommandSubscribe._SubType.ValueType  # 2
@@ -1505,11 +1552,11 @@ class CommandSubscribe(google.protobuf.message.Message):
     Key_Shared: CommandSubscribe.SubType.ValueType  # 3
 
     class _InitialPosition:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _InitialPositionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandSubscribe._InitialPosition.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _InitialPositionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandSubscribe._InitialPosition.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         Latest: CommandSubscribe._InitialPosition.ValueType  # 0
         Earliest: CommandSubscribe._InitialPosition.ValueType  # 1
 
@@ -1517,142 +1564,145 @@ class CommandSubscribe(google.protobuf.message.Message):
     Latest: CommandSubscribe.InitialPosition.ValueType  # 0
     Earliest: CommandSubscribe.InitialPosition.ValueType  # 1
 
-    TOPIC_FIELD_NUMBER: builtins.int
-    SUBSCRIPTION_FIELD_NUMBER: builtins.int
-    SUBTYPE_FIELD_NUMBER: builtins.int
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    CONSUMER_NAME_FIELD_NUMBER: builtins.int
-    PRIORITY_LEVEL_FIELD_NUMBER: builtins.int
-    DURABLE_FIELD_NUMBER: builtins.int
-    START_MESSAGE_ID_FIELD_NUMBER: builtins.int
-    METADATA_FIELD_NUMBER: builtins.int
-    READ_COMPACTED_FIELD_NUMBER: builtins.int
-    SCHEMA_FIELD_NUMBER: builtins.int
-    INITIALPOSITION_FIELD_NUMBER: builtins.int
-    REPLICATE_SUBSCRIPTION_STATE_FIELD_NUMBER: builtins.int
-    FORCE_TOPIC_CREATION_FIELD_NUMBER: builtins.int
-    START_MESSAGE_ROLLBACK_DURATION_SEC_FIELD_NUMBER: builtins.int
-    KEYSHAREDMETA_FIELD_NUMBER: builtins.int
-    SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: builtins.int
-    CONSUMER_EPOCH_FIELD_NUMBER: builtins.int
-    topic: builtins.str
-    subscription: builtins.str
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    SUBTYPE_FIELD_NUMBER: _builtins.int
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CONSUMER_NAME_FIELD_NUMBER: _builtins.int
+    PRIORITY_LEVEL_FIELD_NUMBER: _builtins.int
+    DURABLE_FIELD_NUMBER: _builtins.int
+    START_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    READ_COMPACTED_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    INITIALPOSITION_FIELD_NUMBER: _builtins.int
+    REPLICATE_SUBSCRIPTION_STATE_FIELD_NUMBER: _builtins.int
+    FORCE_TOPIC_CREATION_FIELD_NUMBER: _builtins.int
+    START_MESSAGE_ROLLBACK_DURATION_SEC_FIELD_NUMBER: _builtins.int
+    KEYSHAREDMETA_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: _builtins.int
+    CONSUMER_EPOCH_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    subscription: _builtins.str
     subType: Global___CommandSubscribe.SubType.ValueType
-    consumer_id: builtins.int
-    request_id: builtins.int
-    consumer_name: builtins.str
-    priority_level: builtins.int
-    durable: builtins.bool
-    read_compacted: builtins.bool
+    consumer_id: _builtins.int
+    request_id: _builtins.int
+    consumer_name: _builtins.str
+    priority_level: _builtins.int
+    durable: _builtins.bool
+    read_compacted: _builtins.bool
     initialPosition: Global___CommandSubscribe.InitialPosition.ValueType
-    replicate_subscription_state: builtins.bool
-    force_topic_creation: builtins.bool
-    start_message_rollback_duration_sec: builtins.int
-    consumer_epoch: builtins.int
-    @property
+    replicate_subscription_state: _builtins.bool
+    force_topic_creation: _builtins.bool
+    start_message_rollback_duration_sec: _builtins.int
+    consumer_epoch: _builtins.int
+    @_builtins.property
     def start_message_id(self) -> Global___MessageIdData: ...
-    @property
-    def metadata(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
-    @property
+    @_builtins.property
+    def metadata(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    @_builtins.property
     def schema(self) -> Global___Schema: ...
-    @property
+    @_builtins.property
     def keySharedMeta(self) -> Global___KeySharedMeta: ...
-    @property
-    def subscription_properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    @_builtins.property
+    def subscription_properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     def __init__(
         self,
         *,
-        topic: builtins.str | None = ...,
-        subscription: builtins.str | None = ...,
+        topic: _builtins.str | None = ...,
+        subscription: _builtins.str | None = ...,
         subType: Global___CommandSubscribe.SubType.ValueType | None = ...,
-        consumer_id: builtins.int | None = ...,
-        request_id: builtins.int | None = ...,
-        consumer_name: builtins.str | None = ...,
-        priority_level: builtins.int | None = ...,
-        durable: builtins.bool | None = ...,
+        consumer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        consumer_name: _builtins.str | None = ...,
+        priority_level: _builtins.int | None = ...,
+        durable: _builtins.bool | None = ...,
         start_message_id: Global___MessageIdData | None = ...,
-        metadata: collections.abc.Iterable[Global___KeyValue] | None = ...,
-        read_compacted: builtins.bool | None = ...,
+        metadata: _abc.Iterable[Global___KeyValue] | None = ...,
+        read_compacted: _builtins.bool | None = ...,
         schema: Global___Schema | None = ...,
         initialPosition: Global___CommandSubscribe.InitialPosition.ValueType | None = ...,
-        replicate_subscription_state: builtins.bool | None = ...,
-        force_topic_creation: builtins.bool | None = ...,
-        start_message_rollback_duration_sec: builtins.int | None = ...,
+        replicate_subscription_state: _builtins.bool | None = ...,
+        force_topic_creation: _builtins.bool | None = ...,
+        start_message_rollback_duration_sec: _builtins.int | None = ...,
         keySharedMeta: Global___KeySharedMeta | None = ...,
-        subscription_properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
-        consumer_epoch: builtins.int | None = ...,
+        subscription_properties: _abc.Iterable[Global___KeyValue] | None = ...,
+        consumer_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "metadata", b"metadata", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "subscription_properties", b"subscription_properties", "topic", b"topic"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "metadata", b"metadata", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "subscription_properties", b"subscription_properties", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandSubscribe: typing_extensions.TypeAlias = CommandSubscribe
+Global___CommandSubscribe: _TypeAlias = CommandSubscribe  # noqa: Y015
 
-@typing.final
-class CommandMessage(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    MESSAGE_ID_FIELD_NUMBER: builtins.int
-    REDELIVERY_COUNT_FIELD_NUMBER: builtins.int
-    ACK_SET_FIELD_NUMBER: builtins.int
-    CONSUMER_EPOCH_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
-    redelivery_count: builtins.int
-    consumer_epoch: builtins.int
-    @property
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    REDELIVERY_COUNT_FIELD_NUMBER: _builtins.int
+    ACK_SET_FIELD_NUMBER: _builtins.int
+    CONSUMER_EPOCH_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    redelivery_count: _builtins.int
+    consumer_epoch: _builtins.int
+    @_builtins.property
     def message_id(self) -> Global___MessageIdData: ...
-    @property
-    def ack_set(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @_builtins.property
+    def ack_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
+        consumer_id: _builtins.int | None = ...,
         message_id: Global___MessageIdData | None = ...,
-        redelivery_count: builtins.int | None = ...,
-        ack_set: collections.abc.Iterable[builtins.int] | None = ...,
-        consumer_epoch: builtins.int | None = ...,
+        redelivery_count: _builtins.int | None = ...,
+        ack_set: _abc.Iterable[_builtins.int] | None = ...,
+        consumer_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_id", b"message_id", "redelivery_count", b"redelivery_count"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ack_set", b"ack_set", "consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_id", b"message_id", "redelivery_count", b"redelivery_count"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_id", b"message_id", "redelivery_count", b"redelivery_count"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_set", b"ack_set", "consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_id", b"message_id", "redelivery_count", b"redelivery_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandMessage: typing_extensions.TypeAlias = CommandMessage
+Global___CommandMessage: _TypeAlias = CommandMessage  # noqa: Y015
 
-@typing.final
-class CommandFlow(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandFlow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    MESSAGEPERMITS_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
-    messagePermits: builtins.int
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    MESSAGEPERMITS_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    messagePermits: _builtins.int
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
-        messagePermits: builtins.int | None = ...,
+        consumer_id: _builtins.int | None = ...,
+        messagePermits: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "messagePermits", b"messagePermits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "messagePermits", b"messagePermits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "messagePermits", b"messagePermits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "messagePermits", b"messagePermits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandFlow: typing_extensions.TypeAlias = CommandFlow
+Global___CommandFlow: _TypeAlias = CommandFlow  # noqa: Y015
 
-@typing.final
-class CommandAck(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandAck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _AckType:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _AckTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandAck._AckType.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _AckTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandAck._AckType.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         Individual: CommandAck._AckType.ValueType  # 0
         Cumulative: CommandAck._AckType.ValueType  # 1
 
@@ -1661,11 +1711,11 @@ class CommandAck(google.protobuf.message.Message):
     Cumulative: CommandAck.AckType.ValueType  # 1
 
     class _ValidationError:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _ValidationErrorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandAck._ValidationError.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _ValidationErrorEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandAck._ValidationError.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         UncompressedSizeCorruption: CommandAck._ValidationError.ValueType  # 0
         DecompressionError: CommandAck._ValidationError.ValueType  # 1
         ChecksumMismatch: CommandAck._ValidationError.ValueType  # 2
@@ -1679,170 +1729,175 @@ class CommandAck(google.protobuf.message.Message):
     BatchDeSerializeError: CommandAck.ValidationError.ValueType  # 3
     DecryptionError: CommandAck.ValidationError.ValueType  # 4
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    ACK_TYPE_FIELD_NUMBER: builtins.int
-    MESSAGE_ID_FIELD_NUMBER: builtins.int
-    VALIDATION_ERROR_FIELD_NUMBER: builtins.int
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    ACK_TYPE_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    VALIDATION_ERROR_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
     ack_type: Global___CommandAck.AckType.ValueType
     validation_error: Global___CommandAck.ValidationError.ValueType
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
-    request_id: builtins.int
-    @property
-    def message_id(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MessageIdData]: ...
-    @property
-    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyLongValue]: ...
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    request_id: _builtins.int
+    @_builtins.property
+    def message_id(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessageIdData]: ...
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLongValue]: ...
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
+        consumer_id: _builtins.int | None = ...,
         ack_type: Global___CommandAck.AckType.ValueType | None = ...,
-        message_id: collections.abc.Iterable[Global___MessageIdData] | None = ...,
+        message_id: _abc.Iterable[Global___MessageIdData] | None = ...,
         validation_error: Global___CommandAck.ValidationError.ValueType | None = ...,
-        properties: collections.abc.Iterable[Global___KeyLongValue] | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
-        request_id: builtins.int | None = ...,
+        properties: _abc.Iterable[Global___KeyLongValue] | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["ack_type", b"ack_type", "consumer_id", b"consumer_id", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "validation_error", b"validation_error"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ack_type", b"ack_type", "consumer_id", b"consumer_id", "message_id", b"message_id", "properties", b"properties", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "validation_error", b"validation_error"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_type", b"ack_type", "consumer_id", b"consumer_id", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "validation_error", b"validation_error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_type", b"ack_type", "consumer_id", b"consumer_id", "message_id", b"message_id", "properties", b"properties", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "validation_error", b"validation_error"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandAck: typing_extensions.TypeAlias = CommandAck
+Global___CommandAck: _TypeAlias = CommandAck  # noqa: Y015
 
-@typing.final
-class CommandAckResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandAckResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
-    request_id: builtins.int
+    message: _builtins.str
+    request_id: _builtins.int
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
+        consumer_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
-        request_id: builtins.int | None = ...,
+        message: _builtins.str | None = ...,
+        request_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandAckResponse: typing_extensions.TypeAlias = CommandAckResponse
+Global___CommandAckResponse: _TypeAlias = CommandAckResponse  # noqa: Y015
 
-@typing.final
-class CommandRedeliverUnacknowledgedMessages(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandRedeliverUnacknowledgedMessages(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    MESSAGE_IDS_FIELD_NUMBER: builtins.int
-    CONSUMER_EPOCH_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
-    consumer_epoch: builtins.int
-    @property
-    def message_ids(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MessageIdData]: ...
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_IDS_FIELD_NUMBER: _builtins.int
+    CONSUMER_EPOCH_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    consumer_epoch: _builtins.int
+    @_builtins.property
+    def message_ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessageIdData]: ...
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
-        message_ids: collections.abc.Iterable[Global___MessageIdData] | None = ...,
-        consumer_epoch: builtins.int | None = ...,
+        consumer_id: _builtins.int | None = ...,
+        message_ids: _abc.Iterable[Global___MessageIdData] | None = ...,
+        consumer_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_ids", b"message_ids"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_ids", b"message_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandRedeliverUnacknowledgedMessages: typing_extensions.TypeAlias = CommandRedeliverUnacknowledgedMessages
+Global___CommandRedeliverUnacknowledgedMessages: _TypeAlias = CommandRedeliverUnacknowledgedMessages  # noqa: Y015
 
-@typing.final
-class CommandSeek(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandSeek(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    MESSAGE_ID_FIELD_NUMBER: builtins.int
-    MESSAGE_PUBLISH_TIME_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
-    request_id: builtins.int
-    message_publish_time: builtins.int
-    @property
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_PUBLISH_TIME_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    request_id: _builtins.int
+    message_publish_time: _builtins.int
+    @_builtins.property
     def message_id(self) -> Global___MessageIdData: ...
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
-        request_id: builtins.int | None = ...,
+        consumer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         message_id: Global___MessageIdData | None = ...,
-        message_publish_time: builtins.int | None = ...,
+        message_publish_time: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandSeek: typing_extensions.TypeAlias = CommandSeek
+Global___CommandSeek: _TypeAlias = CommandSeek  # noqa: Y015
 
-@typing.final
-class CommandGetLastMessageId(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandGetLastMessageId(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    LOG_QUESTION_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
-    request_id: builtins.int
-    @property
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LOG_QUESTION_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    request_id: _builtins.int
+    @_builtins.property
     def log_question(self) -> Global___LogQuestion:
         """Not Pulsar's: brokers that do not know it skip it."""
 
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
-        request_id: builtins.int | None = ...,
+        consumer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         log_question: Global___LogQuestion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "log_question", b"log_question", "request_id", b"request_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "log_question", b"log_question", "request_id", b"request_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "log_question", b"log_question", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "log_question", b"log_question", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandGetLastMessageId: typing_extensions.TypeAlias = CommandGetLastMessageId
+Global___CommandGetLastMessageId: _TypeAlias = CommandGetLastMessageId  # noqa: Y015
 
-@typing.final
-class CommandGetLastMessageIdResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandGetLastMessageIdResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    LAST_MESSAGE_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: builtins.int
-    LOG_EXTENT_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    @property
+    LAST_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: _builtins.int
+    LOG_EXTENT_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    @_builtins.property
     def last_message_id(self) -> Global___MessageIdData: ...
-    @property
+    @_builtins.property
     def consumer_mark_delete_position(self) -> Global___MessageIdData: ...
-    @property
+    @_builtins.property
     def log_extent(self) -> Global___LogExtent:
         """Not Pulsar's: clients that do not know it skip it."""
 
@@ -1850,420 +1905,432 @@ class CommandGetLastMessageIdResponse(google.protobuf.message.Message):
         self,
         *,
         last_message_id: Global___MessageIdData | None = ...,
-        request_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         consumer_mark_delete_position: Global___MessageIdData | None = ...,
         log_extent: Global___LogExtent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "log_extent", b"log_extent", "request_id", b"request_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "log_extent", b"log_extent", "request_id", b"request_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "log_extent", b"log_extent", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "log_extent", b"log_extent", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandGetLastMessageIdResponse: typing_extensions.TypeAlias = CommandGetLastMessageIdResponse
+Global___CommandGetLastMessageIdResponse: _TypeAlias = CommandGetLastMessageIdResponse  # noqa: Y015
 
-@typing.final
-class LogQuestion(google.protobuf.message.Message):
+@_typing.final
+class LogQuestion(_message.Message):
     """What a reader that plans wants to know of the topic's log beside its extent."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    LEDGERS_FIELD_NUMBER: builtins.int
-    OFFSETS_FIELD_NUMBER: builtins.int
-    PLACES_FIELD_NUMBER: builtins.int
-    TIMES_MS_FIELD_NUMBER: builtins.int
-    FIRST_LEDGER_ID_FIELD_NUMBER: builtins.int
-    LAST_LEDGER_ID_FIELD_NUMBER: builtins.int
-    STORED_LEDGERS_FIELD_NUMBER: builtins.int
-    HOLD_FIELD_NUMBER: builtins.int
-    ledgers: builtins.bool
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    PLACES_FIELD_NUMBER: _builtins.int
+    TIMES_MS_FIELD_NUMBER: _builtins.int
+    FIRST_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    LAST_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    STORED_LEDGERS_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
+    ledgers: _builtins.bool
     """which ledgers it has, of those with the ids from ..."""
-    first_ledger_id: builtins.int
+    first_ledger_id: _builtins.int
     """... this one on (all, if it is absent)"""
-    last_ledger_id: builtins.int
+    last_ledger_id: _builtins.int
     """... to this one"""
-    @property
-    def offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """where the message of that offset lies"""
 
-    @property
-    def places(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]:
+    @_builtins.property
+    def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogPlace]:
         """the offset of the message there, or of the next one"""
 
-    @property
-    def times_ms(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+    @_builtins.property
+    def times_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """the first entry that was published by then, or later"""
 
-    @property
-    def stored_ledgers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+    @_builtins.property
+    def stored_ledgers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """where the entries of those ledgers lie"""
 
-    @property
+    @_builtins.property
     def hold(self) -> Global___LogHold:
         """keep the log from there on, for some time"""
 
     def __init__(
         self,
         *,
-        ledgers: builtins.bool | None = ...,
-        offsets: collections.abc.Iterable[builtins.int] | None = ...,
-        places: collections.abc.Iterable[Global___LogPlace] | None = ...,
-        times_ms: collections.abc.Iterable[builtins.int] | None = ...,
-        first_ledger_id: builtins.int | None = ...,
-        last_ledger_id: builtins.int | None = ...,
-        stored_ledgers: collections.abc.Iterable[builtins.int] | None = ...,
+        ledgers: _builtins.bool | None = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+        places: _abc.Iterable[Global___LogPlace] | None = ...,
+        times_ms: _abc.Iterable[_builtins.int] | None = ...,
+        first_ledger_id: _builtins.int | None = ...,
+        last_ledger_id: _builtins.int | None = ...,
+        stored_ledgers: _abc.Iterable[_builtins.int] | None = ...,
         hold: Global___LogHold | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "times_ms", b"times_ms"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "times_ms", b"times_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LogQuestion: typing_extensions.TypeAlias = LogQuestion
+Global___LogQuestion: _TypeAlias = LogQuestion  # noqa: Y015
 
-@typing.final
-class LogHold(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class LogHold(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    HOLDER_FIELD_NUMBER: builtins.int
-    LEDGER_ID_FIELD_NUMBER: builtins.int
-    FOR_MS_FIELD_NUMBER: builtins.int
-    holder: builtins.str
+    HOLDER_FIELD_NUMBER: _builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    FOR_MS_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
     """asking again under that name replaces what was asked"""
-    ledger_id: builtins.int
+    ledger_id: _builtins.int
     """the first that is needed"""
-    for_ms: builtins.int
+    for_ms: _builtins.int
     """0: nothing is needed any more"""
     def __init__(
         self,
         *,
-        holder: builtins.str | None = ...,
-        ledger_id: builtins.int | None = ...,
-        for_ms: builtins.int | None = ...,
+        holder: _builtins.str | None = ...,
+        ledger_id: _builtins.int | None = ...,
+        for_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["for_ms", b"for_ms", "holder", b"holder", "ledger_id", b"ledger_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["for_ms", b"for_ms", "holder", b"holder", "ledger_id", b"ledger_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["for_ms", b"for_ms", "holder", b"holder", "ledger_id", b"ledger_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_ms", b"for_ms", "holder", b"holder", "ledger_id", b"ledger_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LogHold: typing_extensions.TypeAlias = LogHold
+Global___LogHold: _TypeAlias = LogHold  # noqa: Y015
 
-@typing.final
-class LogPlace(google.protobuf.message.Message):
+@_typing.final
+class LogPlace(_message.Message):
     """A place before a message: of an entry, and within it. Of an answer, with its offset."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    LEDGER_ID_FIELD_NUMBER: builtins.int
-    ENTRY_ID_FIELD_NUMBER: builtins.int
-    BATCH_INDEX_FIELD_NUMBER: builtins.int
-    OFFSET_FIELD_NUMBER: builtins.int
-    ledger_id: builtins.int
-    entry_id: builtins.int
-    batch_index: builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    ENTRY_ID_FIELD_NUMBER: _builtins.int
+    BATCH_INDEX_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    entry_id: _builtins.int
+    batch_index: _builtins.int
     """0: before the entry's first message"""
-    offset: builtins.int
+    offset: _builtins.int
     def __init__(
         self,
         *,
-        ledger_id: builtins.int | None = ...,
-        entry_id: builtins.int | None = ...,
-        batch_index: builtins.int | None = ...,
-        offset: builtins.int | None = ...,
+        ledger_id: _builtins.int | None = ...,
+        entry_id: _builtins.int | None = ...,
+        batch_index: _builtins.int | None = ...,
+        offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch_index", b"batch_index", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "offset", b"offset"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch_index", b"batch_index", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "offset", b"offset"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch_index", b"batch_index", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "offset", b"offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_index", b"batch_index", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LogPlace: typing_extensions.TypeAlias = LogPlace
+Global___LogPlace: _TypeAlias = LogPlace  # noqa: Y015
 
-@typing.final
-class StoredLedger(google.protobuf.message.Message):
+@_typing.final
+class StoredLedger(_message.Message):
     """A ledger to be read at the bookies: its metadata, as BookKeeper writes it, without its password."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    LEDGER_ID_FIELD_NUMBER: builtins.int
-    METADATA_FIELD_NUMBER: builtins.int
-    ledger_id: builtins.int
-    metadata: builtins.bytes
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    metadata: _builtins.bytes
     def __init__(
         self,
         *,
-        ledger_id: builtins.int | None = ...,
-        metadata: builtins.bytes | None = ...,
+        ledger_id: _builtins.int | None = ...,
+        metadata: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["ledger_id", b"ledger_id", "metadata", b"metadata"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ledger_id", b"ledger_id", "metadata", b"metadata"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ledger_id", b"ledger_id", "metadata", b"metadata"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger_id", b"ledger_id", "metadata", b"metadata"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StoredLedger: typing_extensions.TypeAlias = StoredLedger
+Global___StoredLedger: _TypeAlias = StoredLedger  # noqa: Y015
 
-@typing.final
-class BookieAddress(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class BookieAddress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    BOOKIE_ID_FIELD_NUMBER: builtins.int
-    HOST_FIELD_NUMBER: builtins.int
-    PORT_FIELD_NUMBER: builtins.int
-    bookie_id: builtins.str
-    host: builtins.str
-    port: builtins.int
+    BOOKIE_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    bookie_id: _builtins.str
+    host: _builtins.str
+    port: _builtins.int
     def __init__(
         self,
         *,
-        bookie_id: builtins.str | None = ...,
-        host: builtins.str | None = ...,
-        port: builtins.int | None = ...,
+        bookie_id: _builtins.str | None = ...,
+        host: _builtins.str | None = ...,
+        port: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookie_id", b"bookie_id", "host", b"host", "port", b"port"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookie_id", b"bookie_id", "host", b"host", "port", b"port"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "host", b"host", "port", b"port"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "host", b"host", "port", b"port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BookieAddress: typing_extensions.TypeAlias = BookieAddress
+Global___BookieAddress: _TypeAlias = BookieAddress  # noqa: Y015
 
-@typing.final
-class LogLedger(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class LogLedger(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    LEDGER_ID_FIELD_NUMBER: builtins.int
-    ENTRIES_FIELD_NUMBER: builtins.int
-    STORED_BYTES_FIELD_NUMBER: builtins.int
-    CLOSED_FIELD_NUMBER: builtins.int
-    LEAST_MS_FIELD_NUMBER: builtins.int
-    GREATEST_MS_FIELD_NUMBER: builtins.int
-    ledger_id: builtins.int
-    entries: builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
+    LEAST_MS_FIELD_NUMBER: _builtins.int
+    GREATEST_MS_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    entries: _builtins.int
     """of the open one: those that may be read"""
-    stored_bytes: builtins.int
-    closed: builtins.bool
-    least_ms: builtins.int
+    stored_bytes: _builtins.int
+    closed: _builtins.bool
+    least_ms: _builtins.int
     """no message was published before, by its producer's clock,"""
-    greatest_ms: builtins.int
+    greatest_ms: _builtins.int
     """and none after; 0: not known"""
     def __init__(
         self,
         *,
-        ledger_id: builtins.int | None = ...,
-        entries: builtins.int | None = ...,
-        stored_bytes: builtins.int | None = ...,
-        closed: builtins.bool | None = ...,
-        least_ms: builtins.int | None = ...,
-        greatest_ms: builtins.int | None = ...,
+        ledger_id: _builtins.int | None = ...,
+        entries: _builtins.int | None = ...,
+        stored_bytes: _builtins.int | None = ...,
+        closed: _builtins.bool | None = ...,
+        least_ms: _builtins.int | None = ...,
+        greatest_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LogLedger: typing_extensions.TypeAlias = LogLedger
+Global___LogLedger: _TypeAlias = LogLedger  # noqa: Y015
 
-@typing.final
-class LogExtent(google.protobuf.message.Message):
+@_typing.final
+class LogExtent(_message.Message):
     """What the log of the topic has been, for readers that keep a place in it for long."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TRIMMED_LEDGER_ID_FIELD_NUMBER: builtins.int
-    TRIMMED_ENTRY_ID_FIELD_NUMBER: builtins.int
-    CREATED_MS_FIELD_NUMBER: builtins.int
-    END_OFFSET_FIELD_NUMBER: builtins.int
-    LEDGERS_FIELD_NUMBER: builtins.int
-    OF_OFFSETS_FIELD_NUMBER: builtins.int
-    OF_PLACES_FIELD_NUMBER: builtins.int
-    OF_TIMES_FIELD_NUMBER: builtins.int
-    FIRST_OFFSET_FIELD_NUMBER: builtins.int
-    STORED_LEDGERS_FIELD_NUMBER: builtins.int
-    BOOKIES_FIELD_NUMBER: builtins.int
-    HELD_MS_FIELD_NUMBER: builtins.int
-    trimmed_ledger_id: builtins.int
+    TRIMMED_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    TRIMMED_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    CREATED_MS_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    OF_OFFSETS_FIELD_NUMBER: _builtins.int
+    OF_PLACES_FIELD_NUMBER: _builtins.int
+    OF_TIMES_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    STORED_LEDGERS_FIELD_NUMBER: _builtins.int
+    BOOKIES_FIELD_NUMBER: _builtins.int
+    HELD_MS_FIELD_NUMBER: _builtins.int
+    trimmed_ledger_id: _builtins.int
     """with the next: the last entry deleted from the front;"""
-    trimmed_entry_id: builtins.int
+    trimmed_entry_id: _builtins.int
     """-1, -1 if none was"""
-    created_ms: builtins.int
+    created_ms: _builtins.int
     """milliseconds since 1970; absent in older logs"""
-    end_offset: builtins.int
+    end_offset: _builtins.int
     """the offset of the next message of the log"""
-    first_offset: builtins.int
+    first_offset: _builtins.int
     """the offset of the first message that is kept"""
-    held_ms: builtins.int
+    held_ms: _builtins.int
     """the log is held as asked, for so long at least"""
-    @property
-    def ledgers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogLedger]:
+    @_builtins.property
+    def ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogLedger]:
         """what was asked, each in the order of the questions"""
 
-    @property
-    def of_offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
-    @property
-    def of_places(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
-    @property
-    def of_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
-    @property
-    def stored_ledgers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StoredLedger]:
+    @_builtins.property
+    def of_offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
+    @_builtins.property
+    def of_places(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
+    @_builtins.property
+    def of_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
+    @_builtins.property
+    def stored_ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredLedger]:
         """those of the ones asked for that are there"""
 
-    @property
-    def bookies(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BookieAddress]:
+    @_builtins.property
+    def bookies(self) -> _containers.RepeatedCompositeFieldContainer[Global___BookieAddress]:
         """all that are registered"""
 
     def __init__(
         self,
         *,
-        trimmed_ledger_id: builtins.int | None = ...,
-        trimmed_entry_id: builtins.int | None = ...,
-        created_ms: builtins.int | None = ...,
-        end_offset: builtins.int | None = ...,
-        ledgers: collections.abc.Iterable[Global___LogLedger] | None = ...,
-        of_offsets: collections.abc.Iterable[Global___LogPlace] | None = ...,
-        of_places: collections.abc.Iterable[Global___LogPlace] | None = ...,
-        of_times: collections.abc.Iterable[Global___LogPlace] | None = ...,
-        first_offset: builtins.int | None = ...,
-        stored_ledgers: collections.abc.Iterable[Global___StoredLedger] | None = ...,
-        bookies: collections.abc.Iterable[Global___BookieAddress] | None = ...,
-        held_ms: builtins.int | None = ...,
+        trimmed_ledger_id: _builtins.int | None = ...,
+        trimmed_entry_id: _builtins.int | None = ...,
+        created_ms: _builtins.int | None = ...,
+        end_offset: _builtins.int | None = ...,
+        ledgers: _abc.Iterable[Global___LogLedger] | None = ...,
+        of_offsets: _abc.Iterable[Global___LogPlace] | None = ...,
+        of_places: _abc.Iterable[Global___LogPlace] | None = ...,
+        of_times: _abc.Iterable[Global___LogPlace] | None = ...,
+        first_offset: _builtins.int | None = ...,
+        stored_ledgers: _abc.Iterable[Global___StoredLedger] | None = ...,
+        bookies: _abc.Iterable[Global___BookieAddress] | None = ...,
+        held_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookies", b"bookies", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LogExtent: typing_extensions.TypeAlias = LogExtent
+Global___LogExtent: _TypeAlias = LogExtent  # noqa: Y015
 
-@typing.final
-class CommandConsumerStats(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandConsumerStats(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    consumer_id: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    consumer_id: _builtins.int
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        consumer_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        consumer_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandConsumerStats: typing_extensions.TypeAlias = CommandConsumerStats
+Global___CommandConsumerStats: _TypeAlias = CommandConsumerStats  # noqa: Y015
 
-@typing.final
-class CommandConsumerStatsResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandConsumerStatsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ERROR_CODE_FIELD_NUMBER: builtins.int
-    ERROR_MESSAGE_FIELD_NUMBER: builtins.int
-    MSGRATEOUT_FIELD_NUMBER: builtins.int
-    MSGTHROUGHPUTOUT_FIELD_NUMBER: builtins.int
-    MSGRATEREDELIVER_FIELD_NUMBER: builtins.int
-    CONSUMERNAME_FIELD_NUMBER: builtins.int
-    AVAILABLEPERMITS_FIELD_NUMBER: builtins.int
-    UNACKEDMESSAGES_FIELD_NUMBER: builtins.int
-    BLOCKEDCONSUMERONUNACKEDMSGS_FIELD_NUMBER: builtins.int
-    ADDRESS_FIELD_NUMBER: builtins.int
-    CONNECTEDSINCE_FIELD_NUMBER: builtins.int
-    TYPE_FIELD_NUMBER: builtins.int
-    MSGRATEEXPIRED_FIELD_NUMBER: builtins.int
-    MSGBACKLOG_FIELD_NUMBER: builtins.int
-    MESSAGEACKRATE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    MSGRATEOUT_FIELD_NUMBER: _builtins.int
+    MSGTHROUGHPUTOUT_FIELD_NUMBER: _builtins.int
+    MSGRATEREDELIVER_FIELD_NUMBER: _builtins.int
+    CONSUMERNAME_FIELD_NUMBER: _builtins.int
+    AVAILABLEPERMITS_FIELD_NUMBER: _builtins.int
+    UNACKEDMESSAGES_FIELD_NUMBER: _builtins.int
+    BLOCKEDCONSUMERONUNACKEDMSGS_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    CONNECTEDSINCE_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    MSGRATEEXPIRED_FIELD_NUMBER: _builtins.int
+    MSGBACKLOG_FIELD_NUMBER: _builtins.int
+    MESSAGEACKRATE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
     error_code: Global___ServerError.ValueType
-    error_message: builtins.str
-    msgRateOut: builtins.float
-    msgThroughputOut: builtins.float
-    msgRateRedeliver: builtins.float
-    consumerName: builtins.str
-    availablePermits: builtins.int
-    unackedMessages: builtins.int
-    blockedConsumerOnUnackedMsgs: builtins.bool
-    address: builtins.str
-    connectedSince: builtins.str
-    type: builtins.str
-    msgRateExpired: builtins.float
-    msgBacklog: builtins.int
-    messageAckRate: builtins.float
+    error_message: _builtins.str
+    msgRateOut: _builtins.float
+    msgThroughputOut: _builtins.float
+    msgRateRedeliver: _builtins.float
+    consumerName: _builtins.str
+    availablePermits: _builtins.int
+    unackedMessages: _builtins.int
+    blockedConsumerOnUnackedMsgs: _builtins.bool
+    address: _builtins.str
+    connectedSince: _builtins.str
+    type: _builtins.str
+    msgRateExpired: _builtins.float
+    msgBacklog: _builtins.int
+    messageAckRate: _builtins.float
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         error_code: Global___ServerError.ValueType | None = ...,
-        error_message: builtins.str | None = ...,
-        msgRateOut: builtins.float | None = ...,
-        msgThroughputOut: builtins.float | None = ...,
-        msgRateRedeliver: builtins.float | None = ...,
-        consumerName: builtins.str | None = ...,
-        availablePermits: builtins.int | None = ...,
-        unackedMessages: builtins.int | None = ...,
-        blockedConsumerOnUnackedMsgs: builtins.bool | None = ...,
-        address: builtins.str | None = ...,
-        connectedSince: builtins.str | None = ...,
-        type: builtins.str | None = ...,
-        msgRateExpired: builtins.float | None = ...,
-        msgBacklog: builtins.int | None = ...,
-        messageAckRate: builtins.float | None = ...,
+        error_message: _builtins.str | None = ...,
+        msgRateOut: _builtins.float | None = ...,
+        msgThroughputOut: _builtins.float | None = ...,
+        msgRateRedeliver: _builtins.float | None = ...,
+        consumerName: _builtins.str | None = ...,
+        availablePermits: _builtins.int | None = ...,
+        unackedMessages: _builtins.int | None = ...,
+        blockedConsumerOnUnackedMsgs: _builtins.bool | None = ...,
+        address: _builtins.str | None = ...,
+        connectedSince: _builtins.str | None = ...,
+        type: _builtins.str | None = ...,
+        msgRateExpired: _builtins.float | None = ...,
+        msgBacklog: _builtins.int | None = ...,
+        messageAckRate: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["address", b"address", "availablePermits", b"availablePermits", "blockedConsumerOnUnackedMsgs", b"blockedConsumerOnUnackedMsgs", "connectedSince", b"connectedSince", "consumerName", b"consumerName", "error_code", b"error_code", "error_message", b"error_message", "messageAckRate", b"messageAckRate", "msgBacklog", b"msgBacklog", "msgRateExpired", b"msgRateExpired", "msgRateOut", b"msgRateOut", "msgRateRedeliver", b"msgRateRedeliver", "msgThroughputOut", b"msgThroughputOut", "request_id", b"request_id", "type", b"type", "unackedMessages", b"unackedMessages"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["address", b"address", "availablePermits", b"availablePermits", "blockedConsumerOnUnackedMsgs", b"blockedConsumerOnUnackedMsgs", "connectedSince", b"connectedSince", "consumerName", b"consumerName", "error_code", b"error_code", "error_message", b"error_message", "messageAckRate", b"messageAckRate", "msgBacklog", b"msgBacklog", "msgRateExpired", b"msgRateExpired", "msgRateOut", b"msgRateOut", "msgRateRedeliver", b"msgRateRedeliver", "msgThroughputOut", b"msgThroughputOut", "request_id", b"request_id", "type", b"type", "unackedMessages", b"unackedMessages"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "availablePermits", b"availablePermits", "blockedConsumerOnUnackedMsgs", b"blockedConsumerOnUnackedMsgs", "connectedSince", b"connectedSince", "consumerName", b"consumerName", "error_code", b"error_code", "error_message", b"error_message", "messageAckRate", b"messageAckRate", "msgBacklog", b"msgBacklog", "msgRateExpired", b"msgRateExpired", "msgRateOut", b"msgRateOut", "msgRateRedeliver", b"msgRateRedeliver", "msgThroughputOut", b"msgThroughputOut", "request_id", b"request_id", "type", b"type", "unackedMessages", b"unackedMessages"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "availablePermits", b"availablePermits", "blockedConsumerOnUnackedMsgs", b"blockedConsumerOnUnackedMsgs", "connectedSince", b"connectedSince", "consumerName", b"consumerName", "error_code", b"error_code", "error_message", b"error_message", "messageAckRate", b"messageAckRate", "msgBacklog", b"msgBacklog", "msgRateExpired", b"msgRateExpired", "msgRateOut", b"msgRateOut", "msgRateRedeliver", b"msgRateRedeliver", "msgThroughputOut", b"msgThroughputOut", "request_id", b"request_id", "type", b"type", "unackedMessages", b"unackedMessages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandConsumerStatsResponse: typing_extensions.TypeAlias = CommandConsumerStatsResponse
+Global___CommandConsumerStatsResponse: _TypeAlias = CommandConsumerStatsResponse  # noqa: Y015
 
-@typing.final
-class CommandActiveConsumerChange(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandActiveConsumerChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    IS_ACTIVE_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
-    is_active: builtins.bool
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    IS_ACTIVE_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    is_active: _builtins.bool
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
-        is_active: builtins.bool | None = ...,
+        consumer_id: _builtins.int | None = ...,
+        is_active: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "is_active", b"is_active"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "is_active", b"is_active"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "is_active", b"is_active"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "is_active", b"is_active"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandActiveConsumerChange: typing_extensions.TypeAlias = CommandActiveConsumerChange
+Global___CommandActiveConsumerChange: _TypeAlias = CommandActiveConsumerChange  # noqa: Y015
 
-@typing.final
-class CommandReachedEndOfTopic(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandReachedEndOfTopic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
+        consumer_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandReachedEndOfTopic: typing_extensions.TypeAlias = CommandReachedEndOfTopic
+Global___CommandReachedEndOfTopic: _TypeAlias = CommandReachedEndOfTopic  # noqa: Y015
 
-@typing.final
-class CommandTopicMigrated(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandTopicMigrated(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _ResourceType:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _ResourceTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandTopicMigrated._ResourceType.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _ResourceTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandTopicMigrated._ResourceType.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         Producer: CommandTopicMigrated._ResourceType.ValueType  # 0
         Consumer: CommandTopicMigrated._ResourceType.ValueType  # 1
 
@@ -2271,643 +2338,665 @@ class CommandTopicMigrated(google.protobuf.message.Message):
     Producer: CommandTopicMigrated.ResourceType.ValueType  # 0
     Consumer: CommandTopicMigrated.ResourceType.ValueType  # 1
 
-    RESOURCE_ID_FIELD_NUMBER: builtins.int
-    RESOURCE_TYPE_FIELD_NUMBER: builtins.int
-    BROKERSERVICEURL_FIELD_NUMBER: builtins.int
-    BROKERSERVICEURLTLS_FIELD_NUMBER: builtins.int
-    resource_id: builtins.int
+    RESOURCE_ID_FIELD_NUMBER: _builtins.int
+    RESOURCE_TYPE_FIELD_NUMBER: _builtins.int
+    BROKERSERVICEURL_FIELD_NUMBER: _builtins.int
+    BROKERSERVICEURLTLS_FIELD_NUMBER: _builtins.int
+    resource_id: _builtins.int
     resource_type: Global___CommandTopicMigrated.ResourceType.ValueType
-    brokerServiceUrl: builtins.str
-    brokerServiceUrlTls: builtins.str
+    brokerServiceUrl: _builtins.str
+    brokerServiceUrlTls: _builtins.str
     def __init__(
         self,
         *,
-        resource_id: builtins.int | None = ...,
+        resource_id: _builtins.int | None = ...,
         resource_type: Global___CommandTopicMigrated.ResourceType.ValueType | None = ...,
-        brokerServiceUrl: builtins.str | None = ...,
-        brokerServiceUrlTls: builtins.str | None = ...,
+        brokerServiceUrl: _builtins.str | None = ...,
+        brokerServiceUrlTls: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "resource_id", b"resource_id", "resource_type", b"resource_type"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "resource_id", b"resource_id", "resource_type", b"resource_type"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "resource_id", b"resource_id", "resource_type", b"resource_type"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "resource_id", b"resource_id", "resource_type", b"resource_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandTopicMigrated: typing_extensions.TypeAlias = CommandTopicMigrated
+Global___CommandTopicMigrated: _TypeAlias = CommandTopicMigrated  # noqa: Y015
 
-@typing.final
-class CommandUnsubscribe(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandUnsubscribe(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    FORCE_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
-    request_id: builtins.int
-    force: builtins.bool
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    request_id: _builtins.int
+    force: _builtins.bool
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
-        request_id: builtins.int | None = ...,
-        force: builtins.bool | None = ...,
+        consumer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        force: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "force", b"force", "request_id", b"request_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_id", b"consumer_id", "force", b"force", "request_id", b"request_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "force", b"force", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_id", b"consumer_id", "force", b"force", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandUnsubscribe: typing_extensions.TypeAlias = CommandUnsubscribe
+Global___CommandUnsubscribe: _TypeAlias = CommandUnsubscribe  # noqa: Y015
 
-@typing.final
-class CommandCloseConsumer(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandCloseConsumer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    CONSUMER_ID_FIELD_NUMBER: builtins.int
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: builtins.int
-    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: builtins.int
-    consumer_id: builtins.int
-    request_id: builtins.int
-    assignedBrokerServiceUrl: builtins.str
-    assignedBrokerServiceUrlTls: builtins.str
+    CONSUMER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: _builtins.int
+    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: _builtins.int
+    consumer_id: _builtins.int
+    request_id: _builtins.int
+    assignedBrokerServiceUrl: _builtins.str
+    assignedBrokerServiceUrlTls: _builtins.str
     def __init__(
         self,
         *,
-        consumer_id: builtins.int | None = ...,
-        request_id: builtins.int | None = ...,
-        assignedBrokerServiceUrl: builtins.str | None = ...,
-        assignedBrokerServiceUrlTls: builtins.str | None = ...,
+        consumer_id: _builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        assignedBrokerServiceUrl: _builtins.str | None = ...,
+        assignedBrokerServiceUrlTls: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "request_id", b"request_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "request_id", b"request_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandCloseConsumer: typing_extensions.TypeAlias = CommandCloseConsumer
+Global___CommandCloseConsumer: _TypeAlias = CommandCloseConsumer  # noqa: Y015
 
-@typing.final
-class CommandGetSchema(google.protobuf.message.Message):
+@_typing.final
+class CommandGetSchema(_message.Message):
     """Schemas."""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TOPIC_FIELD_NUMBER: builtins.int
-    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    topic: builtins.str
-    schema_version: builtins.bytes
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    topic: _builtins.str
+    schema_version: _builtins.bytes
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        topic: builtins.str | None = ...,
-        schema_version: builtins.bytes | None = ...,
+        request_id: _builtins.int | None = ...,
+        topic: _builtins.str | None = ...,
+        schema_version: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "schema_version", b"schema_version", "topic", b"topic"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "schema_version", b"schema_version", "topic", b"topic"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "schema_version", b"schema_version", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "schema_version", b"schema_version", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandGetSchema: typing_extensions.TypeAlias = CommandGetSchema
+Global___CommandGetSchema: _TypeAlias = CommandGetSchema  # noqa: Y015
 
-@typing.final
-class CommandGetSchemaResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandGetSchemaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ERROR_CODE_FIELD_NUMBER: builtins.int
-    ERROR_MESSAGE_FIELD_NUMBER: builtins.int
-    SCHEMA_FIELD_NUMBER: builtins.int
-    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
     error_code: Global___ServerError.ValueType
-    error_message: builtins.str
-    schema_version: builtins.bytes
-    @property
+    error_message: _builtins.str
+    schema_version: _builtins.bytes
+    @_builtins.property
     def schema(self) -> Global___Schema: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         error_code: Global___ServerError.ValueType | None = ...,
-        error_message: builtins.str | None = ...,
+        error_message: _builtins.str | None = ...,
         schema: Global___Schema | None = ...,
-        schema_version: builtins.bytes | None = ...,
+        schema_version: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema", b"schema", "schema_version", b"schema_version"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema", b"schema", "schema_version", b"schema_version"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema", b"schema", "schema_version", b"schema_version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema", b"schema", "schema_version", b"schema_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandGetSchemaResponse: typing_extensions.TypeAlias = CommandGetSchemaResponse
+Global___CommandGetSchemaResponse: _TypeAlias = CommandGetSchemaResponse  # noqa: Y015
 
-@typing.final
-class CommandGetOrCreateSchema(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandGetOrCreateSchema(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TOPIC_FIELD_NUMBER: builtins.int
-    SCHEMA_FIELD_NUMBER: builtins.int
-    PRODUCERNAME_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    topic: builtins.str
-    producerName: builtins.str
-    @property
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    PRODUCERNAME_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    topic: _builtins.str
+    producerName: _builtins.str
+    @_builtins.property
     def schema(self) -> Global___Schema: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        topic: builtins.str | None = ...,
+        request_id: _builtins.int | None = ...,
+        topic: _builtins.str | None = ...,
         schema: Global___Schema | None = ...,
-        producerName: builtins.str | None = ...,
+        producerName: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["producerName", b"producerName", "request_id", b"request_id", "schema", b"schema", "topic", b"topic"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["producerName", b"producerName", "request_id", b"request_id", "schema", b"schema", "topic", b"topic"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["producerName", b"producerName", "request_id", b"request_id", "schema", b"schema", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producerName", b"producerName", "request_id", b"request_id", "schema", b"schema", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandGetOrCreateSchema: typing_extensions.TypeAlias = CommandGetOrCreateSchema
+Global___CommandGetOrCreateSchema: _TypeAlias = CommandGetOrCreateSchema  # noqa: Y015
 
-@typing.final
-class CommandGetOrCreateSchemaResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandGetOrCreateSchemaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ERROR_CODE_FIELD_NUMBER: builtins.int
-    ERROR_MESSAGE_FIELD_NUMBER: builtins.int
-    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
     error_code: Global___ServerError.ValueType
-    error_message: builtins.str
-    schema_version: builtins.bytes
+    error_message: _builtins.str
+    schema_version: _builtins.bytes
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         error_code: Global___ServerError.ValueType | None = ...,
-        error_message: builtins.str | None = ...,
-        schema_version: builtins.bytes | None = ...,
+        error_message: _builtins.str | None = ...,
+        schema_version: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema_version", b"schema_version"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema_version", b"schema_version"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema_version", b"schema_version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema_version", b"schema_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandGetOrCreateSchemaResponse: typing_extensions.TypeAlias = CommandGetOrCreateSchemaResponse
+Global___CommandGetOrCreateSchemaResponse: _TypeAlias = CommandGetOrCreateSchemaResponse  # noqa: Y015
 
-@typing.final
-class Subscription(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class Subscription(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: builtins.int
-    SUBSCRIPTION_FIELD_NUMBER: builtins.int
-    topic: builtins.str
-    subscription: builtins.str
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    subscription: _builtins.str
     def __init__(
         self,
         *,
-        topic: builtins.str | None = ...,
-        subscription: builtins.str | None = ...,
+        topic: _builtins.str | None = ...,
+        subscription: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["subscription", b"subscription", "topic", b"topic"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["subscription", b"subscription", "topic", b"topic"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Subscription: typing_extensions.TypeAlias = Subscription
+Global___Subscription: _TypeAlias = Subscription  # noqa: Y015
 
-@typing.final
-class CommandTcClientConnectRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandTcClientConnectRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TC_ID_FIELD_NUMBER: builtins.int
-    SCALABLE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    tc_id: builtins.int
-    scalable: builtins.bool
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TC_ID_FIELD_NUMBER: _builtins.int
+    SCALABLE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    tc_id: _builtins.int
+    scalable: _builtins.bool
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        tc_id: builtins.int | None = ...,
-        scalable: builtins.bool | None = ...,
+        request_id: _builtins.int | None = ...,
+        tc_id: _builtins.int | None = ...,
+        scalable: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandTcClientConnectRequest: typing_extensions.TypeAlias = CommandTcClientConnectRequest
+Global___CommandTcClientConnectRequest: _TypeAlias = CommandTcClientConnectRequest  # noqa: Y015
 
-@typing.final
-class CommandTcClientConnectResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandTcClientConnectResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandTcClientConnectResponse: typing_extensions.TypeAlias = CommandTcClientConnectResponse
+Global___CommandTcClientConnectResponse: _TypeAlias = CommandTcClientConnectResponse  # noqa: Y015
 
-@typing.final
-class CommandNewTxn(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandNewTxn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXN_TTL_MILLIS_FIELD_NUMBER: builtins.int
-    TC_ID_FIELD_NUMBER: builtins.int
-    SCALABLE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txn_ttl_millis: builtins.int
-    tc_id: builtins.int
-    scalable: builtins.bool
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXN_TTL_MILLIS_FIELD_NUMBER: _builtins.int
+    TC_ID_FIELD_NUMBER: _builtins.int
+    SCALABLE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txn_ttl_millis: _builtins.int
+    tc_id: _builtins.int
+    scalable: _builtins.bool
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txn_ttl_millis: builtins.int | None = ...,
-        tc_id: builtins.int | None = ...,
-        scalable: builtins.bool | None = ...,
+        request_id: _builtins.int | None = ...,
+        txn_ttl_millis: _builtins.int | None = ...,
+        tc_id: _builtins.int | None = ...,
+        scalable: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id", "txn_ttl_millis", b"txn_ttl_millis"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id", "txn_ttl_millis", b"txn_ttl_millis"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id", "txn_ttl_millis", b"txn_ttl_millis"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id", "txn_ttl_millis", b"txn_ttl_millis"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandNewTxn: typing_extensions.TypeAlias = CommandNewTxn
+Global___CommandNewTxn: _TypeAlias = CommandNewTxn  # noqa: Y015
 
-@typing.final
-class CommandNewTxnResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandNewTxnResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandNewTxnResponse: typing_extensions.TypeAlias = CommandNewTxnResponse
+Global___CommandNewTxnResponse: _TypeAlias = CommandNewTxnResponse  # noqa: Y015
 
-@typing.final
-class CommandAddPartitionToTxn(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandAddPartitionToTxn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    PARTITIONS_FIELD_NUMBER: builtins.int
-    SCALABLE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
-    scalable: builtins.bool
-    @property
-    def partitions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    SCALABLE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    scalable: _builtins.bool
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
-        partitions: collections.abc.Iterable[builtins.str] | None = ...,
-        scalable: builtins.bool | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        partitions: _abc.Iterable[_builtins.str] | None = ...,
+        scalable: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["partitions", b"partitions", "request_id", b"request_id", "scalable", b"scalable", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "request_id", b"request_id", "scalable", b"scalable", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandAddPartitionToTxn: typing_extensions.TypeAlias = CommandAddPartitionToTxn
+Global___CommandAddPartitionToTxn: _TypeAlias = CommandAddPartitionToTxn  # noqa: Y015
 
-@typing.final
-class CommandAddPartitionToTxnResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandAddPartitionToTxnResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandAddPartitionToTxnResponse: typing_extensions.TypeAlias = CommandAddPartitionToTxnResponse
+Global___CommandAddPartitionToTxnResponse: _TypeAlias = CommandAddPartitionToTxnResponse  # noqa: Y015
 
-@typing.final
-class CommandAddSubscriptionToTxn(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandAddSubscriptionToTxn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    SUBSCRIPTION_FIELD_NUMBER: builtins.int
-    SCALABLE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
-    scalable: builtins.bool
-    @property
-    def subscription(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Subscription]: ...
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    SCALABLE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    scalable: _builtins.bool
+    @_builtins.property
+    def subscription(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subscription]: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
-        subscription: collections.abc.Iterable[Global___Subscription] | None = ...,
-        scalable: builtins.bool | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        subscription: _abc.Iterable[Global___Subscription] | None = ...,
+        scalable: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "scalable", b"scalable", "subscription", b"subscription", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "subscription", b"subscription", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandAddSubscriptionToTxn: typing_extensions.TypeAlias = CommandAddSubscriptionToTxn
+Global___CommandAddSubscriptionToTxn: _TypeAlias = CommandAddSubscriptionToTxn  # noqa: Y015
 
-@typing.final
-class CommandAddSubscriptionToTxnResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandAddSubscriptionToTxnResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandAddSubscriptionToTxnResponse: typing_extensions.TypeAlias = CommandAddSubscriptionToTxnResponse
+Global___CommandAddSubscriptionToTxnResponse: _TypeAlias = CommandAddSubscriptionToTxnResponse  # noqa: Y015
 
-@typing.final
-class CommandEndTxn(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandEndTxn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    TXN_ACTION_FIELD_NUMBER: builtins.int
-    SCALABLE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    TXN_ACTION_FIELD_NUMBER: _builtins.int
+    SCALABLE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
     txn_action: Global___TxnAction.ValueType
-    scalable: builtins.bool
+    scalable: _builtins.bool
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
         txn_action: Global___TxnAction.ValueType | None = ...,
-        scalable: builtins.bool | None = ...,
+        scalable: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandEndTxn: typing_extensions.TypeAlias = CommandEndTxn
+Global___CommandEndTxn: _TypeAlias = CommandEndTxn  # noqa: Y015
 
-@typing.final
-class CommandEndTxnResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandEndTxnResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandEndTxnResponse: typing_extensions.TypeAlias = CommandEndTxnResponse
+Global___CommandEndTxnResponse: _TypeAlias = CommandEndTxnResponse  # noqa: Y015
 
-@typing.final
-class CommandEndTxnOnPartition(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandEndTxnOnPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    TOPIC_FIELD_NUMBER: builtins.int
-    TXN_ACTION_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
-    topic: builtins.str
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TXN_ACTION_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
+    topic: _builtins.str
     txn_action: Global___TxnAction.ValueType
-    txnid_least_bits_of_low_watermark: builtins.int
+    txnid_least_bits_of_low_watermark: _builtins.int
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
-        topic: builtins.str | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
+        topic: _builtins.str | None = ...,
         txn_action: Global___TxnAction.ValueType | None = ...,
-        txnid_least_bits_of_low_watermark: builtins.int | None = ...,
+        txnid_least_bits_of_low_watermark: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "topic", b"topic", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "topic", b"topic", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "topic", b"topic", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "topic", b"topic", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandEndTxnOnPartition: typing_extensions.TypeAlias = CommandEndTxnOnPartition
+Global___CommandEndTxnOnPartition: _TypeAlias = CommandEndTxnOnPartition  # noqa: Y015
 
-@typing.final
-class CommandEndTxnOnPartitionResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandEndTxnOnPartitionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandEndTxnOnPartitionResponse: typing_extensions.TypeAlias = CommandEndTxnOnPartitionResponse
+Global___CommandEndTxnOnPartitionResponse: _TypeAlias = CommandEndTxnOnPartitionResponse  # noqa: Y015
 
-@typing.final
-class CommandEndTxnOnSubscription(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandEndTxnOnSubscription(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    SUBSCRIPTION_FIELD_NUMBER: builtins.int
-    TXN_ACTION_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    TXN_ACTION_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
     txn_action: Global___TxnAction.ValueType
-    txnid_least_bits_of_low_watermark: builtins.int
-    @property
+    txnid_least_bits_of_low_watermark: _builtins.int
+    @_builtins.property
     def subscription(self) -> Global___Subscription: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
         subscription: Global___Subscription | None = ...,
         txn_action: Global___TxnAction.ValueType | None = ...,
-        txnid_least_bits_of_low_watermark: builtins.int | None = ...,
+        txnid_least_bits_of_low_watermark: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "subscription", b"subscription", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["request_id", b"request_id", "subscription", b"subscription", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "subscription", b"subscription", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "subscription", b"subscription", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandEndTxnOnSubscription: typing_extensions.TypeAlias = CommandEndTxnOnSubscription
+Global___CommandEndTxnOnSubscription: _TypeAlias = CommandEndTxnOnSubscription  # noqa: Y015
 
-@typing.final
-class CommandEndTxnOnSubscriptionResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandEndTxnOnSubscriptionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
-    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    txnid_least_bits: builtins.int
-    txnid_most_bits: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: _builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    txnid_least_bits: _builtins.int
+    txnid_most_bits: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
-        txnid_least_bits: builtins.int | None = ...,
-        txnid_most_bits: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
+        txnid_least_bits: _builtins.int | None = ...,
+        txnid_most_bits: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandEndTxnOnSubscriptionResponse: typing_extensions.TypeAlias = CommandEndTxnOnSubscriptionResponse
+Global___CommandEndTxnOnSubscriptionResponse: _TypeAlias = CommandEndTxnOnSubscriptionResponse  # noqa: Y015
 
-@typing.final
-class CommandStagedWrite(google.protobuf.message.Message):
+@_typing.final
+class CommandStagedWrite(_message.Message):
     """Every frame carries one of these; field numbers are those of the type.
 
     What a writer of staged ledgers asks a broker that is within its reach, when no metadata store is
     (docs/adr/0085-brokers-hand-out-staged-writes.md).
     """
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _Action:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _ActionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandStagedWrite._Action.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandStagedWrite._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         READ_RECORD: CommandStagedWrite._Action.ValueType  # 1
         """of the query ``name``, not older than this question"""
         WRITE_RECORD: CommandStagedWrite._Action.ValueType  # 2
@@ -2945,48 +3034,49 @@ class CommandStagedWrite(google.protobuf.message.Message):
     QUORUMS: CommandStagedWrite.Action.ValueType  # 9
     """of what is written for the topic ``name``; without: for any"""
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ACTION_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    LEDGER_ID_FIELD_NUMBER: builtins.int
-    VALUE_FIELD_NUMBER: builtins.int
-    VERSION_FIELD_NUMBER: builtins.int
-    WAIT_MS_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
     action: Global___CommandStagedWrite.Action.ValueType
-    name: builtins.str
-    ledger_id: builtins.int
-    value: builtins.bytes
-    version: builtins.int
-    wait_ms: builtins.int
+    name: _builtins.str
+    ledger_id: _builtins.int
+    value: _builtins.bytes
+    version: _builtins.int
+    wait_ms: _builtins.int
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         action: Global___CommandStagedWrite.Action.ValueType | None = ...,
-        name: builtins.str | None = ...,
-        ledger_id: builtins.int | None = ...,
-        value: builtins.bytes | None = ...,
-        version: builtins.int | None = ...,
-        wait_ms: builtins.int | None = ...,
+        name: _builtins.str | None = ...,
+        ledger_id: _builtins.int | None = ...,
+        value: _builtins.bytes | None = ...,
+        version: _builtins.int | None = ...,
+        wait_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["action", b"action", "ledger_id", b"ledger_id", "name", b"name", "request_id", b"request_id", "value", b"value", "version", b"version", "wait_ms", b"wait_ms"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["action", b"action", "ledger_id", b"ledger_id", "name", b"name", "request_id", b"request_id", "value", b"value", "version", b"version", "wait_ms", b"wait_ms"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "ledger_id", b"ledger_id", "name", b"name", "request_id", b"request_id", "value", b"value", "version", b"version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "ledger_id", b"ledger_id", "name", b"name", "request_id", b"request_id", "value", b"value", "version", b"version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandStagedWrite: typing_extensions.TypeAlias = CommandStagedWrite
+Global___CommandStagedWrite: _TypeAlias = CommandStagedWrite  # noqa: Y015
 
-@typing.final
-class CommandStagedWriteResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandStagedWriteResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _Outcome:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _OutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandStagedWriteResponse._Outcome.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandStagedWriteResponse._Outcome.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         DONE: CommandStagedWriteResponse._Outcome.ValueType  # 1
         MISSING: CommandStagedWriteResponse._Outcome.ValueType  # 2
         """there is no such record or ledger"""
@@ -3004,96 +3094,309 @@ class CommandStagedWriteResponse(google.protobuf.message.Message):
     CHANGED: CommandStagedWriteResponse.Outcome.ValueType  # 4
     """it has another version"""
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    OUTCOME_FIELD_NUMBER: builtins.int
-    VALUE_FIELD_NUMBER: builtins.int
-    VERSION_FIELD_NUMBER: builtins.int
-    LEDGER_ID_FIELD_NUMBER: builtins.int
-    BOOKIES_FIELD_NUMBER: builtins.int
-    ENSEMBLE_SIZE_FIELD_NUMBER: builtins.int
-    WRITE_QUORUM_FIELD_NUMBER: builtins.int
-    ACK_QUORUM_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    BOOKIES_FIELD_NUMBER: _builtins.int
+    ENSEMBLE_SIZE_FIELD_NUMBER: _builtins.int
+    WRITE_QUORUM_FIELD_NUMBER: _builtins.int
+    ACK_QUORUM_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
     error: Global___ServerError.ValueType
-    message: builtins.str
+    message: _builtins.str
     outcome: Global___CommandStagedWriteResponse.Outcome.ValueType
-    value: builtins.bytes
-    version: builtins.int
-    ledger_id: builtins.int
-    ensemble_size: builtins.int
-    write_quorum: builtins.int
-    ack_quorum: builtins.int
-    @property
-    def bookies(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RegisteredBookie]: ...
+    value: _builtins.bytes
+    version: _builtins.int
+    ledger_id: _builtins.int
+    ensemble_size: _builtins.int
+    write_quorum: _builtins.int
+    ack_quorum: _builtins.int
+    @_builtins.property
+    def bookies(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredBookie]: ...
     def __init__(
         self,
         *,
-        request_id: builtins.int | None = ...,
+        request_id: _builtins.int | None = ...,
         error: Global___ServerError.ValueType | None = ...,
-        message: builtins.str | None = ...,
+        message: _builtins.str | None = ...,
         outcome: Global___CommandStagedWriteResponse.Outcome.ValueType | None = ...,
-        value: builtins.bytes | None = ...,
-        version: builtins.int | None = ...,
-        ledger_id: builtins.int | None = ...,
-        bookies: collections.abc.Iterable[Global___RegisteredBookie] | None = ...,
-        ensemble_size: builtins.int | None = ...,
-        write_quorum: builtins.int | None = ...,
-        ack_quorum: builtins.int | None = ...,
+        value: _builtins.bytes | None = ...,
+        version: _builtins.int | None = ...,
+        ledger_id: _builtins.int | None = ...,
+        bookies: _abc.Iterable[Global___RegisteredBookie] | None = ...,
+        ensemble_size: _builtins.int | None = ...,
+        write_quorum: _builtins.int | None = ...,
+        ack_quorum: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["ack_quorum", b"ack_quorum", "ensemble_size", b"ensemble_size", "error", b"error", "ledger_id", b"ledger_id", "message", b"message", "outcome", b"outcome", "request_id", b"request_id", "value", b"value", "version", b"version", "write_quorum", b"write_quorum"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ack_quorum", b"ack_quorum", "bookies", b"bookies", "ensemble_size", b"ensemble_size", "error", b"error", "ledger_id", b"ledger_id", "message", b"message", "outcome", b"outcome", "request_id", b"request_id", "value", b"value", "version", b"version", "write_quorum", b"write_quorum"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "ensemble_size", b"ensemble_size", "error", b"error", "ledger_id", b"ledger_id", "message", b"message", "outcome", b"outcome", "request_id", b"request_id", "value", b"value", "version", b"version", "write_quorum", b"write_quorum"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "bookies", b"bookies", "ensemble_size", b"ensemble_size", "error", b"error", "ledger_id", b"ledger_id", "message", b"message", "outcome", b"outcome", "request_id", b"request_id", "value", b"value", "version", b"version", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandStagedWriteResponse: typing_extensions.TypeAlias = CommandStagedWriteResponse
+Global___CommandStagedWriteResponse: _TypeAlias = CommandStagedWriteResponse  # noqa: Y015
 
-@typing.final
-class RegisteredBookie(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class RegisteredBookie(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    BOOKIE_ID_FIELD_NUMBER: builtins.int
-    HOST_FIELD_NUMBER: builtins.int
-    PORT_FIELD_NUMBER: builtins.int
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    REFUSAL_FIELD_NUMBER: builtins.int
-    LACKS_SPACE_FIELD_NUMBER: builtins.int
-    bookie_id: builtins.str
-    host: builtins.str
-    port: builtins.int
-    refusal: builtins.str
+    BOOKIE_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    LACKS_SPACE_FIELD_NUMBER: _builtins.int
+    bookie_id: _builtins.str
+    host: _builtins.str
+    port: _builtins.int
+    refusal: _builtins.str
     """why it takes no new entries; absent: it does"""
-    lacks_space: builtins.bool
-    @property
-    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    lacks_space: _builtins.bool
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     def __init__(
         self,
         *,
-        bookie_id: builtins.str | None = ...,
-        host: builtins.str | None = ...,
-        port: builtins.int | None = ...,
-        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
-        refusal: builtins.str | None = ...,
-        lacks_space: builtins.bool | None = ...,
+        bookie_id: _builtins.str | None = ...,
+        host: _builtins.str | None = ...,
+        port: _builtins.int | None = ...,
+        properties: _abc.Iterable[Global___KeyValue] | None = ...,
+        refusal: _builtins.str | None = ...,
+        lacks_space: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookie_id", b"bookie_id", "host", b"host", "lacks_space", b"lacks_space", "port", b"port", "refusal", b"refusal"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookie_id", b"bookie_id", "host", b"host", "lacks_space", b"lacks_space", "port", b"port", "properties", b"properties", "refusal", b"refusal"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "host", b"host", "lacks_space", b"lacks_space", "port", b"port", "refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "host", b"host", "lacks_space", b"lacks_space", "port", b"port", "properties", b"properties", "refusal", b"refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RegisteredBookie: typing_extensions.TypeAlias = RegisteredBookie
+Global___RegisteredBookie: _TypeAlias = RegisteredBookie  # noqa: Y015
 
-@typing.final
-class BaseCommand(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CommandBoundCursor(_message.Message):
+    """What a read-only broker says to the owner of a topic about a subscription that it serves
+    (docs/adr/0094-read-only-brokers.md).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandBoundCursor._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        OPEN: CommandBoundCursor._Action.ValueType  # 1
+        """be the topic's owner, and make it if ``create``; says where its log ends"""
+        BIND: CommandBoundCursor._Action.ValueType  # 2
+        """``broker_id`` serves the subscription from now on, which is made if need be"""
+        MERGE: CommandBoundCursor._Action.ValueType  # 3
+        """``image`` is acknowledged"""
+        RELEASE: CommandBoundCursor._Action.ValueType  # 4
+        """it is served no more"""
+        DELETE: CommandBoundCursor._Action.ValueType  # 5
+        """the subscription is to be deleted"""
+        KEEP: CommandBoundCursor._Action.ValueType  # 6
+        """it is served still"""
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    OPEN: CommandBoundCursor.Action.ValueType  # 1
+    """be the topic's owner, and make it if ``create``; says where its log ends"""
+    BIND: CommandBoundCursor.Action.ValueType  # 2
+    """``broker_id`` serves the subscription from now on, which is made if need be"""
+    MERGE: CommandBoundCursor.Action.ValueType  # 3
+    """``image`` is acknowledged"""
+    RELEASE: CommandBoundCursor.Action.ValueType  # 4
+    """it is served no more"""
+    DELETE: CommandBoundCursor.Action.ValueType  # 5
+    """the subscription is to be deleted"""
+    KEEP: CommandBoundCursor.Action.ValueType  # 6
+    """it is served still"""
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
+    CREATE_FIELD_NUMBER: _builtins.int
+    FIRST_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    FIRST_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    SERVICE_URL_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    action: Global___CommandBoundCursor.Action.ValueType
+    topic: _builtins.str
+    subscription: _builtins.str
+    broker_id: _builtins.str
+    start: _builtins.int
+    """of that broker"""
+    epoch: _builtins.int
+    """of the binding"""
+    image: _builtins.bytes
+    create: _builtins.bool
+    first_ledger_id: _builtins.int
+    """what a new subscription reads first"""
+    first_entry_id: _builtins.int
+    service_url: _builtins.str
+    """where the broker serves it"""
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]:
+        """of a new subscription"""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        action: Global___CommandBoundCursor.Action.ValueType | None = ...,
+        topic: _builtins.str | None = ...,
+        subscription: _builtins.str | None = ...,
+        broker_id: _builtins.str | None = ...,
+        start: _builtins.int | None = ...,
+        epoch: _builtins.int | None = ...,
+        image: _builtins.bytes | None = ...,
+        create: _builtins.bool | None = ...,
+        first_ledger_id: _builtins.int | None = ...,
+        first_entry_id: _builtins.int | None = ...,
+        properties: _abc.Iterable[Global___KeyValue] | None = ...,
+        service_url: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "broker_id", b"broker_id", "create", b"create", "epoch", b"epoch", "first_entry_id", b"first_entry_id", "first_ledger_id", b"first_ledger_id", "image", b"image", "request_id", b"request_id", "service_url", b"service_url", "start", b"start", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "broker_id", b"broker_id", "create", b"create", "epoch", b"epoch", "first_entry_id", b"first_entry_id", "first_ledger_id", b"first_ledger_id", "image", b"image", "properties", b"properties", "request_id", b"request_id", "service_url", b"service_url", "start", b"start", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandBoundCursor: _TypeAlias = CommandBoundCursor  # noqa: Y015
+
+@_typing.final
+class CommandBoundCursorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    LAST_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    LAST_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    error: Global___ServerError.ValueType
+    message: _builtins.str
+    ended: _builtins.bool
+    """an error: the binding is over"""
+    epoch: _builtins.int
+    image: _builtins.bytes
+    """all that is acknowledged"""
+    last_ledger_id: _builtins.int
+    """the last entry that may be read"""
+    last_entry_id: _builtins.int
+    @_builtins.property
+    def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: _builtins.str | None = ...,
+        ended: _builtins.bool | None = ...,
+        epoch: _builtins.int | None = ...,
+        image: _builtins.bytes | None = ...,
+        properties: _abc.Iterable[Global___KeyValue] | None = ...,
+        last_ledger_id: _builtins.int | None = ...,
+        last_entry_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "epoch", b"epoch", "error", b"error", "image", b"image", "last_entry_id", b"last_entry_id", "last_ledger_id", b"last_ledger_id", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "epoch", b"epoch", "error", b"error", "image", b"image", "last_entry_id", b"last_entry_id", "last_ledger_id", b"last_ledger_id", "message", b"message", "properties", b"properties", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandBoundCursorResponse: _TypeAlias = CommandBoundCursorResponse  # noqa: Y015
+
+@_typing.final
+class CommandBindingNews(_message.Message):
+    """Unasked, from the owner to the read-only broker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _What:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _WhatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CommandBindingNews._What.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ENDED: CommandBindingNews._What.ValueType  # 1
+        """the binding is over: serve the subscription no more"""
+        MOVED: CommandBindingNews._What.ValueType  # 2
+        """all up to ``mark`` is acknowledged, by what the owner has done"""
+        CLOSED: CommandBindingNews._What.ValueType  # 3
+        """the topic closes at this owner: say all again, to the next one"""
+        WANTED: CommandBindingNews._What.ValueType  # 4
+        """release the subscription"""
+        ASKED: CommandBindingNews._What.ValueType  # 5
+        """keep it, if it is served by this binding, else release it"""
+
+    class What(_What, metaclass=_WhatEnumTypeWrapper): ...
+    ENDED: CommandBindingNews.What.ValueType  # 1
+    """the binding is over: serve the subscription no more"""
+    MOVED: CommandBindingNews.What.ValueType  # 2
+    """all up to ``mark`` is acknowledged, by what the owner has done"""
+    CLOSED: CommandBindingNews.What.ValueType  # 3
+    """the topic closes at this owner: say all again, to the next one"""
+    WANTED: CommandBindingNews.What.ValueType  # 4
+    """release the subscription"""
+    ASKED: CommandBindingNews.What.ValueType  # 5
+    """keep it, if it is served by this binding, else release it"""
+
+    WHAT_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    MARK_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    MARK_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    what: Global___CommandBindingNews.What.ValueType
+    topic: _builtins.str
+    subscription: _builtins.str
+    epoch: _builtins.int
+    mark_ledger_id: _builtins.int
+    mark_entry_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        what: Global___CommandBindingNews.What.ValueType | None = ...,
+        topic: _builtins.str | None = ...,
+        subscription: _builtins.str | None = ...,
+        epoch: _builtins.int | None = ...,
+        mark_ledger_id: _builtins.int | None = ...,
+        mark_entry_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "subscription", b"subscription", "topic", b"topic", "what", b"what"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "subscription", b"subscription", "topic", b"topic", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandBindingNews: _TypeAlias = CommandBindingNews  # noqa: Y015
+
+@_typing.final
+class BaseCommand(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _Type:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _TypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[BaseCommand._Type.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _TypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[BaseCommand._Type.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         CONNECT: BaseCommand._Type.ValueType  # 2
         CONNECTED: BaseCommand._Type.ValueType  # 3
         SUBSCRIBE: BaseCommand._Type.ValueType  # 4
@@ -3155,6 +3458,9 @@ class BaseCommand(google.protobuf.message.Message):
         STAGED_WRITE: BaseCommand._Type.ValueType  # 1000
         """Not Pulsar's."""
         STAGED_WRITE_RESPONSE: BaseCommand._Type.ValueType  # 1001
+        BOUND_CURSOR: BaseCommand._Type.ValueType  # 1002
+        BOUND_CURSOR_RESPONSE: BaseCommand._Type.ValueType  # 1003
+        BINDING_NEWS: BaseCommand._Type.ValueType  # 1004
 
     class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
     CONNECT: BaseCommand.Type.ValueType  # 2
@@ -3218,189 +3524,201 @@ class BaseCommand(google.protobuf.message.Message):
     STAGED_WRITE: BaseCommand.Type.ValueType  # 1000
     """Not Pulsar's."""
     STAGED_WRITE_RESPONSE: BaseCommand.Type.ValueType  # 1001
+    BOUND_CURSOR: BaseCommand.Type.ValueType  # 1002
+    BOUND_CURSOR_RESPONSE: BaseCommand.Type.ValueType  # 1003
+    BINDING_NEWS: BaseCommand.Type.ValueType  # 1004
 
-    TYPE_FIELD_NUMBER: builtins.int
-    CONNECT_FIELD_NUMBER: builtins.int
-    CONNECTED_FIELD_NUMBER: builtins.int
-    SUBSCRIBE_FIELD_NUMBER: builtins.int
-    PRODUCER_FIELD_NUMBER: builtins.int
-    SEND_FIELD_NUMBER: builtins.int
-    SEND_RECEIPT_FIELD_NUMBER: builtins.int
-    SEND_ERROR_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    ACK_FIELD_NUMBER: builtins.int
-    FLOW_FIELD_NUMBER: builtins.int
-    UNSUBSCRIBE_FIELD_NUMBER: builtins.int
-    SUCCESS_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    CLOSE_PRODUCER_FIELD_NUMBER: builtins.int
-    CLOSE_CONSUMER_FIELD_NUMBER: builtins.int
-    PRODUCER_SUCCESS_FIELD_NUMBER: builtins.int
-    PING_FIELD_NUMBER: builtins.int
-    PONG_FIELD_NUMBER: builtins.int
-    REDELIVERUNACKNOWLEDGEDMESSAGES_FIELD_NUMBER: builtins.int
-    PARTITIONMETADATA_FIELD_NUMBER: builtins.int
-    PARTITIONMETADATARESPONSE_FIELD_NUMBER: builtins.int
-    LOOKUPTOPIC_FIELD_NUMBER: builtins.int
-    LOOKUPTOPICRESPONSE_FIELD_NUMBER: builtins.int
-    CONSUMERSTATS_FIELD_NUMBER: builtins.int
-    CONSUMERSTATSRESPONSE_FIELD_NUMBER: builtins.int
-    REACHEDENDOFTOPIC_FIELD_NUMBER: builtins.int
-    SEEK_FIELD_NUMBER: builtins.int
-    GETLASTMESSAGEID_FIELD_NUMBER: builtins.int
-    GETLASTMESSAGEIDRESPONSE_FIELD_NUMBER: builtins.int
-    ACTIVE_CONSUMER_CHANGE_FIELD_NUMBER: builtins.int
-    GETTOPICSOFNAMESPACE_FIELD_NUMBER: builtins.int
-    GETTOPICSOFNAMESPACERESPONSE_FIELD_NUMBER: builtins.int
-    GETSCHEMA_FIELD_NUMBER: builtins.int
-    GETSCHEMARESPONSE_FIELD_NUMBER: builtins.int
-    AUTHCHALLENGE_FIELD_NUMBER: builtins.int
-    AUTHRESPONSE_FIELD_NUMBER: builtins.int
-    ACKRESPONSE_FIELD_NUMBER: builtins.int
-    GETORCREATESCHEMA_FIELD_NUMBER: builtins.int
-    GETORCREATESCHEMARESPONSE_FIELD_NUMBER: builtins.int
-    NEWTXN_FIELD_NUMBER: builtins.int
-    NEWTXNRESPONSE_FIELD_NUMBER: builtins.int
-    ADDPARTITIONTOTXN_FIELD_NUMBER: builtins.int
-    ADDPARTITIONTOTXNRESPONSE_FIELD_NUMBER: builtins.int
-    ADDSUBSCRIPTIONTOTXN_FIELD_NUMBER: builtins.int
-    ADDSUBSCRIPTIONTOTXNRESPONSE_FIELD_NUMBER: builtins.int
-    ENDTXN_FIELD_NUMBER: builtins.int
-    ENDTXNRESPONSE_FIELD_NUMBER: builtins.int
-    ENDTXNONPARTITION_FIELD_NUMBER: builtins.int
-    ENDTXNONPARTITIONRESPONSE_FIELD_NUMBER: builtins.int
-    ENDTXNONSUBSCRIPTION_FIELD_NUMBER: builtins.int
-    ENDTXNONSUBSCRIPTIONRESPONSE_FIELD_NUMBER: builtins.int
-    TCCLIENTCONNECTREQUEST_FIELD_NUMBER: builtins.int
-    TCCLIENTCONNECTRESPONSE_FIELD_NUMBER: builtins.int
-    WATCHTOPICLIST_FIELD_NUMBER: builtins.int
-    WATCHTOPICLISTSUCCESS_FIELD_NUMBER: builtins.int
-    WATCHTOPICUPDATE_FIELD_NUMBER: builtins.int
-    WATCHTOPICLISTCLOSE_FIELD_NUMBER: builtins.int
-    TOPICMIGRATED_FIELD_NUMBER: builtins.int
-    STAGED_WRITE_FIELD_NUMBER: builtins.int
-    STAGED_WRITE_RESPONSE_FIELD_NUMBER: builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    CONNECT_FIELD_NUMBER: _builtins.int
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    SUBSCRIBE_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    SEND_FIELD_NUMBER: _builtins.int
+    SEND_RECEIPT_FIELD_NUMBER: _builtins.int
+    SEND_ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    ACK_FIELD_NUMBER: _builtins.int
+    FLOW_FIELD_NUMBER: _builtins.int
+    UNSUBSCRIBE_FIELD_NUMBER: _builtins.int
+    SUCCESS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    CLOSE_PRODUCER_FIELD_NUMBER: _builtins.int
+    CLOSE_CONSUMER_FIELD_NUMBER: _builtins.int
+    PRODUCER_SUCCESS_FIELD_NUMBER: _builtins.int
+    PING_FIELD_NUMBER: _builtins.int
+    PONG_FIELD_NUMBER: _builtins.int
+    REDELIVERUNACKNOWLEDGEDMESSAGES_FIELD_NUMBER: _builtins.int
+    PARTITIONMETADATA_FIELD_NUMBER: _builtins.int
+    PARTITIONMETADATARESPONSE_FIELD_NUMBER: _builtins.int
+    LOOKUPTOPIC_FIELD_NUMBER: _builtins.int
+    LOOKUPTOPICRESPONSE_FIELD_NUMBER: _builtins.int
+    CONSUMERSTATS_FIELD_NUMBER: _builtins.int
+    CONSUMERSTATSRESPONSE_FIELD_NUMBER: _builtins.int
+    REACHEDENDOFTOPIC_FIELD_NUMBER: _builtins.int
+    SEEK_FIELD_NUMBER: _builtins.int
+    GETLASTMESSAGEID_FIELD_NUMBER: _builtins.int
+    GETLASTMESSAGEIDRESPONSE_FIELD_NUMBER: _builtins.int
+    ACTIVE_CONSUMER_CHANGE_FIELD_NUMBER: _builtins.int
+    GETTOPICSOFNAMESPACE_FIELD_NUMBER: _builtins.int
+    GETTOPICSOFNAMESPACERESPONSE_FIELD_NUMBER: _builtins.int
+    GETSCHEMA_FIELD_NUMBER: _builtins.int
+    GETSCHEMARESPONSE_FIELD_NUMBER: _builtins.int
+    AUTHCHALLENGE_FIELD_NUMBER: _builtins.int
+    AUTHRESPONSE_FIELD_NUMBER: _builtins.int
+    ACKRESPONSE_FIELD_NUMBER: _builtins.int
+    GETORCREATESCHEMA_FIELD_NUMBER: _builtins.int
+    GETORCREATESCHEMARESPONSE_FIELD_NUMBER: _builtins.int
+    NEWTXN_FIELD_NUMBER: _builtins.int
+    NEWTXNRESPONSE_FIELD_NUMBER: _builtins.int
+    ADDPARTITIONTOTXN_FIELD_NUMBER: _builtins.int
+    ADDPARTITIONTOTXNRESPONSE_FIELD_NUMBER: _builtins.int
+    ADDSUBSCRIPTIONTOTXN_FIELD_NUMBER: _builtins.int
+    ADDSUBSCRIPTIONTOTXNRESPONSE_FIELD_NUMBER: _builtins.int
+    ENDTXN_FIELD_NUMBER: _builtins.int
+    ENDTXNRESPONSE_FIELD_NUMBER: _builtins.int
+    ENDTXNONPARTITION_FIELD_NUMBER: _builtins.int
+    ENDTXNONPARTITIONRESPONSE_FIELD_NUMBER: _builtins.int
+    ENDTXNONSUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    ENDTXNONSUBSCRIPTIONRESPONSE_FIELD_NUMBER: _builtins.int
+    TCCLIENTCONNECTREQUEST_FIELD_NUMBER: _builtins.int
+    TCCLIENTCONNECTRESPONSE_FIELD_NUMBER: _builtins.int
+    WATCHTOPICLIST_FIELD_NUMBER: _builtins.int
+    WATCHTOPICLISTSUCCESS_FIELD_NUMBER: _builtins.int
+    WATCHTOPICUPDATE_FIELD_NUMBER: _builtins.int
+    WATCHTOPICLISTCLOSE_FIELD_NUMBER: _builtins.int
+    TOPICMIGRATED_FIELD_NUMBER: _builtins.int
+    STAGED_WRITE_FIELD_NUMBER: _builtins.int
+    STAGED_WRITE_RESPONSE_FIELD_NUMBER: _builtins.int
+    BOUND_CURSOR_FIELD_NUMBER: _builtins.int
+    BOUND_CURSOR_RESPONSE_FIELD_NUMBER: _builtins.int
+    BINDING_NEWS_FIELD_NUMBER: _builtins.int
     type: Global___BaseCommand.Type.ValueType
-    @property
+    @_builtins.property
     def connect(self) -> Global___CommandConnect: ...
-    @property
+    @_builtins.property
     def connected(self) -> Global___CommandConnected: ...
-    @property
+    @_builtins.property
     def subscribe(self) -> Global___CommandSubscribe: ...
-    @property
+    @_builtins.property
     def producer(self) -> Global___CommandProducer: ...
-    @property
+    @_builtins.property
     def send(self) -> Global___CommandSend: ...
-    @property
+    @_builtins.property
     def send_receipt(self) -> Global___CommandSendReceipt: ...
-    @property
+    @_builtins.property
     def send_error(self) -> Global___CommandSendError: ...
-    @property
+    @_builtins.property
     def message(self) -> Global___CommandMessage: ...
-    @property
+    @_builtins.property
     def ack(self) -> Global___CommandAck: ...
-    @property
+    @_builtins.property
     def flow(self) -> Global___CommandFlow: ...
-    @property
+    @_builtins.property
     def unsubscribe(self) -> Global___CommandUnsubscribe: ...
-    @property
+    @_builtins.property
     def success(self) -> Global___CommandSuccess: ...
-    @property
+    @_builtins.property
     def error(self) -> Global___CommandError: ...
-    @property
+    @_builtins.property
     def close_producer(self) -> Global___CommandCloseProducer: ...
-    @property
+    @_builtins.property
     def close_consumer(self) -> Global___CommandCloseConsumer: ...
-    @property
+    @_builtins.property
     def producer_success(self) -> Global___CommandProducerSuccess: ...
-    @property
+    @_builtins.property
     def ping(self) -> Global___CommandPing: ...
-    @property
+    @_builtins.property
     def pong(self) -> Global___CommandPong: ...
-    @property
+    @_builtins.property
     def redeliverUnacknowledgedMessages(self) -> Global___CommandRedeliverUnacknowledgedMessages: ...
-    @property
+    @_builtins.property
     def partitionMetadata(self) -> Global___CommandPartitionedTopicMetadata: ...
-    @property
+    @_builtins.property
     def partitionMetadataResponse(self) -> Global___CommandPartitionedTopicMetadataResponse: ...
-    @property
+    @_builtins.property
     def lookupTopic(self) -> Global___CommandLookupTopic: ...
-    @property
+    @_builtins.property
     def lookupTopicResponse(self) -> Global___CommandLookupTopicResponse: ...
-    @property
+    @_builtins.property
     def consumerStats(self) -> Global___CommandConsumerStats: ...
-    @property
+    @_builtins.property
     def consumerStatsResponse(self) -> Global___CommandConsumerStatsResponse: ...
-    @property
+    @_builtins.property
     def reachedEndOfTopic(self) -> Global___CommandReachedEndOfTopic: ...
-    @property
+    @_builtins.property
     def seek(self) -> Global___CommandSeek: ...
-    @property
+    @_builtins.property
     def getLastMessageId(self) -> Global___CommandGetLastMessageId: ...
-    @property
+    @_builtins.property
     def getLastMessageIdResponse(self) -> Global___CommandGetLastMessageIdResponse: ...
-    @property
+    @_builtins.property
     def active_consumer_change(self) -> Global___CommandActiveConsumerChange: ...
-    @property
+    @_builtins.property
     def getTopicsOfNamespace(self) -> Global___CommandGetTopicsOfNamespace: ...
-    @property
+    @_builtins.property
     def getTopicsOfNamespaceResponse(self) -> Global___CommandGetTopicsOfNamespaceResponse: ...
-    @property
+    @_builtins.property
     def getSchema(self) -> Global___CommandGetSchema: ...
-    @property
+    @_builtins.property
     def getSchemaResponse(self) -> Global___CommandGetSchemaResponse: ...
-    @property
+    @_builtins.property
     def authChallenge(self) -> Global___CommandAuthChallenge: ...
-    @property
+    @_builtins.property
     def authResponse(self) -> Global___CommandAuthResponse: ...
-    @property
+    @_builtins.property
     def ackResponse(self) -> Global___CommandAckResponse: ...
-    @property
+    @_builtins.property
     def getOrCreateSchema(self) -> Global___CommandGetOrCreateSchema: ...
-    @property
+    @_builtins.property
     def getOrCreateSchemaResponse(self) -> Global___CommandGetOrCreateSchemaResponse: ...
-    @property
+    @_builtins.property
     def newTxn(self) -> Global___CommandNewTxn: ...
-    @property
+    @_builtins.property
     def newTxnResponse(self) -> Global___CommandNewTxnResponse: ...
-    @property
+    @_builtins.property
     def addPartitionToTxn(self) -> Global___CommandAddPartitionToTxn: ...
-    @property
+    @_builtins.property
     def addPartitionToTxnResponse(self) -> Global___CommandAddPartitionToTxnResponse: ...
-    @property
+    @_builtins.property
     def addSubscriptionToTxn(self) -> Global___CommandAddSubscriptionToTxn: ...
-    @property
+    @_builtins.property
     def addSubscriptionToTxnResponse(self) -> Global___CommandAddSubscriptionToTxnResponse: ...
-    @property
+    @_builtins.property
     def endTxn(self) -> Global___CommandEndTxn: ...
-    @property
+    @_builtins.property
     def endTxnResponse(self) -> Global___CommandEndTxnResponse: ...
-    @property
+    @_builtins.property
     def endTxnOnPartition(self) -> Global___CommandEndTxnOnPartition: ...
-    @property
+    @_builtins.property
     def endTxnOnPartitionResponse(self) -> Global___CommandEndTxnOnPartitionResponse: ...
-    @property
+    @_builtins.property
     def endTxnOnSubscription(self) -> Global___CommandEndTxnOnSubscription: ...
-    @property
+    @_builtins.property
     def endTxnOnSubscriptionResponse(self) -> Global___CommandEndTxnOnSubscriptionResponse: ...
-    @property
+    @_builtins.property
     def tcClientConnectRequest(self) -> Global___CommandTcClientConnectRequest: ...
-    @property
+    @_builtins.property
     def tcClientConnectResponse(self) -> Global___CommandTcClientConnectResponse: ...
-    @property
+    @_builtins.property
     def watchTopicList(self) -> Global___CommandWatchTopicList: ...
-    @property
+    @_builtins.property
     def watchTopicListSuccess(self) -> Global___CommandWatchTopicListSuccess: ...
-    @property
+    @_builtins.property
     def watchTopicUpdate(self) -> Global___CommandWatchTopicUpdate: ...
-    @property
+    @_builtins.property
     def watchTopicListClose(self) -> Global___CommandWatchTopicListClose: ...
-    @property
+    @_builtins.property
     def topicMigrated(self) -> Global___CommandTopicMigrated: ...
-    @property
+    @_builtins.property
     def staged_write(self) -> Global___CommandStagedWrite: ...
-    @property
+    @_builtins.property
     def staged_write_response(self) -> Global___CommandStagedWriteResponse: ...
+    @_builtins.property
+    def bound_cursor(self) -> Global___CommandBoundCursor: ...
+    @_builtins.property
+    def bound_cursor_response(self) -> Global___CommandBoundCursorResponse: ...
+    @_builtins.property
+    def binding_news(self) -> Global___CommandBindingNews: ...
     def __init__(
         self,
         *,
@@ -3465,10 +3783,14 @@ class BaseCommand(google.protobuf.message.Message):
         topicMigrated: Global___CommandTopicMigrated | None = ...,
         staged_write: Global___CommandStagedWrite | None = ...,
         staged_write_response: Global___CommandStagedWriteResponse | None = ...,
+        bound_cursor: Global___CommandBoundCursor | None = ...,
+        bound_cursor_response: Global___CommandBoundCursorResponse | None = ...,
+        binding_news: Global___CommandBindingNews | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "staged_write", b"staged_write", "staged_write_response", b"staged_write_response", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "staged_write", b"staged_write", "staged_write_response", b"staged_write_response", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "binding_news", b"binding_news", "bound_cursor", b"bound_cursor", "bound_cursor_response", b"bound_cursor_response", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "staged_write", b"staged_write", "staged_write_response", b"staged_write_response", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "binding_news", b"binding_news", "bound_cursor", b"bound_cursor", "bound_cursor_response", b"bound_cursor_response", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "staged_write", b"staged_write", "staged_write_response", b"staged_write_response", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BaseCommand: typing_extensions.TypeAlias = BaseCommand
+Global___BaseCommand: _TypeAlias = BaseCommand  # noqa: Y015

@@ -61,6 +61,11 @@ _ERROR_RESPONSES: Final[dict[int, tuple[int, str, str]]] = {
         "staged_write",
         "staged_write_response",
     ),
+    BaseCommand.BOUND_CURSOR: (
+        BaseCommand.BOUND_CURSOR_RESPONSE,
+        "bound_cursor",
+        "bound_cursor_response",
+    ),
 }
 """As above, with ``error`` inside."""
 

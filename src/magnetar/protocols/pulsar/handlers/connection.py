@@ -27,6 +27,8 @@ def connect(session: Session, command: BaseCommand) -> None:
     flags.supports_get_partitioned_metadata_without_auto_creation = True
     if session.services.staged_writes is not None:
         flags.supports_staged_writes = True
+    if session.services.bindings is not None:
+        flags.supports_bound_cursors = True
     session.send_command(reply)
 
 

@@ -36,8 +36,8 @@ from magnetar.topics.consumer import Consumer
 from magnetar.topics.opening import open_subscription
 from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.seek import seek
+from magnetar.topics.subscribable import SubscribableTopic, Subscribed
 from magnetar.topics.subscription import Kind, Subscription
-from magnetar.topics.topic import Subscribed, Topic
 from magnetar.wire.pulsar.commands import decode_command
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import decode_ack, decode_flow
@@ -68,14 +68,16 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
             )
         session.write(success(request.request_id))  # the client did not hear our first answer
         return
-    topic = await session.services.topics.get(name, create=request.force_topic_creation)
+    topic = await session.services.subscribable(name, create=request.force_topic_creation)
     with topic.held():  # until the consumer is connected, an idle topic could be unloaded
+        if not request.durable:
+            await topic.see_end()  # a reader begins at a place that its client knows
         await check_consumer(session, topic, request)
         await _join_alive(session, topic, request, kind)
 
 
 async def _join_alive(
-    session: Session, topic: Topic, request: CommandSubscribe, kind: Kind
+    session: Session, topic: SubscribableTopic, request: CommandSubscribe, kind: Kind
 ) -> None:
     """Seat the consumer, if need be in the place of one whose connection is dead."""
     try:
@@ -87,9 +89,12 @@ async def _join_alive(
         await _join(session, topic, request, kind)
 
 
-async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind: Kind) -> None:
+async def _join(
+    session: Session, topic: SubscribableTopic, request: CommandSubscribe, kind: Kind
+) -> None:
     services = session.services
     properties = check_subscribe(request)
+    was_there = request.subscription in topic.subscriptions
     subscription = await open_subscription(
         topic,
         request.subscription,
@@ -97,17 +102,23 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
         _start(topic, request, services.now_ms()),
         properties,
     )
+    if services.bindings is not None:
+        await services.bindings.wait_free(subscription)
     async with subscription.lock:
         _check_there(topic, subscription)
         if subscription.doubtful:
             await subscription.cursor.wait_stored()
             subscription.doubtful = False
+        subscription.check_served_here()
         subscription.check_room(kind)
         if request.start_message_rollback_duration_sec and not subscription.consumers:
             await _roll_back(topic, subscription, _back_from(services.now_ms(), request))
         _check_there(topic, subscription)  # the topic may have closed meanwhile
         if session.closed:
-            topic.drop_reader(subscription)
+            if (
+                not was_there
+            ):  # else a reader's place, which waits for it after a seek, would be lost
+                topic.drop_reader(subscription)
             return
         consumer = Consumer(
             SessionConsumer(session, request.consumer_id, subscription.partition),
@@ -122,12 +133,12 @@ async def _join(session: Session, topic: Topic, request: CommandSubscribe, kind:
         subscription.announce(consumer)
 
 
-def _start(topic: Topic, request: CommandSubscribe, now_ms: int) -> Place:
+def _start(topic: SubscribableTopic, request: CommandSubscribe, now_ms: int) -> Place:
     """What a new subscription reads first."""
     if request.start_message_rollback_duration_sec:
         return _back_from(now_ms, request)
     if not request.durable and request.HasField("start_message_id"):
-        return reader_start(topic.log.positions, request.start_message_id)
+        return reader_start(topic.readable.positions, request.start_message_id)
     earliest = request.initialPosition == CommandSubscribe.Earliest
     return EARLIEST if earliest else LATEST
 
@@ -136,21 +147,26 @@ def _back_from(now_ms: int, request: CommandSubscribe) -> PublishTime:
     return PublishTime(max(0, now_ms - request.start_message_rollback_duration_sec * 1000))
 
 
-async def _roll_back(topic: Topic, subscription: Subscription, time: PublishTime) -> None:
+async def _roll_back(
+    topic: SubscribableTopic, subscription: Subscription, time: PublishTime
+) -> None:
     """Move a subscription that nobody uses to the time that its request asks for."""
     try:
+        await topic.see_end()
         await subscription.cursor.reset(await topic.position_at(time))
     except MagnetarError:
         topic.drop_reader(subscription)
         raise
 
 
-def _check_there(topic: Topic, subscription: Subscription) -> None:
+def _check_there(topic: SubscribableTopic, subscription: Subscription) -> None:
     if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
         raise ServiceNotReadyError(f"subscription {subscription.name} just ended; try again")
 
 
-async def _drop_dead(session: Session, topic: Topic, subscription: Subscription) -> bool:
+async def _drop_dead(
+    session: Session, topic: SubscribableTopic, subscription: Subscription
+) -> bool:
     """Remove consumers whose connections are dead; True if there were any."""
     own = [item.consumer for item in session.consumers.values()]
     others = [consumer for consumer in subscription.consumers if consumer not in own]
@@ -264,7 +280,8 @@ async def seek_consumer(session: Session, command: BaseCommand) -> None:
 async def last_message_id(session: Session, command: BaseCommand) -> None:
     request = command.getLastMessageId
     topic, subscription, _ = _find(session, request.consumer_id)
-    source = topic.log
+    source = topic.readable
+    await topic.see_end()
     last = source.positions.readable
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = answer.getLastMessageIdResponse
@@ -277,7 +294,7 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     mark_delete = subscription.cursor.mark_delete
     fill_message_id(reply.consumer_mark_delete_position, mark_delete, -1)
     question = request.log_question
-    await hold_log(reply.log_extent, topic.log, question)  # before it is said what there is
+    await hold_log(reply.log_extent, topic, question)  # before it is said what there is
     await fill_log_extent(reply.log_extent, source, question)
     await fill_stored_ledgers(reply.log_extent, source, question, session.services.stored_ledgers)
     session.send_command(answer)
@@ -295,7 +312,7 @@ def _last_index(entry: Entry) -> int:
 async def consumer_stats(session: Session, command: BaseCommand) -> None:
     request = command.consumerStats
     topic, subscription, consumer = _find(session, request.consumer_id)
-    (backlog,) = await backlogs(topic.log, [subscription.cursor])
+    (backlog,) = await backlogs(topic.readable, [subscription.cursor])
     now_ms = session.services.now_ms()
     reply = consumer_stats_reply(subscription, consumer, backlog, request.request_id, now_ms)
     session.send_command(reply)

@@ -29,6 +29,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.schema import TopicSchema
 from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
@@ -114,7 +115,9 @@ async def _version(schemas: Schemas, name: TopicName, schema: TopicSchema | None
     return None
 
 
-async def check_consumer(session: Session, topic: Topic, request: CommandSubscribe) -> None:
+async def check_consumer(
+    session: Session, topic: SubscribableTopic, request: CommandSubscribe
+) -> None:
     """Raises ``IncompatibleSchemaError``, ``InvalidSchemaError``."""
     schema = _brought(request.schema) if request.HasField("schema") else None
     if schema is None:
@@ -122,7 +125,7 @@ async def check_consumer(session: Session, topic: Topic, request: CommandSubscri
     schemas, name = session.services.control.schemas, topic.name
     if await schemas.has_schema(name):
         await schemas.check_reader(name, schema)
-    elif topic.producers or topic.log.stats().entries:
+    elif (isinstance(topic, Topic) and topic.producers) or topic.readable.stats().entries:
         raise IncompatibleSchemaError(
             f"topic {name} has no schema, but producers or messages without one, which "
             f"{schema.kind.name} does not read: subscribe with bytes, or upload the schema first"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from magnetar.model.errors import ProtocolError
 from magnetar.protocols.pulsar.handlers import (
+    bound_cursors,
     connection,
     consumers,
     lookups,
@@ -70,6 +71,7 @@ def make_table() -> Table:
             BaseCommand.GET_SCHEMA: schemas.get_schema,
             BaseCommand.GET_OR_CREATE_SCHEMA: schemas.get_or_create_schema,
             BaseCommand.STAGED_WRITE: staged_writes.staged_write,
+            BaseCommand.BOUND_CURSOR: bound_cursors.bound_cursor,
             BaseCommand.PRODUCER: producers.open_producer,
             BaseCommand.CLOSE_PRODUCER: producers.close_producer,
             BaseCommand.SUBSCRIBE: consumers.subscribe,

@@ -1,0 +1,78 @@
+"""A subscription that another broker serves, as its owner knows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from magnetar.log.seam import Binding
+from magnetar.model.ids import Position
+
+
+class BoundBroker(Protocol):
+    """A connection of the broker that serves the subscription. What is told to one that is gone
+    is lost; it is told all when it speaks again."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    def tell_ended(self, binding: Binding) -> None:
+        """The binding is over."""
+        ...
+
+    def tell_wanted(self, binding: Binding) -> None:
+        """It is to be given back, in order."""
+        ...
+
+    def tell_asked(self, binding: Binding) -> None:
+        """It is to say whether it serves the subscription by this binding."""
+        ...
+
+    def tell_moved(self, binding: Binding, mark_delete: Position) -> None:
+        """Everything up to there is acknowledged, by what was done here."""
+        ...
+
+    def tell_closed(self, service_url: str = "") -> None:
+        """The topic closes here; what is to be said is said to its next owner."""
+        ...
+
+
+class BoundSubscription:
+    """``now_s``: a clock that does not jump."""
+
+    def __init__(self, binding: Binding, now_s: Callable[[], float]) -> None:
+        self.binding = binding
+        self.over = asyncio.Event()
+        """The binding has ended, or another one has taken its place."""
+        self._client: BoundBroker | None = None
+        self._now_s = now_s
+        self._heard_s = now_s()
+
+    @property
+    def client(self) -> BoundBroker | None:
+        """By what it has spoken last; None: by nothing that is there."""
+        client = self._client
+        return client if client is not None and client.connected else None
+
+    @property
+    def silent_s(self) -> float:
+        """Since when it has not spoken."""
+        return self._now_s() - self._heard_s
+
+    def heard(self, client: BoundBroker | None) -> None:
+        """It has spoken, by that connection; None: it wants to hear no more."""
+        self._client = client
+        self._heard_s = self._now_s()
+
+    def ask(self) -> None:
+        """Have it say whether it serves the subscription."""
+        if self.client is not None:
+            self.client.tell_asked(self.binding)
+
+    def lost(self) -> bool:
+        """Whether its connection is gone since somebody asked last."""
+        if self._client is None or self._client.connected:
+            return False
+        self._client = None
+        return True

@@ -1,0 +1,315 @@
+"""A lent cursor's acknowledgements, kept by the topic's owner: ``log.ack_store.AckStore`` over a
+connection to it.
+
+Owns the sending of one subscription's acknowledgements (``ack_sending`` decides what is sent) and
+the end of its binding, whoever ends it.
+
+Rules:
+
+* What is reported as stored has been stored by the owner. Whoever waits for it waits while the
+  owner moves: the state has it all, and the next owner is told.
+* When no owner has answered for ``patience_s`` the binding is given up, before its owner takes it
+  for abandoned (``binding_rules``).
+* After the end nothing is sent; whoever waits is told ``BindingEndedError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from magnetar.cluster.topic_name import TopicName
+from magnetar.env.tasks import TaskScope
+from magnetar.log.acknowledgements import AckImage, AckState
+from magnetar.model.errors import (
+    BindingEndedError,
+    MagnetarError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from magnetar.model.ids import EARLIEST, Position
+from magnetar.topics.ack_sending import AckSending, Send
+
+log = structlog.get_logger(__name__)
+
+RETRY_FIRST_S: Final = 0.05
+RETRY_MAX_S: Final = 2.0
+RELEASE_S: Final = 5.0
+"""How long a release waits for an owner; without an answer the binding ends with our registration,
+or as an abandoned one."""
+
+
+class LentCursor(NamedTuple):
+    """A subscription that this broker is bound to."""
+
+    topic: TopicName
+    subscription: str
+    epoch: int
+
+
+class Borrowed(NamedTuple):
+    """What the owner says when it binds us to a subscription."""
+
+    cursor: LentCursor
+    image: AckImage
+    properties: Mapping[str, str]
+
+
+class NewsKind(Enum):
+    """What is told of a binding, unasked."""
+
+    ENDED = "ended"
+    WANTED = "wanted"  # give it back
+    ASKED = "asked"  # whether it is served
+    MOVED = "moved"  # the cursor, by what the owner has done
+    SAY_AGAIN = "say again"  # the owner is another one, or the connection broke
+
+
+class OwnerNews(NamedTuple):
+    what: NewsKind
+    epoch: int = 0
+    mark_delete: Position | None = None
+
+
+class CursorOwners(Protocol):
+    """The owners of topics, for a broker that serves some of their subscriptions. What is asked may
+    raise ``MagnetarError`` of any kind: ask again."""
+
+    async def open_topic(self, topic: TopicName, create: bool) -> Position:
+        """Have an owner open it, and make it if ``create``; returns the last entry that may be
+        read. Raises ``TopicNotFoundError``."""
+        ...
+
+    async def bind(
+        self,
+        topic: TopicName,
+        subscription: str,
+        first: Position,
+        properties: Mapping[str, str],
+        told: Callable[[OwnerNews], None],
+    ) -> Borrowed:
+        """Be bound to the subscription, which is made so that ``first`` is read first if there is
+        none. ``told`` hears of every binding to it, until ``forget``."""
+        ...
+
+    async def merge(self, cursor: LentCursor, image: AckImage) -> None:
+        """Stored when it returns. Raises ``BindingEndedError``, ``NotAllowedError``."""
+        ...
+
+    async def keep(self, cursor: LentCursor) -> None:
+        """It is served by this binding. Raises ``BindingEndedError``."""
+        ...
+
+    async def release(self, cursor: LentCursor) -> None:
+        """Raises ``BindingEndedError``."""
+        ...
+
+    async def delete(self, cursor: LentCursor) -> None:
+        """Delete the subscription. Raises ``BindingEndedError``."""
+        ...
+
+    def forget(self, topic: TopicName, subscription: str) -> None:
+        """Tell nothing of it from now on."""
+        ...
+
+
+class RemoteAckStore:
+    """See the module's text. ``ended`` is called once, when the binding was ended by others."""
+
+    durable = True
+
+    def __init__(
+        self,
+        cursor: LentCursor,
+        state: AckState,
+        owners: CursorOwners,
+        scope: TaskScope,
+        interval_s: float,
+        patience_s: float,
+        ended: Callable[[MagnetarError], None],
+    ) -> None:
+        self.cursor = cursor
+        self._state = state
+        self._owners = owners
+        self._scope = scope
+        self._interval_s = interval_s
+        self._patience_s = patience_s
+        self._on_ended = ended
+        self._sending = AckSending(state.version)
+        self._stored_mark_delete = state.mark_delete
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._due = scope.guarded(self._flush, f"acknowledgements {cursor.subscription}")
+        self._failing_since_s: float | None = None
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._over: MagnetarError | None = None
+
+    # -- for the cursor -----------------------------------------------------------------------
+
+    @property
+    def stored_mark_delete(self) -> Position:
+        return min(self._stored_mark_delete, self._state.mark_delete)
+
+    def mark_dirty(self) -> None:
+        if self._timer is None and self._task is None and self._over is None:
+            self._timer = self._loop.call_later(self._interval_s, self._due)
+
+    async def wait_stored(self) -> None:
+        if self._over is not None:
+            raise self._over
+        if not self._sending.wants(self._state.version):
+            return
+        waiter = self._loop.create_future()
+        self._waiters.append((self._state.version, waiter))
+        self._loop.call_soon(self._due)
+        await waiter
+
+    async def mark_deleted(self) -> None:
+        if self._over is not None:
+            raise self._over
+        await self._owners.delete(self.cursor)
+        self.end(BindingEndedError(f"subscription {self.cursor.subscription} was deleted"))
+
+    async def finish_deletion(self) -> None:
+        """What is left is the owner's to delete."""
+
+    async def close(self) -> None:
+        """Store what changed and give the subscription back. Raises what failed; it is over
+        anyhow."""
+        if self._over is not None:
+            return
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                await self.wait_stored()
+                await self._owners.release(self.cursor)
+        except BindingEndedError:
+            pass  # it was over already
+        except TimeoutError:
+            raise ServiceNotReadyError(
+                f"subscription {self.cursor.subscription} of {self.cursor.topic} is not given back "
+                f"in order: no owner answered in {RELEASE_S:g} s"
+            ) from None
+        finally:
+            self.end(BindingEndedError(f"subscription {self.cursor.subscription} was given back"))
+
+    # -- for the owner's news -----------------------------------------------------------------
+
+    def say_again(self) -> None:
+        """Another owner, or another connection: it is to hear of us, and of all."""
+        self._sending.say_again()
+        self._due()
+
+    def keep(self) -> None:
+        """The owner asks whether we serve it."""
+        self._scope.spawn(self._keep(), f"keep {self.cursor.subscription}")
+
+    async def _keep(self) -> None:
+        try:
+            await self._owners.keep(self.cursor)
+        except BindingEndedError as error:
+            self.fail(error)
+        except MagnetarError as error:  # it asks again
+            log.info("the owner is not told", topic=str(self.cursor.topic), error=str(error))
+
+    def fail(self, error: MagnetarError) -> None:
+        """The binding is over, and whoever serves by it is to stop."""
+        if self._over is None:
+            self.end(error)
+            self._on_ended(error)
+
+    def end(self, error: MagnetarError) -> None:
+        """Send nothing from now on."""
+        if self._over is not None:
+            return
+        self._over = error
+        self._owners.forget(self.cursor.topic, self.cursor.subscription)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        waiters, self._waiters = self._waiters, []
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None and self._over is None and self._sending.wants(self._state.version):
+            name = f"acknowledgements {self.cursor.subscription}"
+            self._task = self._scope.spawn(self._send_all(), name)
+
+    async def _send_all(self) -> None:
+        """Until all is stored."""
+        retry_s = RETRY_FIRST_S
+        try:
+            while (send := self._begin()) is not None:
+                version, mark_delete = self._state.version, self._state.mark_delete
+                # Taken whatever is sent: what is in the whole need not be sent again as a change.
+                changes = self._state.take_changes()
+                whole = changes is None or send is Send.WHOLE
+                image = self._state.snapshot() if changes is None or whole else changes
+                try:
+                    await self._owners.merge(self.cursor, image)
+                except (BindingEndedError, NotAllowedError, TopicNotFoundError) as error:
+                    self.fail(error)
+                    return
+                except MagnetarError as error:
+                    self._sending.failed()
+                    if not self._may_try_again(error):
+                        return
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(2 * retry_s, RETRY_MAX_S)
+                else:
+                    retry_s = RETRY_FIRST_S
+                    self._answered(version, mark_delete)
+        finally:
+            self._task = None
+
+    def _begin(self) -> Send | None:
+        # What was trimmed meanwhile nobody will read: the owner has let it expire, and images of it
+        # would speak of ledgers that the log does not hold.
+        self._state.acknowledge_cumulative(EARLIEST)
+        return self._sending.begin(self._state.version)
+
+    def _may_try_again(self, error: MagnetarError) -> bool:
+        now_s = self._loop.time()
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+            log.info(
+                "acknowledgements not taken by the owner yet",
+                topic=str(self.cursor.topic),
+                subscription=self.cursor.subscription,
+                error=str(error),
+            )
+        if now_s - self._failing_since_s < self._patience_s:
+            return True
+        self.fail(
+            BindingEndedError(
+                f"subscription {self.cursor.subscription} of {self.cursor.topic} is given up: no "
+                f"owner has taken its acknowledgements for {self._patience_s:g} s: {error}"
+            )
+        )
+        return False
+
+    def _answered(self, version: int, mark_delete: Position) -> None:
+        self._sending.answered()
+        self._failing_since_s = None
+        self._stored_mark_delete = mark_delete
+        waiters, self._waiters = self._waiters, []
+        for wanted, waiter in waiters:
+            if waiter.done():
+                continue
+            if wanted <= version:
+                waiter.set_result(None)
+            else:
+                self._waiters.append((wanted, waiter))

@@ -1,0 +1,296 @@
+"""A topic as its consumers know it: a log that is read, and the subscriptions of it.
+
+The owner's topic (``topic.Topic``) has producers besides; one that another broker owns
+(``followed_topic.FollowedTopic``) has nothing else.
+
+Rules:
+
+* Entries reach subscriptions only once the log says that they may be read (``watch_readable``).
+* A topic says when it is let go (``_released``): a consumer left, or something that was done with
+  it has ended (``held``). So whoever keeps count of unused topics looks at those only that were let
+  go, and need not look again at one that is ``in_use``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import structlog
+
+from magnetar.cluster.topic_name import TopicName
+from magnetar.env.tasks import TaskScope, defect, fails
+from magnetar.log.seam import Cursor, Cursors, ReadableLog
+from magnetar.model.errors import (
+    MagnetarError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TooManyConnectionsError,
+)
+from magnetar.model.ids import Position
+from magnetar.topics.consumer import Consumer
+from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.policy import TopicPolicy
+from magnetar.topics.positions import PublishTime
+from magnetar.topics.subscription import Limits, Subscription
+from magnetar.topics.traffic import Traffic
+
+log = structlog.get_logger(__name__)
+
+SUBSCRIPTIONS_MAX: Final = 10_000
+LINGER_S: Final = 60.0
+"""How long a reader's subscription waits for its client to come back after a seek."""
+
+
+class SubscribableTopic:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        source: ReadableLog,
+        limits: Limits,
+        scope: TaskScope,
+        traffic: Traffic,
+        entry_format: EntryFormat,
+        policy: TopicPolicy,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.name = name
+        self.readable: ReadableLog = source
+        self.subscriptions: dict[str, Subscription] = {}
+        self.lock = asyncio.Lock()
+        """Held while the set of producers or of subscriptions changes with a wait in between."""
+        self.closed = False
+        self.policy = policy
+        self._limits = limits
+        self._now_ms = now_ms
+        self._scope = scope.inner(f"topic {name}", fails(self._task_failed))
+        self._traffic = traffic
+        self._format = entry_format
+        self._held = 0
+        self._loop = asyncio.get_running_loop()
+        self._end_watch: Callable[[], None] | None = None
+
+    # -- what the two kinds do each in its way ------------------------------------------------
+
+    @property
+    def cursors(self) -> Cursors:
+        """Of the subscriptions."""
+        raise NotImplementedError
+
+    @property
+    def in_use(self) -> bool:
+        """Somebody is connected, or may come back to a reader's subscription, or the topic is held.
+        ``_released`` is called when that ends."""
+        return bool(self._held) or any(each.in_use for each in self.subscriptions.values())
+
+    def _released(self) -> None:
+        """Perhaps nobody uses the topic any more."""
+        raise NotImplementedError
+
+    def _has_failed(self) -> None:
+        """The topic cannot go on here; everybody was sent away."""
+        raise NotImplementedError
+
+    def let_go(self) -> None:
+        """What was connected to it has been found to be gone."""
+        self._released()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The topic is in use as long as the ``with`` lasts: something is done with it that waits,
+        while perhaps nobody is connected."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self._released()
+
+    async def see_end(self) -> None:
+        """What was stored before the call is readable when it returns. Raises what finding out
+        does."""
+
+    def set_policy(self, policy: TopicPolicy) -> None:
+        """From now on."""
+        before, self.policy = self.policy, policy
+        if policy.delays != before.delays:
+            for subscription in self.subscriptions.values():
+                subscription.set_delays(policy.delays)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def position_at(self, time: PublishTime) -> Position:
+        """The position of the entry that ``time`` names; the place after the last one if there is
+        none."""
+        return await self.readable.first_at(time.time_ms)
+
+    def _watch_while_subscribed(self) -> None:
+        """Hear of new entries while there is a subscription: else nobody is to be woken, and a
+        topic that is only published to would pay a call of the loop for each append."""
+        if self.subscriptions and self._end_watch is None:
+            self._end_watch = self.readable.watch_readable(self._wake)
+        elif self._end_watch is not None and not self.subscriptions:
+            self._end_watch()
+            self._end_watch = None
+
+    def _wake(self) -> None:
+        """The log has grown."""
+        for subscription in self.subscriptions.values():
+            subscription.dispatcher.wake()
+
+    # -- subscriptions ------------------------------------------------------------------------
+
+    def subscription(self, name: str) -> Subscription:
+        """Raises ``SubscriptionNotFoundError``."""
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFoundError(f"topic {self.name} has no subscription {name}")
+        return found
+
+    def check_subscriptions(self) -> None:
+        """Raise ``TooManyConnectionsError`` if there can be no further subscription."""
+        if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise TooManyConnectionsError(
+                f"topic {self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the most allowed"
+            )
+
+    def add_subscription(self, cursor: Cursor) -> Subscription:
+        """A subscription over a cursor that was just opened."""
+        self.check_subscriptions()
+        made = self._subscription(cursor)
+        self.subscriptions[cursor.name] = made
+        self._watch_while_subscribed()
+        return made
+
+    def _subscription(self, cursor: Cursor) -> Subscription:
+        return Subscription(
+            cursor.name,
+            self.readable,
+            cursor,
+            self.name.partition,
+            self._limits,
+            self._scope,
+            self._traffic,
+            self._format,
+            self.policy.delays,
+            self._now_ms,
+        )
+
+    def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
+        """The consumer's client left. A reader's subscription goes with its last consumer."""
+        if subscription.remove(consumer):
+            self.drop_reader(subscription)
+            self._released()
+
+    def drop_reader(self, subscription: Subscription) -> None:
+        """A reader's subscription goes when it has no consumer."""
+        if subscription.durable or subscription.consumers:
+            return
+        if self.subscriptions.get(subscription.name) is subscription:
+            subscription.close()
+            del self.subscriptions[subscription.name]
+            self._watch_while_subscribed()
+            self._released()
+
+    def linger(self, subscription: Subscription) -> None:
+        """A seek sent its consumers away; drop a reader's subscription if none comes back."""
+        if not subscription.durable:
+            self._loop.call_later(LINGER_S, self.drop_reader, subscription)
+
+    async def delete_subscription(self, name: str, force: bool) -> None:
+        """Raises ``SubscriptionNotFoundError``, ``NotAllowedError`` (consumers are connected and
+        ``force`` is not set), and what deleting the cursor failed with: the subscription stays."""
+        subscription = self.subscription(name)
+        with self.held():
+            await self._delete_subscription(subscription, force)
+
+    async def _delete_subscription(self, subscription: Subscription, force: bool) -> None:
+        name = subscription.name
+        async with subscription.lock:
+            if self.subscription(name) is not subscription:
+                raise ServiceNotReadyError(f"subscription {name} of {self.name} just ended")
+            if subscription.consumers and not force:
+                raise NotAllowedError(
+                    f"subscription {name} of {self.name} has {len(subscription.consumers)} "
+                    "consumers connected; close them first, or force it"
+                )
+            if subscription.bound is not None:
+                await self._take_back(subscription, force)
+            subscription.dispatcher.hold()
+            for consumer in subscription.detach_all():
+                consumer.client.tell_closed()
+            try:
+                if subscription.durable:
+                    await self.cursors.delete(name)
+            except MagnetarError:
+                subscription.doubtful = True
+                subscription.release()
+                raise
+            subscription.close()
+            if self.subscriptions.get(name) is subscription:
+                del self.subscriptions[name]
+                self._watch_while_subscribed()
+
+    async def _take_back(self, subscription: Subscription, force: bool) -> None:
+        """Another broker serves it, with consumers that are not known here."""
+        bound = subscription.bound
+        if bound is not None and not force:
+            raise NotAllowedError(
+                f"subscription {subscription.name} of {self.name} is served by the broker at "
+                f"{bound.binding.service_url}; close its consumers first, or force it"
+            )
+        await subscription.end_binding()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _task_failed(self, task: str, error: BaseException) -> None:
+        """Reading or dispatching for a subscription, or answering acknowledgements, has ended by a
+        defect: clients come back to a topic that is loaded anew. Other topics go on."""
+        self.fail(defect(task, error))
+
+    def fail(self, error: MagnetarError) -> None:
+        """The topic cannot go on here: everybody is sent away, and it can be loaded again."""
+        if self.closed:
+            return
+        log.warning("topic closed: it cannot go on here", topic=str(self.name), error=str(error))
+        self.disconnect()
+        self._has_failed()
+
+    def disconnect(self) -> None:
+        """Send everybody away and take nobody new."""
+        self.stop()
+        for tell in self.detach():
+            tell("")
+
+    def stop(self) -> None:
+        """Take nobody new, and dispatch nothing more. Those who are connected are not told."""
+        self.closed = True
+        for subscription in self.subscriptions.values():
+            subscription.close()
+
+    def detach(self) -> list[Callable[[str], None]]:
+        """End everybody here, without a word. What is returned tells each client, which comes back
+        at once: to the broker at that URL, or, if it is empty, where a lookup says."""
+        tell: list[Callable[[str], None]] = []
+        for subscription in self.subscriptions.values():
+            tell += [each.client.tell_closed for each in subscription.detach_all()]
+            if subscription.bound is not None and subscription.bound.client is not None:
+                tell.append(subscription.bound.client.tell_closed)
+        return tell
+
+
+class Subscribed(NamedTuple):
+    """A consumer, and what it is subscribed to."""
+
+    topic: SubscribableTopic
+    subscription: Subscription
+    consumer: Consumer
+
+    def leave(self) -> None:
+        """The consumer's client left."""
+        self.topic.remove_consumer(self.subscription, self.consumer)

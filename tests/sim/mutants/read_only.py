@@ -1,0 +1,235 @@
+"""Ring 2, with read-only brokers: bindings, deltas and followed logs with one rule broken each."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from magnetar.log.acknowledgements import AckImage, AckState
+from magnetar.log.managed.followed_log import FollowedLog
+from magnetar.model.errors import MagnetarError
+from magnetar.model.ids import Position
+from magnetar.topics import bindings
+from magnetar.topics.ack_sending import AckSending
+from magnetar.topics.bindings import OwnerBindings
+from magnetar.topics.bound import BoundSubscription
+from magnetar.topics.followed_topic import FollowedTopic
+from magnetar.topics.remote_acks import RemoteAckStore
+from magnetar.topics.subscription import Subscription
+from tests.sim.mutants.mutant import Mutant, replaced
+
+SEEDS_MAX = 300
+
+
+# -- who dispatches ---------------------------------------------------------------------------
+
+
+def _two_dispatch() -> AbstractContextManager[None]:
+    """The owner seats consumers of a subscription that is bound to another broker."""
+
+    def nothing(self: Any) -> None: ...
+
+    bind = Subscription.bind
+
+    async def bound(self: Any, binding: Any) -> Any:
+        found = await bind(self, binding)
+        self.dispatcher.release()
+        return found
+
+    return replaced((Subscription, "check_served_here", nothing), (Subscription, "bind", bound))
+
+
+def _owner_goes_on() -> AbstractContextManager[None]:
+    """The owner gives a binding, and goes on with the consumers that it has."""
+
+    async def bound(self: Any, binding: Any) -> Any:
+        self.bound = BoundSubscription(binding, self._loop.time)
+        await self.cursor.lending.bind(binding)
+        return self.bound
+
+    return replaced((Subscription, "bind", bound))
+
+
+def _survives() -> AbstractContextManager[None]:
+    """A binding is held for a broker that is gone."""
+
+    def never(*_: Any) -> None:
+        return None
+
+    return replaced((bindings, "why_over", never))
+
+
+def _anybody_takes_it() -> AbstractContextManager[None]:
+    """A binding goes to whoever asks, also from a broker that is there."""
+
+    def give(current: Any, asker: Any, starts: Any) -> Any:
+        return asker._replace(epoch=current.epoch + 1)
+
+    return replaced((bindings, "give", give))
+
+
+def _epoch_not_looked_at() -> AbstractContextManager[None]:
+    """What was said for a former binding of the same broker ends the present one, or is merged."""
+
+    def holds(current: Any, claimed: Any) -> bool:
+        return bool(current)
+
+    return replaced((bindings, "holds", holds))
+
+
+def _end_not_stored() -> AbstractContextManager[None]:
+    """The end of a binding is kept in memory; the next owner takes it to hold."""
+
+    async def ended(self: Any) -> None:
+        bound, self.bound = self.bound, None
+        if bound is not None:
+            self.dispatcher.rewind()
+            self.dispatcher.release()
+
+    return replaced((Subscription, "end_binding", ended))
+
+
+def _serves_on() -> AbstractContextManager[None]:
+    """A read-only broker serves on when it hears that its binding is over."""
+
+    def fail(self: Any, error: MagnetarError) -> None:
+        self.end(error)
+
+    return replaced((RemoteAckStore, "fail", fail))
+
+
+# -- what is acknowledged ---------------------------------------------------------------------
+
+
+def _begins_at_the_mark() -> AbstractContextManager[None]:
+    """A bound broker begins after the mark-delete position, without the holes behind it."""
+    bind = OwnerBindings.bind
+
+    async def marked(self: Any, *args: Any) -> Any:
+        lent = await bind(self, *args)
+        return lent._replace(image=replace(lent.image, holes={}, ack_sets={}))
+
+    return replaced((OwnerBindings, "bind", marked))
+
+
+def _begins_before_it_sees() -> AbstractContextManager[None]:
+    """A lent cursor begins before the follower has seen the log as far as it is acknowledged."""
+
+    async def at_once(self: Any, position: Position) -> None: ...
+
+    return replaced((FollowedLog, "wait_seen", at_once))
+
+
+def _answered_before_stored() -> AbstractContextManager[None]:
+    """The owner answers a delta when it has merged it, and stores it later."""
+
+    async def merge(
+        self: Any, topic: Any, name: str, claimed: Any, image: AckImage, client: Any
+    ) -> None:
+        self._held(topic, name, claimed, client).cursor.lending.merge(image)
+
+    return replaced((OwnerBindings, "merge", merge))
+
+
+def _dropped_at_a_change() -> AbstractContextManager[None]:
+    """What was under way when the owner changed counts as stored."""
+
+    def failed(self: Any) -> None:
+        self.answered()
+
+    return replaced((AckSending, "failed", failed))
+
+
+def _changes_after_failure() -> AbstractContextManager[None]:
+    """After an image that failed only what changed since then is sent."""
+
+    def failed(self: Any) -> None:
+        self._under_way = None
+        self._again = True
+
+    return replaced((AckSending, "failed", failed))
+
+
+def _late_after_reset() -> AbstractContextManager[None]:
+    """A delta of before a seek is merged after it."""
+    take_over = AckState.take_over
+
+    def any_epoch(self: Any, image: AckImage) -> bool:
+        newer = max(image.reset_epoch, self.reset_epoch)
+        return take_over(self, replace(image, reset_epoch=newer))
+
+    return replaced((AckState, "take_over", any_epoch))
+
+
+def _moves_without_store() -> AbstractContextManager[None]:
+    """A subscription is given back before what was acknowledged is told."""
+
+    async def close(self: Any) -> None:
+        cursor, owners = self.cursor, self._owners
+        self.end(MagnetarError("given back"))
+        await owners.release(cursor)
+
+    return replaced((RemoteAckStore, "close", close))
+
+
+def _trimmed_unread() -> AbstractContextManager[None]:
+    """The owner takes what it has lent for read."""
+    lent = Subscription.bind
+
+    async def bound(self: Any, binding: Any) -> Any:
+        found = await lent(self, binding)
+        self.cursor.acknowledge_cumulative(self._positions.readable)
+        return found
+
+    return replaced((Subscription, "bind", bound))
+
+
+# -- followed logs ----------------------------------------------------------------------------
+
+
+def _past_the_end() -> AbstractContextManager[None]:
+    """A follower takes an entry for readable that is not confirmed yet."""
+    take = FollowedLog._take_entries
+
+    async def take_entries(self: Any, reader: Any, ledger_id: int, confirmed: int) -> None:
+        await take(self, reader, ledger_id, confirmed)
+        chain = self._chain
+        if chain.open_ledger_id == ledger_id:
+            chain.confirm(chain.last_confirmed_entry + 1, chain.end_offset + 1)
+            self._watch.grew()
+
+    return replaced((FollowedLog, "_take_entries", take_entries))
+
+
+def _end_not_asked() -> AbstractContextManager[None]:
+    """A seek to the end goes to where the follower sees it."""
+
+    async def at_once(self: Any) -> None: ...
+
+    return replaced((FollowedTopic, "see_end", at_once))
+
+
+def _mutant(name: str, plant: Any) -> Mutant:
+    return Mutant(name, 2, "", plant, SEEDS_MAX, read_only=True)
+
+
+READ_ONLY = (
+    _mutant("two brokers dispatch a subscription", _two_dispatch),
+    _mutant("an owner goes on with what it has lent", _owner_goes_on),
+    _mutant("a binding survives its broker", _survives),
+    _mutant("a binding is given to whoever asks", _anybody_takes_it),
+    _mutant("deltas of any binding are merged", _epoch_not_looked_at),
+    _mutant("the end of a binding is not stored", _end_not_stored),
+    _mutant("a read-only broker serves on after its binding", _serves_on),
+    _mutant("a lent cursor begins at the mark", _begins_at_the_mark),
+    _mutant("a lent cursor begins before its log is seen", _begins_before_it_sees),
+    _mutant("a delta is answered before it is stored", _answered_before_stored),
+    _mutant("deltas are dropped when the owner changes", _dropped_at_a_change),
+    _mutant("after a failure only changes are sent", _changes_after_failure),
+    _mutant("a delta of before a seek is merged after it", _late_after_reset),
+    _mutant("a subscription is given back too early", _moves_without_store),
+    _mutant("what is lent counts as read", _trimmed_unread),
+    _mutant("a follower reads past the readable end", _past_the_end),
+    _mutant("a follower's end is taken for the log's", _end_not_asked),
+)

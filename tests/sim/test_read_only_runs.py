@@ -1,0 +1,65 @@
+"""Ring 2 with read-only brokers: some seeds hold, meet what they are for, and run the same again.
+(Thousands of seeds, and the planted bugs: docs/simulation.md.)"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from magnetar.metrics import Metrics
+from magnetar_sim.cluster_run import run_cluster
+from tests.sim.mutants.mutant import Mutant, search
+from tests.sim.mutants.read_only import READ_ONLY
+
+SEEDS = range(10)
+
+FOUND_SOON = [
+    each
+    for each in READ_ONLY
+    if each.name
+    in (
+        "two brokers dispatch a subscription",
+        "a binding survives its broker",
+        "a lent cursor begins at the mark",
+    )
+]
+
+
+def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
+    metrics = Metrics()
+    happened: Counter[str] = Counter()
+    for seed in SEEDS:
+        outcome = run_cluster(seed, metrics, read_only=True)
+        assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
+        happened.update(outcome.happened)
+    for what in (
+        "acknowledgements that were stored",
+        "bindings",
+        "bindings that ended",
+        "brokers that crashed",
+        "brokers that served",
+        "connections to owners that broke",
+        "entries that consumers were sent",
+        "seeks",
+    ):
+        assert happened[what], what
+    assert happened["bindings"] > 2 * len(SEEDS)
+
+
+def test_a_seed_runs_the_same_again() -> None:
+    first, again = (run_cluster(3, tracing=True, read_only=True) for _ in range(2))
+    assert first.trace == again.trace
+    assert first.digest == again.digest
+
+
+@pytest.mark.parametrize("mutant", FOUND_SOON, ids=lambda each: each.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    assert search(mutant).seeds is not None
+
+
+@pytest.mark.parametrize("mutant", READ_ONLY, ids=lambda each: each.name)
+def test_a_bug_can_be_planted(mutant: Mutant) -> None:
+    for _ in range(2):  # the second time: the first gave everything back
+        with mutant.plant():
+            pass

@@ -1,0 +1,493 @@
+"""A read-only broker and the owner of its topics: over TCP, on logs and metadata in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from magnetar.app.broker import Broker
+from magnetar.cluster.reports import broker_path
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.config import BrokerConfig
+from magnetar.log.acknowledgements import AckImage
+from magnetar.log.seam import Binding
+from magnetar.model.errors import BindingEndedError, MagnetarError, NotAllowedError
+from magnetar.model.ids import EARLIEST, LATEST, Position
+from magnetar.protocols.pulsar.owner_links import OwnerLinks
+from magnetar.topics.remote_acks import LentCursor, NewsKind, OwnerNews
+from magnetar.topics.subscription import Subscription
+from magnetar.wire.pulsar.codes import ServerError
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
+from tests.doubles.admin import topic_service
+from tests.doubles.memory_log import MemoryLogStore
+from tests.doubles.memory_metadata import MemoryMetadata
+from tests.doubles.memory_values import MemoryValues
+from tests.unit.protocols.pulsar.harness import EXCLUSIVE, SHARED, TOPIC, Peer, World
+
+SESSION_MS = 30_000
+NAME = parse_topic(TOPIC)
+
+
+class Side(World):
+    """One of two brokers."""
+
+    def __init__(self, store: MemoryLogStore, metadata: MemoryMetadata, read_only: bool) -> None:
+        self.store, self.metadata, self.values = store, metadata, MemoryValues()
+        self.lost: list[str] = []
+        self.read_only = read_only
+        self.broker = Broker(
+            replace(BrokerConfig(port=0), bound_ack_interval_ms=5, binding_idle_ms=50),
+            store,
+            metadata,
+            self.values,
+            clock=lambda: 1e9,
+            shares=True,
+            read_only=read_only,
+        )
+        self.services = self.broker.pulsar.services
+
+    async def start(self) -> Side:
+        await self.broker.start()
+        await self.broker.join("", "", SESSION_MS, self.lost.append, self.read_only)
+        self.admin = topic_service(self.broker)
+        return self
+
+    async def close(self) -> None:
+        await self.broker.leave()
+        await self.broker.close()
+
+
+class Two:
+    """``owner`` of all topics, and ``reading``, which serves subscriptions of them."""
+
+    def __init__(self) -> None:
+        self.store, self.metadata = MemoryLogStore(5), MemoryMetadata()
+        self.owner = Side(self.store, self.metadata, False)
+        self.reading = Side(self.store, self.metadata, True)
+
+    async def publish(self, count: int, first: int = 0) -> None:
+        producer = self.owner.peer()
+        await producer.produce()
+        producer.publish(count, first)
+        await producer.heard()
+        producer.lose()
+
+    def bound(self, name: str = "s") -> Binding | None:
+        found = self.owner.topic().subscription(name).bound
+        return None if found is None else found.binding
+
+    def mark(self, name: str = "s") -> Position:
+        return self.owner.topic().subscription(name).cursor.mark_delete
+
+    def links(self) -> OwnerLinks:
+        links = self.reading.broker._links
+        assert links is not None
+        return links
+
+    def serving(self, name: str = "s") -> Subscription:
+        assert self.reading.services.followed is not None
+        topic = self.reading.services.followed.find(NAME)
+        assert topic is not None
+        return topic.subscription(name)
+
+
+def with_two(scenario: Callable[[Two], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        two = Two()
+        await two.owner.start()
+        await two.reading.start()
+        try:
+            async with asyncio.timeout(60):
+                await scenario(two)
+        finally:
+            await two.reading.close()
+            await two.owner.close()
+
+    asyncio.run(run())
+
+
+async def eventually(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not what():  # noqa: ASYNC110 (several parts have to get there)
+            await asyncio.sleep(0.005)
+
+
+async def entries(peer: Peer, count: int) -> list[int]:
+    """The numbers of the next ``count`` entries, as they come."""
+    found: list[int] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            found += await peer.entries()
+            await asyncio.sleep(0.005)
+    return found
+
+
+async def succeeded(peer: Peer, asked: Awaitable[BaseCommand]) -> None:
+    answer = await asked
+    assert answer.type == BaseCommand.SUCCESS, answer
+
+
+def test_a_subscription_is_served_and_its_cursor_is_the_owners() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(7)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(100)
+        assert await entries(peer, 7) == list(range(7))
+        peer.acknowledge(0, 1, 2, 4)
+        await eventually(lambda: two.mark() == Position(1, 2))
+        assert two.owner.topic().subscription("s").cursor.is_acknowledged(1, 4)
+        peer.acknowledge(3, request_id=9)
+        answer = await peer.next()
+        assert answer.type == BaseCommand.ACK_RESPONSE
+        assert not answer.ackResponse.HasField("error")
+        assert two.mark() == Position(1, 4), "answered when the owner has stored it"
+        await two.publish(3, first=7)
+        assert await entries(peer, 3) == [7, 8, 9]
+        bound = two.bound()
+        assert bound is not None
+        assert bound.epoch == 1
+        assert bound.service_url == two.reading.broker.service_url
+
+    with_two(scenario)
+
+
+def test_what_only_owners_serve_is_refused_and_lookups_are_sent_on() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        refused = await peer.produce()
+        assert refused.error.error == ServerError.SERVICE_NOT_READY
+        lookup = BaseCommand(type=BaseCommand.LOOKUP)
+        lookup.lookupTopic.topic, lookup.lookupTopic.request_id = TOPIC, 5
+        answer = (await peer.ask(lookup)).lookupTopicResponse
+        assert answer.response == CommandLookupTopicResponse.Connect
+        assert answer.brokerServiceUrl == two.owner.broker.service_url
+        assert len(two.reading.services.topics) == 0
+        assert two.store.opens == 1
+
+    with_two(scenario)
+
+
+def test_nobody_else_serves_it_and_it_comes_back_exactly() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(6)
+        before = two.owner.peer()
+        await succeeded(before, before.subscribe(kind=SHARED))
+        before.flow(2)
+        assert await entries(before, 2) == [0, 1]
+        before.acknowledge(0)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe(kind=SHARED))
+        told = await before.next()
+        assert told.type == BaseCommand.CLOSE_CONSUMER
+        assert told.close_consumer.assignedBrokerServiceUrl == two.reading.broker.service_url
+        before.tell(before.subscribe_command(kind=SHARED))
+        peer.flow(100)
+        assert await entries(peer, 5) == [1, 2, 3, 4, 5], "but what was acknowledged there"
+        peer.acknowledge(2, 4)
+        peer.lose()
+        assert two.bound() is not None
+        await succeeded(before, before.next())
+        assert two.bound() is None, "after binding_idle_ms; who wanted it has waited"
+        before.flow(100)
+        assert await entries(before, 3) == [1, 3, 5]
+
+    with_two(scenario)
+
+
+def test_whoever_wants_what_is_served_elsewhere_is_refused_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.topics.bindings.FREE_S", 0.05)
+
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer, at_owner = two.reading.peer(), two.owner.peer()
+        await succeeded(peer, peer.subscribe())
+        refused = await at_owner.subscribe()
+        assert refused.error.error == ServerError.SERVICE_NOT_READY
+        assert two.reading.broker.service_url in refused.error.message
+
+    with_two(scenario)
+
+
+def test_a_binding_that_its_broker_never_heard_of_is_disowned() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(2)
+        links = two.links()
+        lost = await links.bind(NAME, "s", EARLIEST, {}, lambda _: None)
+        links.forget(NAME, "s")  # as if the answer had been lost
+        assert two.bound() is not None
+        at_owner = two.owner.peer()
+        await succeeded(at_owner, at_owner.subscribe())
+        assert two.bound() is None
+        with pytest.raises(BindingEndedError):
+            await links.keep(lost.cursor)
+
+    with_two(scenario)
+
+
+def test_acknowledgements_go_to_whoever_owns_the_topic() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(4)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(100)
+        await entries(peer, 4)
+        assert await two.owner.services.topics.unload(NAME)
+        peer.acknowledge(0, 1, request_id=3)
+        answer = await peer.next()
+        assert not answer.ackResponse.HasField("error")
+        assert two.mark() == Position(1, 1)
+        assert two.bound() is not None, "the binding is found in the cursor's node"
+        await two.publish(1, first=4)
+        assert await entries(peer, 1) == [4]
+
+    with_two(scenario)
+
+
+def test_a_broken_connection_to_the_owner_loses_nothing() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(4)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(100)
+        await entries(peer, 4)
+        for session in list(two.owner.services.sessions):
+            session.abort()  # type: ignore[attr-defined]
+        peer.acknowledge(0, 1, 2)
+        await eventually(lambda: two.mark() == Position(1, 2))
+        client = two.owner.topic().subscription("s").bound
+        assert client is not None
+        assert client.client is not None, "it has spoken by another connection"
+
+    with_two(scenario)
+
+
+def test_a_seek_is_the_owners_too() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(5)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe(kind=EXCLUSIVE))
+        peer.flow(100)
+        await entries(peer, 5)
+        peer.acknowledge(4, cumulative=True, request_id=1)
+        await peer.next()
+        assert two.mark() == Position(1, 4)
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 1, 77
+        seek.seek.message_id.ledgerId, seek.seek.message_id.entryId = 1, 2
+        peer.tell(seek)
+        kinds = [await peer.next(), await peer.next()]
+        assert {each.type for each in kinds} == {BaseCommand.CLOSE_CONSUMER, BaseCommand.SUCCESS}
+        assert two.mark() == Position(1, 1), "before it is answered"
+        await succeeded(peer, peer.subscribe(kind=EXCLUSIVE))
+        peer.flow(100)
+        assert await entries(peer, 3) == [2, 3, 4]
+
+    with_two(scenario)
+
+
+def test_a_binding_ends_with_its_brokers_registration() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        links = two.links()
+        assert links.me is not None
+        bound = two.bound()
+        assert bound is not None
+        await two.metadata.delete(broker_path(links.me.broker_id))
+        await two.owner.broker.bindings.look()
+        assert two.bound() is None
+        ended = await peer.next()
+        assert ended.type == BaseCommand.CLOSE_CONSUMER
+        late = LentCursor(NAME, "s", bound.epoch)
+        with pytest.raises(BindingEndedError):
+            await links.merge(late, AckImage(Position(1, 2)))
+        assert two.mark() == Position(1, -1), "a delta of a binding that is over has no effect"
+        at_owner = two.owner.peer()
+        await succeeded(at_owner, at_owner.subscribe())
+        at_owner.flow(10)
+        assert await entries(at_owner, 3) == [0, 1, 2]
+
+    with_two(scenario)
+
+
+def test_what_is_said_of_an_older_binding_has_no_effect() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        links, told = two.links(), list[OwnerNews]()
+        first = await links.bind(NAME, "s", EARLIEST, {"k": "v"}, told.append)
+        again = await links.bind(NAME, "s", EARLIEST, {}, told.append)
+        assert (first.cursor.epoch, again.cursor.epoch) == (1, 2)
+        assert again.properties == {"k": "v"}
+        for ask in (links.release(first.cursor), links.merge(first.cursor, again.image)):
+            with pytest.raises(BindingEndedError):
+                await ask
+        await links.merge(again.cursor, replace(again.image, mark_delete=Position(1, 1)))
+        assert two.mark() == Position(1, 1)
+        await links.release(again.cursor)
+        assert two.bound() is None
+        assert told == []
+
+    with_two(scenario)
+
+
+def test_what_the_owner_does_with_it_is_told() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(6)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        subscription = two.owner.topic().subscription("s")
+        subscription.expire(Position(1, 3))
+        await eventually(lambda: two.serving().cursor.mark_delete == Position(1, 2))
+        peer.flow(100)
+        assert await entries(peer, 3) == [3, 4, 5]
+        with pytest.raises(NotAllowedError, match="is served by the broker at"):
+            await two.owner.topic().delete_subscription("s", force=False)
+        await two.owner.topic().delete_subscription("s", force=True)
+        closed = await peer.next()
+        assert closed.type == BaseCommand.CLOSE_CONSUMER
+
+    with_two(scenario)
+
+
+def test_what_is_wanted_back_is_given_back_with_all_that_was_acknowledged() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(4)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(100)
+        await entries(peer, 4)
+        peer.acknowledge(1, 3)
+        bindings = two.owner.broker.bindings
+        broker_id = await bindings.bound_to(NAME, "s")
+        assert broker_id is not None
+        await bindings.end(NAME, "s", "another")
+        assert await bindings.bound_to(NAME, "s") == broker_id
+        await bindings.end(NAME, "s", broker_id)
+        assert await bindings.bound_to(NAME, "s") is None
+        cursor = two.owner.topic().subscription("s").cursor
+        assert [cursor.is_acknowledged(1, number) for number in range(4)] == [False, True] * 2
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+
+    with_two(scenario)
+
+
+def test_unsubscribing_deletes_it_at_the_owner() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(2)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        command = BaseCommand(type=BaseCommand.UNSUBSCRIBE)
+        command.unsubscribe.consumer_id, command.unsubscribe.request_id = 1, 8
+        await succeeded(peer, peer.ask(command))
+        assert "s" not in two.owner.topic().subscriptions
+        assert two.store.logs[NAME.log_name].cursors.durable() == {}
+
+    with_two(scenario)
+
+
+def test_readers_ask_nobody_and_make_no_cursor() -> None:
+    async def scenario(two: Two) -> None:
+        peer = two.reading.peer()
+        reader = await peer.subscribe("r", EXCLUSIVE, durable=False)
+        assert reader.type == BaseCommand.SUCCESS, "the owner has made the topic"
+        peer.flow(100)
+        await two.publish(4)
+        assert await entries(peer, 4) == [0, 1, 2, 3]
+        assert two.owner.topic().subscriptions == {}
+
+        missing = two.reading.peer()
+        topic = "persistent://public/default/none"
+        refused = await missing.subscribe("r", topic=topic, force_topic_creation=False)
+        assert refused.error.error == ServerError.TOPIC_NOT_FOUND
+
+    with_two(scenario)
+
+
+def test_a_read_only_broker_that_ends_gives_back_what_it_has() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(5)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(2)
+        assert await entries(peer, 2) == [0, 1]
+        peer.acknowledge(1)
+        await two.reading.broker.leave()
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+        assert two.bound() is None
+        assert two.owner.topic().subscription("s").cursor.is_acknowledged(1, 1)
+        at_owner = two.owner.peer()
+        await succeeded(at_owner, at_owner.subscribe())
+        at_owner.flow(10)
+        assert await entries(at_owner, 4) == [0, 2, 3, 4]
+
+    with_two(scenario)
+
+
+def test_a_topic_that_is_deleted_is_followed_no_more() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        await two.owner.services.topics.delete(NAME, force=True)
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+        assert two.reading.services.followed is not None
+        await eventually(lambda: two.reading.services.followed.find(NAME) is None)  # type: ignore[union-attr]
+
+    with_two(scenario)
+
+
+def test_a_binding_that_cannot_be_stored_is_not_given() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        at_owner = two.owner.peer()
+        await succeeded(at_owner, at_owner.subscribe())
+        at_owner.lose()
+        lending = two.owner.topic().subscription("s").cursor.lending
+        lending.failing = MagnetarError("no store")  # type: ignore[union-attr]
+        peer = two.reading.peer()
+        refused = await peer.subscribe()
+        assert refused.type == BaseCommand.ERROR
+        assert two.bound() is not None, "nobody knows: it is taken to hold"
+        lending.failing = None  # type: ignore[union-attr]
+        await succeeded(peer, peer.subscribe())
+        bound = two.bound()
+        assert bound is not None
+        assert bound.epoch == 2
+
+    with_two(scenario)
+
+
+def test_news_of_other_bindings_are_passed_over() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        store = two.serving().cursor.store  # type: ignore[attr-defined]
+        topic = two.reading.services.followed.find(NAME)  # type: ignore[union-attr]
+        topic._cursors._told("s", OwnerNews(NewsKind.ENDED, store.cursor.epoch - 1))  # type: ignore[union-attr]
+        await two.publish(1, first=1)
+        peer.flow(10)
+        assert await entries(peer, 2) == [0, 1]
+
+    with_two(scenario)
+
+
+def test_where_a_new_subscription_begins() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        links = two.links()
+        latest = await links.bind(NAME, "late", LATEST, {}, lambda _: None)
+        assert latest.image.mark_delete == Position(1, 2)
+        at = await links.bind(NAME, "at", Position(1, 1), {}, lambda _: None)
+        assert at.image.mark_delete == Position(1, 0)
+
+    with_two(scenario)
