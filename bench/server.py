@@ -152,7 +152,7 @@ def ledger_store(bookies: int = 3, source: Path | None = None) -> Iterator[Store
 def broker(store: Store, *arguments: str) -> Iterator[Server]:
     """A broker over the bookies of ``store``, in a process of its own."""
     ports = free_port(), free_port()
-    log_path = WORK_DIR / "broker.log"
+    log_path = WORK_DIR / ("read-only.log" if "--read-only" in arguments else "broker.log")
     begun = time.monotonic()
     process = _begin(
         log_path, None, "broker", "--metadata", store.metadata_url,
