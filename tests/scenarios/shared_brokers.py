@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -16,7 +18,7 @@ WAIT_S = 60.0
 
 class Brokers:
     """Some brokers, each with ports that it keeps over restarts. Those of ``read_only`` own
-    nothing, and are not in the service URL."""
+    nothing, and are not in the service URL. ``more``: arguments of some."""
 
     def __init__(
         self,
@@ -25,11 +27,13 @@ class Brokers:
         count: int = 3,
         settings: Sequence[str] = (),
         read_only: Sequence[int] = (),
+        more: Mapping[int, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         """``settings``: as ``NAME=VALUE``."""
         self.cluster = cluster
         self._read_only = read_only
         self._settings = [word for each in settings for word in ("--set", each)]
+        self._more = more
         self._quorums = quorums
         self.ports = [(free_port(), free_port()) for _ in range(count)]
         self.roles: list[Role | None] = [None] * count
@@ -40,7 +44,7 @@ class Brokers:
     def start(self, *indexes: int) -> None:
         for index in indexes:
             port, http_port = self.ports[index]
-            more = ["--http-port", str(http_port), *self._settings]
+            more = ["--http-port", str(http_port), *self._settings, *self._more.get(index, ())]
             if index in self._read_only:
                 more.append("--read-only")
             self.roles[index] = self.cluster.begin_broker(port, self._quorums, more=more)
@@ -56,6 +60,13 @@ class Brokers:
         answer = self.rest.request(method, f"http://{self.broker_id(index)}{path}")
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
+
+    def dispatched(self, index: int) -> int:
+        """Entries that consumers had from that broker since it started."""
+        text = self.rest.get(f"http://{self.broker_id(index)}/metrics").text
+        found = re.search(r"^magnetar_broker_dispatched_entries_total (\S+)$", text, re.M)
+        assert found is not None, text
+        return int(float(found[1]))
 
     def broker_id(self, index: int) -> str:
         return f"127.0.0.1:{self.ports[index][1]}"

@@ -170,11 +170,11 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("followed_topic", "topic"),
         ("opening", "policies_in_force", "seek", "stats", "unloading"),
         ("bindings", "followed_topics", "registry"),
-        ("intakes", "rates", "upkeep"),
+        ("intakes", "rates", "steering", "upkeep"),
     ),
     "magnetar.protocols.pulsar": (
         ("liveness", "owner_links", "requests", "staged_writes", "stored_ledgers"),
-        ("bounds", "clients", "entry_format", "message_ids", "services"),
+        ("bounds", "clients", "entry_format", "leaving", "message_ids", "services"),
         ("session",),
         ("consumer_stats", "deliveries", "log_extents", "receipts"),
         ("handlers",),

@@ -43,6 +43,7 @@ from magnetar.topics.followed_topics import FollowedTopics
 from magnetar.topics.intakes import Intakes
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
+from magnetar.topics.steering import ReadSteering
 from magnetar.topics.traffic import Traffic
 from magnetar.topics.upkeep import PolicyUpkeep, Upkept
 
@@ -222,6 +223,7 @@ class Broker:
         if isinstance(bundles, SoleBroker):
             bundles.begin(report, self._close_topics)
         elif isinstance(bundles, SharedTopics):
+            self._steer(bundles, report)
             cut_off = partial(self._cut_off, lost)
             await bundles.begin(report, session_timeout_ms, self._close_topics, cut_off)
             self._scope.spawn(bundles.run(self._load), "report")
@@ -236,6 +238,17 @@ class Broker:
             topic.disconnect()
         self.pulsar.close()
         lost(why)
+
+    def _steer(self, bundles: SharedTopics, report: BrokerReport) -> None:
+        """Before the first client is served here."""
+        if self.followed is None:
+            steering = ReadSteering(bundles.reports, self.topics.loaded, self.bindings)
+            self.pulsar.services.steering = steering
+        else:  # it sends back whom it is not to serve; the owner alone sends on
+            steering = ReadSteering(
+                bundles.reports, self.followed.loaded, self.bindings, report.broker_id
+            )
+        self._scope.spawn(steering.run(), "read-only brokers")
 
     async def _close_topics(self, bundle: Bundle) -> TellClients:
         return await self.topics.hand_over(bundle.holds)

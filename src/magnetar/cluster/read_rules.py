@@ -12,6 +12,8 @@ A rule names what it is about, and where that goes:
 
 What a rule leaves open fits everything. The first rule that fits counts; where none does the owner
 of the topic serves the subscription, as without any. ``owner`` is an exception from later rules.
+
+Why: docs/adr/0093-consumers-are-sent-to-read-only-brokers.md.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ subscription when rules or brokers have changed (``Steering.move``). Rules:
 * Who is served is moved only when the same other place has been the right one for ``SETTLE_S``.
 
 Pure. Times are seconds of one clock that only rises.
+
+Why: docs/adr/0093-consumers-are-sent-to-read-only-brokers.md.
 """
 
 from __future__ import annotations

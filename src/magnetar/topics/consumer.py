@@ -6,12 +6,15 @@ What is out at it and what it may get is its seat's, and so the dispatch machine
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
 from magnetar.topics.dispatch.seats import Seat
 from magnetar.topics.redelivery import Key
+
+NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ConsumerClient(Protocol):
@@ -68,7 +71,9 @@ class ConsumerClient(Protocol):
 class Consumer:
     """A consumer of one subscription, on one connection.
 
-    It knows nothing of the subscription, which seats it in order of arrival.
+    It knows nothing of the subscription, which seats it in order of arrival. ``properties``: what
+    its application says of it; ``follows``: its client goes where it is sent
+    (``ConsumerClient.tell_closed``).
     """
 
     def __init__(
@@ -78,12 +83,16 @@ class Consumer:
         name: str,
         priority: int,
         connected_at_ms: int,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        follows: bool = False,
     ) -> None:
         self.client = client
         self.consumer_id = consumer_id
         self.name = name
         self.seat: Seat[Consumer] = Seat(self, name, priority)
         self.connected_at_ms = connected_at_ms
+        self.properties = properties
+        self.follows = follows
         self.closed = False
         self.messages_out = 0
         self.bytes_out = 0

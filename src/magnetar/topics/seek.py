@@ -15,15 +15,20 @@ from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Subscription
 
 
-async def seek(topic: SubscribableTopic, subscription: Subscription, place: Place) -> None:
+async def seek(
+    topic: SubscribableTopic, subscription: Subscription, place: Place, back_to: str = ""
+) -> None:
     """Move ``subscription`` so that ``place`` comes next; durable on return. Its consumers are
-    sent away, whether it works out or not."""
+    sent away, whether it works out or not: to come back to the broker at ``back_to``, if a lookup
+    would not lead them here."""
     # Held: its consumers are sent away, so that perhaps nobody is connected while it waits.
     with topic.held():
-        await _seek(topic, subscription, place)
+        await _seek(topic, subscription, place, back_to)
 
 
-async def _seek(topic: SubscribableTopic, subscription: Subscription, place: Place) -> None:
+async def _seek(
+    topic: SubscribableTopic, subscription: Subscription, place: Place, back_to: str
+) -> None:
     async with subscription.lock:
         await subscription.end_binding()  # or what is sought here would be another's to keep
         subscription.dispatcher.hold()
@@ -37,6 +42,6 @@ async def _seek(topic: SubscribableTopic, subscription: Subscription, place: Pla
             await subscription.cursor.reset(target)
         finally:
             for consumer in consumers:
-                consumer.client.tell_closed()
+                consumer.client.tell_closed(back_to)
             subscription.release()
             topic.linger(subscription)

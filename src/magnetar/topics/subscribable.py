@@ -197,6 +197,16 @@ class SubscribableTopic:
             self._watch_while_subscribed()
             self._released()
 
+    def send_away(self, subscription: Subscription, service_url: str) -> None:
+        """Another broker is to serve the subscription: the one at that URL; empty: where a lookup
+        says. Its consumers hear of it at once; what they say for it means nothing from now on."""
+        subscription.dispatcher.hold()
+        for consumer in subscription.detach_all():
+            consumer.client.tell_closed(service_url)
+        subscription.release()
+        self.drop_reader(subscription)
+        self._released()
+
     def linger(self, subscription: Subscription) -> None:
         """A seek sent its consumers away; drop a reader's subscription if none comes back."""
         if not subscription.durable:

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.moving_topics import move_topics
+from tests.interop.steered import follow_and_survive
+from tests.scenarios.steered_brokers import steered_brokers
 from tests.standalone import Standalone
 
 HERE = Path(__file__).parent
@@ -74,3 +76,10 @@ def test_topics_move_under_the_go_client(
     gaps_ms = move_topics([HERE / "run.sh", work_dir, "shared"], tmp_path, zookeeper_url)
     record_property("counted", str(gaps_ms))
     print(f"\nGo's client, longest time without an acknowledgement, ms: {gaps_ms}")
+
+
+def test_the_go_client_goes_where_it_is_sent(
+    work_dir: Path, tmp_path: Path, zookeeper_url: str
+) -> None:
+    with steered_brokers(tmp_path, zookeeper_url) as brokers:
+        follow_and_survive((str(HERE / "run.sh"), str(work_dir), "steered"), brokers, tmp_path)

@@ -4,6 +4,7 @@
 #        run.sh WORK_DIR admin HTTP_URL SERVICE_URL                 AdminPeer
 #        run.sh WORK_DIR schemas SERVICE_URL                        SchemaPeer
 #        run.sh WORK_DIR shared TOPICS SERVICE_URL...               SharedPeer
+#        run.sh WORK_DIR steered SERVICE_URL COUNT KIND=TOPIC...   SteeredPeer, compiled
 #        run.sh WORK_DIR perf SERVICE_URL HTTP_URL COMMAND [ARGUMENT...]   pulsar-perf
 #        run.sh WORK_DIR fetch                                      nothing but fetch and compile
 set -eu
@@ -21,7 +22,7 @@ quiet="-Dorg.slf4j.simpleLogger.defaultLogLevel=${PEER_LOG_LEVEL:-off}"
 peers() {
     javac -nowarn -Xlint:-deprecation -cp "$work/lib/*" -d "$work/classes" \
         "$here/PulsarPeer.java" "$here/AdminPeer.java" "$here/SchemaPeer.java" \
-        "$here/SharedPeer.java" >&2
+        "$here/SharedPeer.java" "$here/SteeredPeer.java" >&2
 }
 case $what in
 fetch)
@@ -42,6 +43,9 @@ schemas)
 shared)
     peers
     exec java "$quiet" -cp "$work/classes:$work/lib/*" SharedPeer "$@"
+    ;;
+steered)
+    exec java "$quiet" -cp "$work/classes:$work/lib/*" SteeredPeer "$@"
     ;;
 perf)
     printf 'brokerServiceUrl=%s\nwebServiceUrl=%s\n' "$1" "$2" > "$work/client.conf"

@@ -32,14 +32,22 @@ def check_subscribe(request: CommandSubscribe) -> Mapping[str, str]:
 def check_subscription(name: str, pairs: Iterable[KeyValue]) -> Mapping[str, str]:
     """The properties of a subscription whose name and properties can be kept."""
     _check_name("subscription's", name)
-    properties = {item.key: item.value for item in pairs}
-    size = sum(len(key) + len(value) for key, value in properties.items())
+    return _kept(f"subscription {name}", pairs)
+
+
+def consumer_properties(request: CommandSubscribe) -> Mapping[str, str]:
+    """What the application says of its consumer."""
+    return _kept(f"a consumer of {request.subscription}", request.metadata)
+
+
+def _kept(whose: str, pairs: Iterable[KeyValue]) -> Mapping[str, str]:
+    found = {item.key: item.value for item in pairs}
+    size = sum(len(key) + len(value) for key, value in found.items())
     if size > PROPERTIES_BYTES_MAX:
         raise NotAllowedError(
-            f"subscription {name}: properties of {size} characters; at most "
-            f"{PROPERTIES_BYTES_MAX} are kept"
+            f"{whose}: properties of {size} characters; at most {PROPERTIES_BYTES_MAX} are kept"
         )
-    return properties
+    return found
 
 
 def _check_name(whose: str, name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 _JAVA: Final = re.compile(r"Pulsar-Java-v(\d+)")
 _NAMED: Final = re.compile(r"Pulsar[- ](Java|CPP|Go)[- ]v?(\d+)\.(\d+)")
-_FOLLOWS_SINCE: Final = {"Java": (3, 3), "CPP": (3, 5), "Go": (0, 13)}
+_FOLLOWS_SINCE: Final = {"Java": (3, 2), "CPP": (3, 5), "Go": (0, 13)}
 
 
 def fails_one_send(client_version: str) -> bool:

@@ -17,6 +17,7 @@ from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
 from magnetar.topics.bindings import OwnerBindings
 from magnetar.topics.followed_topics import FollowedTopics
 from magnetar.topics.registry import Topics
+from magnetar.topics.steering import ReadSteering
 from magnetar.topics.subscribable import SubscribableTopic
 
 
@@ -29,7 +30,8 @@ class Services:
     generates, and no other broker's; ``service_url`` is what lookups answer; ``stored_ledgers``
     knows where entries lie, unless logs are not in ledgers; ``staged_writes`` serves those who
     write staged ledgers, if there are ledgers. ``bindings``: what read-only brokers ask of an
-    owner; ``followed``: at a read-only broker, the topics that consumers get, which others own.
+    owner; ``followed``: at a read-only broker, the topics that consumers get, which others own;
+    ``steering``: at an owner, sends consumers to read-only brokers.
     """
 
     config: BrokerConfig
@@ -48,6 +50,7 @@ class Services:
     followed: FollowedTopics | None = None
     stored_ledgers: StoredLedgers | None = None
     staged_writes: StagedWrites | None = None
+    steering: ReadSteering | None = None
 
     async def subscribable(self, name: TopicName, create: bool) -> SubscribableTopic:
         """The topic that a consumer is to get here. Raises as ``Topics.get``."""

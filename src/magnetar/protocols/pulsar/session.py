@@ -28,6 +28,7 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
+from magnetar.cluster.steering import Sent
 from magnetar.env.framed import NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import (
@@ -39,6 +40,7 @@ from magnetar.model.errors import (
     ProtocolError,
     ServiceNotReadyError,
 )
+from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.liveness import is_alive
 from magnetar.protocols.pulsar.requests import Requests, Subject
 from magnetar.protocols.pulsar.services import Services
@@ -124,8 +126,14 @@ class Session(FramedConnection):
         self.protocol_version = NO_VERSION
         self.fails_one_send = False
         """The client's producers go on after a SEND that was refused (``clients``)."""
+        self.follows_assigned_url = False
+        """Its consumers go to the broker that CLOSE_CONSUMER names (``clients``)."""
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Subscribed] = {}
+        self.leaving: dict[int, Leaving] = {}
+        """Consumers that another broker is to serve, and that have not been told yet."""
+        self.sent: dict[int, Sent] = {}
+        """Where consumers were sent last."""
         self.frames = 0
         """Whole frames received; stands still while one is incomplete."""
         self._touched: list[Producer] = []
@@ -161,6 +169,9 @@ class Session(FramedConnection):
         for subscribed in list(self.consumers.values()):
             subscribed.leave()
         self.consumers.clear()
+        for leaving in self.leaving.values():
+            leaving.end()
+        self.leaving.clear()
 
     def writable_changed(self) -> None:
         for _, subscription, consumer in self.consumers.values():

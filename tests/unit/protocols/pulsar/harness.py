@@ -101,8 +101,8 @@ class World:
         self.admin = topic_service(self.broker)
         return self
 
-    def peer(self, hello: bool = True) -> Peer:
-        return Peer(self, hello)
+    def peer(self, hello: bool = True, version: str = "peer") -> Peer:
+        return Peer(self, hello, version)
 
     def log(self, topic: str = TOPIC) -> MemoryLog:
         return self.store.logs[parse_topic(topic).log_name]
@@ -116,7 +116,7 @@ class World:
 class Peer:
     """The client's side of a session."""
 
-    def __init__(self, world: World, hello: bool) -> None:
+    def __init__(self, world: World, hello: bool, version: str = "peer") -> None:
         self.world = world
         self.transport = FakeTransport()
         self.session = Session(world.services, make_table())
@@ -124,7 +124,7 @@ class Peer:
         self.transport.on_ping = self.pong
         if hello:
             command = BaseCommand(type=BaseCommand.CONNECT)
-            command.connect.client_version = "peer"
+            command.connect.client_version = version
             command.connect.protocol_version = 20
             self.tell(command)
 

@@ -26,7 +26,7 @@ def test_fails_one_send(version: str, expected: bool) -> None:
     ("version", "expected"),
     [
         ("Pulsar-Java-v4.0.8", True),
-        ("Pulsar-Java-v3.3.0", True),
+        ("Pulsar-Java-v3.2.0", True),
         ("Pulsar-Java-v3.0.17", False),
         ("Pulsar-Java-v2.11.4", False),
         ("Pulsar-CPP-v4.2.0-Python-v3.13.0", True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar import __version__
-from magnetar.protocols.pulsar.clients import fails_one_send
+from magnetar.protocols.pulsar.clients import fails_one_send, follows_assigned_url
 from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.commands import PONG_FRAME, PROTOCOL_VERSION, command_bounds
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -17,6 +17,7 @@ def connect(session: Session, command: BaseCommand) -> None:
     request = command.connect
     session.client_version = request.client_version
     session.fails_one_send = fails_one_send(request.client_version)
+    session.follows_assigned_url = follows_assigned_url(request.client_version)
     session.protocol_version = min(request.protocol_version, PROTOCOL_VERSION)
     session.ready = True
     reply = BaseCommand(type=BaseCommand.CONNECTED)

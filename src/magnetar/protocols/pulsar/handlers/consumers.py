@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.log.seam import Cursor
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BrokerMetadataError,
@@ -23,10 +24,18 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.model.ids import EARLIEST, LATEST
-from magnetar.protocols.pulsar.bounds import check_subscribe
+from magnetar.protocols.pulsar.bounds import check_subscribe, consumer_properties
 from magnetar.protocols.pulsar.consumer_stats import consumer_stats_reply
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
+from magnetar.protocols.pulsar.handlers.redirects import (
+    asked_for_messages,
+    leaving_cursor,
+    send_elsewhere,
+    stay_if_leaving,
+    subscribed_again,
+)
 from magnetar.protocols.pulsar.handlers.schemas import check_consumer
+from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.log_extents import fill_log_extent, hold_log
 from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
@@ -68,29 +77,42 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
             )
         session.write(success(request.request_id))  # the client did not hear our first answer
         return
+    if subscribed_again(session, str(name), request):
+        return
     topic = await session.services.subscribable(name, create=request.force_topic_creation)
     with topic.held():  # until the consumer is connected, an idle topic could be unloaded
         if not request.durable:
             await topic.see_end()  # a reader begins at a place that its client knows
         await check_consumer(session, topic, request)
-        await _join_alive(session, topic, request, kind)
+        start = _start(topic, request, session.services.now_ms())
+        if not await send_elsewhere(session, topic, request, kind, start):
+            await _join_alive(session, topic, request, kind)
 
 
 async def _join_alive(
-    session: Session, topic: SubscribableTopic, request: CommandSubscribe, kind: Kind
+    session: Session,
+    topic: SubscribableTopic,
+    request: CommandSubscribe,
+    kind: Kind,
+    answered: bool = False,
 ) -> None:
-    """Seat the consumer, if need be in the place of one whose connection is dead."""
+    """Seat the consumer, if need be in the place of one whose connection is dead. ``answered``: its
+    client has heard of its success."""
     try:
-        await _join(session, topic, request, kind)
+        await _join(session, topic, request, kind, answered)
     except ConsumerBusyError:
         found = topic.subscriptions.get(request.subscription)
         if found is None or not await _drop_dead(session, topic, found):
             raise
-        await _join(session, topic, request, kind)
+        await _join(session, topic, request, kind, answered)
 
 
 async def _join(
-    session: Session, topic: SubscribableTopic, request: CommandSubscribe, kind: Kind
+    session: Session,
+    topic: SubscribableTopic,
+    request: CommandSubscribe,
+    kind: Kind,
+    answered: bool,
 ) -> None:
     services = session.services
     properties = check_subscribe(request)
@@ -126,10 +148,13 @@ async def _join(
             request.consumer_name or f"{session.peer}-{request.consumer_id}",
             request.priority_level,
             services.now_ms(),
+            consumer_properties(request),
+            session.follows_assigned_url,
         )
         subscription.add(consumer, kind)
         session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)
-        session.write(success(request.request_id))
+        if not answered:
+            session.write(success(request.request_id))
         subscription.announce(consumer)
 
 
@@ -179,6 +204,17 @@ async def _drop_dead(
     return bool(dead)
 
 
+async def _here(session: Session, consumer_id: int) -> Subscribed:
+    """As ``_find``; one that is on its way to another broker stays."""
+
+    async def join(session: Session, leaving: Leaving) -> None:
+        with leaving.topic.held():
+            await _join_alive(session, leaving.topic, leaving.request, leaving.kind, answered=True)
+
+    await stay_if_leaving(session, consumer_id, join)
+    return _find(session, consumer_id)
+
+
 def _find(session: Session, consumer_id: int) -> Subscribed:
     found = session.consumers.get(consumer_id)
     if found is None:
@@ -196,6 +232,8 @@ def flow(session: Session, view: memoryview, start: int, end: int) -> None:
     found = session.consumers.get(request.consumer_id)
     if found is not None:
         found.subscription.flow(found.consumer, request.permits)
+    else:
+        asked_for_messages(session, request.consumer_id, request.permits)
 
 
 def acknowledge(session: Session, view: memoryview, start: int, end: int) -> None:
@@ -240,12 +278,16 @@ async def close_consumer(session: Session, command: BaseCommand) -> None:
     found = session.consumers.pop(request.consumer_id, None)
     if found is not None:
         found.leave()
+    leaving = session.leaving.pop(request.consumer_id, None)
+    if leaving is not None:
+        leaving.end()
+    session.sent.pop(request.consumer_id, None)
     session.write(success(request.request_id))
 
 
 async def unsubscribe(session: Session, command: BaseCommand) -> None:
     request = command.unsubscribe
-    found = _find(session, request.consumer_id)
+    found = await _here(session, request.consumer_id)
     topic, subscription, consumer = found
     if len(subscription.consumers) > 1 and not request.force:
         raise BrokerMetadataError(
@@ -266,38 +308,46 @@ async def unsubscribe(session: Session, command: BaseCommand) -> None:
 
 async def seek_consumer(session: Session, command: BaseCommand) -> None:
     request = command.seek
-    topic, subscription, _ = _find(session, request.consumer_id)
+    topic, subscription, _ = await _here(session, request.consumer_id)
     if request.HasField("message_id"):
         place: Place = position_of(request.message_id)
     elif request.HasField("message_publish_time"):
         place = PublishTime(request.message_publish_time)
     else:
         raise NotAllowedError("a seek needs a message id or a publish time")
-    await seek(topic, subscription, place)
+    services = session.services
+    back_to = services.service_url if services.followed is not None else ""
+    await seek(topic, subscription, place, back_to)
     session.write(success(request.request_id))
 
 
 async def last_message_id(session: Session, command: BaseCommand) -> None:
     request = command.getLastMessageId
-    topic, subscription, _ = _find(session, request.consumer_id)
+    topic, cursor = leaving_cursor(session, request.consumer_id) or _cursor(
+        session, request.consumer_id
+    )
     source = topic.readable
     await topic.see_end()
     last = source.positions.readable
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = answer.getLastMessageIdResponse
     reply.request_id = request.request_id
-    fill_message_id(reply.last_message_id, last, subscription.partition)
+    fill_message_id(reply.last_message_id, last, topic.name.partition)
     if last.entry_id >= 0:
         entries = source.read_cached(last, 1, 1)
         for entry in await source.read(last, 1, 1) if entries is None else entries:
             reply.last_message_id.batch_index = _last_index(entry)
-    mark_delete = subscription.cursor.mark_delete
-    fill_message_id(reply.consumer_mark_delete_position, mark_delete, -1)
+    fill_message_id(reply.consumer_mark_delete_position, cursor.mark_delete, -1)
     question = request.log_question
     await hold_log(reply.log_extent, topic, question)  # before it is said what there is
     await fill_log_extent(reply.log_extent, source, question)
     await fill_stored_ledgers(reply.log_extent, source, question, session.services.stored_ledgers)
     session.send_command(answer)
+
+
+def _cursor(session: Session, consumer_id: int) -> tuple[SubscribableTopic, Cursor]:
+    topic, subscription, _ = _find(session, consumer_id)
+    return topic, subscription.cursor
 
 
 def _last_index(entry: Entry) -> int:
@@ -311,7 +361,7 @@ def _last_index(entry: Entry) -> int:
 
 async def consumer_stats(session: Session, command: BaseCommand) -> None:
     request = command.consumerStats
-    topic, subscription, consumer = _find(session, request.consumer_id)
+    topic, subscription, consumer = await _here(session, request.consumer_id)
     (backlog,) = await backlogs(topic.readable, [subscription.cursor])
     now_ms = session.services.now_ms()
     reply = consumer_stats_reply(subscription, consumer, backlog, request.request_id, now_ms)

@@ -1,0 +1,144 @@
+"""Consumers that another broker is to serve (``topics.steering``): SUCCESS for their SUBSCRIBE, and
+then CLOSE_CONSUMER with that broker's address (PIP-307).
+
+When they are told of it matters. Go's client up to 0.20 knows its consumer only once it has dealt
+with SUCCESS: a CLOSE_CONSUMER right behind it is for nobody, and the consumer waits for ever.
+Before SUCCESS the C++ client drops it. What every client does when it is ready is to ask for
+messages: so the first FLOW is the sign. After it ``STAYS_S`` pass, in which nothing is delivered,
+and what applications do right after they subscribed is done here: between the close and the arrival
+elsewhere clients have no connection to do it by.
+
+The subscription is there, durably, before SUCCESS: what is published from then on is for it,
+however long its consumer is on its way.
+
+Why: docs/adr/0093-consumers-are-sent-to-read-only-brokers.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from magnetar.log.seam import Cursor
+from magnetar.model.errors import MagnetarError, NotAllowedError
+from magnetar.model.ids import LATEST
+from magnetar.protocols.pulsar.bounds import check_subscribe, consumer_properties
+from magnetar.protocols.pulsar.leaving import Leaving
+from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.opening import open_subscription
+from magnetar.topics.positions import Place, PublishTime
+from magnetar.topics.steering import Subscribing
+from magnetar.topics.subscribable import SubscribableTopic
+from magnetar.topics.subscription import Kind
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe
+from magnetar.wire.pulsar.replies import success
+
+STAYS_S: Final = 0.1
+SENT_MAX: Final = 1000
+"""Consumers of one connection of which it is known where they were sent."""
+
+Join = Callable[[Session, Leaving], Awaitable[None]]
+
+
+async def send_elsewhere(
+    session: Session, topic: SubscribableTopic, request: CommandSubscribe, kind: Kind, start: Place
+) -> bool:
+    """Whether another broker is to serve the consumer; it is told so then. Raises as
+    ``ReadSteering.place``."""
+    steering = session.services.steering
+    if steering is None:
+        return False
+    properties = check_subscribe(request)
+    found = await steering.place(
+        topic,
+        Subscribing(
+            request.subscription,
+            kind,
+            consumer_properties(request),
+            session.follows_assigned_url,
+            session.sent.get(request.consumer_id),
+            not request.durable and start == LATEST,
+        ),
+    )
+    if found is None:
+        session.sent.pop(request.consumer_id, None)
+        return False
+    begin = await topic.position_at(start) if isinstance(start, PublishTime) else start
+    if request.durable:
+        await open_subscription(topic, request.subscription, True, begin, properties)
+    if not session.closed:
+        if len(session.sent) >= SENT_MAX:
+            del session.sent[next(iter(session.sent))]
+        session.sent[request.consumer_id] = found.sent
+        leaving = Leaving(topic, request, kind, begin, found.service_url)
+        session.leaving[request.consumer_id] = leaving
+        session.write(success(request.request_id))
+    return True
+
+
+def subscribed_again(session: Session, topic: str, request: CommandSubscribe) -> bool:
+    """Whether the consumer is on its way already: its client did not hear the first answer."""
+    leaving = session.leaving.get(request.consumer_id)
+    if leaving is None:
+        return False
+    if (str(leaving.topic.name), leaving.request.subscription) != (topic, request.subscription):
+        raise NotAllowedError(
+            f"consumer {request.consumer_id} of this connection is on {leaving.topic.name}"
+        )
+    session.write(success(request.request_id))
+    return True
+
+
+def asked_for_messages(session: Session, consumer_id: int, permits: int) -> None:
+    """Its client knows the consumer by now."""
+    leaving = session.leaving.get(consumer_id)
+    if leaving is None:
+        return
+    leaving.permits += permits
+    if leaving.end_wait is None:
+        tell = session.services.scope.guarded(
+            lambda: _tell(session, consumer_id, leaving), "send a consumer to another broker"
+        )
+        leaving.end_wait = asyncio.get_running_loop().call_later(STAYS_S, tell).cancel
+
+
+def _tell(session: Session, consumer_id: int, leaving: Leaving) -> None:
+    if session.leaving.get(consumer_id) is not leaving:
+        return
+    del session.leaving[consumer_id]
+    leaving.end()
+    command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+    command.close_consumer.consumer_id = consumer_id
+    command.close_consumer.request_id = 0
+    command.close_consumer.assignedBrokerServiceUrl = leaving.service_url
+    session.send_command(command)
+
+
+def leaving_cursor(session: Session, consumer_id: int) -> tuple[SubscribableTopic, Cursor] | None:
+    """Where a consumer stands that is on its way; None if it is not."""
+    leaving = session.leaving.get(consumer_id)
+    if leaving is None:
+        return None
+    topic, request = leaving.topic, leaving.request
+    found = topic.subscriptions.get(request.subscription)
+    return topic, found.cursor if found is not None else topic.cursors.reader("", leaving.start)
+
+
+async def stay_if_leaving(session: Session, consumer_id: int, join: Join) -> None:
+    """More is asked of the consumer than messages: it is served here for now, with the permits that
+    it has given. What is said to a consumer that has another place then is ``topics.steering``'s.
+    Raises what ``join`` does, and tells the consumer to go."""
+    leaving = session.leaving.get(consumer_id)
+    if leaving is None:
+        return
+    leaving.end()
+    try:
+        await join(session, leaving)
+    except MagnetarError:
+        _tell(session, consumer_id, leaving)
+        raise
+    session.leaving.pop(consumer_id, None)
+    found = session.consumers.get(consumer_id)
+    if found is not None and leaving.permits:
+        found.subscription.flow(found.consumer, leaving.permits)
