@@ -185,7 +185,7 @@ class TopicService:
         for part in parts:
             owner = await self._control.ownership.owner_of(part)
             if not isinstance(owner, At):
-                if not await self._topics.unload(part) and parts == [name]:
+                if not await self._topics.unload(part, self._service_url) and parts == [name]:
                     await self._check_exists(name)
             elif parts == [name]:
                 raise _elsewhere(name, owner)

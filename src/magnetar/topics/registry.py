@@ -367,14 +367,15 @@ class Topics:
             await asyncio.shield(self._retire_now(topic))
         return tell
 
-    async def unload(self, name: TopicName) -> bool:
+    async def unload(self, name: TopicName, service_url: str = "") -> bool:
         """Close a topic, which its next use loads again; False if it is not open. Whoever is
-        connected comes back at once."""
+        connected comes back at once: to this broker if it says its ``service_url``, else where a
+        lookup says."""
         topic = self._open.get(name)
         if topic is None:
             return False
         for tell in await self._close_quietly(topic):
-            tell("")
+            tell(service_url)
         return True
 
     async def names(self, namespace: str) -> list[TopicName]:

@@ -20,6 +20,7 @@ Rules:
     IDLE --flush, no ledger or full--> ROLLING --node written--> IDLE
     STORING, ROLLING --error--> IDLE without a ledger, retried after a growing number of ticks
     any --fenced, or a defect--> LOST
+    IDLE --close, mark-delete says all--> the node has it, the ledger is to be deleted
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from magnetar.model.errors import (
     LogClosedError,
     LogFencedError,
     MagnetarError,
+    MetadataError,
     NoSuchLedgerError,
 )
 from magnetar.model.ids import Position
@@ -381,11 +383,12 @@ class CursorStore:
     # -- ending -------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Store what changed and close the ledger. Raises what failed."""
+        """Store what changed, in the ledger or in the node. Raises what failed."""
         try:
             if self._lost is None:
                 self._ticks_to_skip = 0
-                await self.wait_stored()
+                if not await self._stored_in_node():
+                    await self.wait_stored()
         finally:
             self._closed = True
             await self._wait_idle()
@@ -393,6 +396,44 @@ class CursorStore:
             writer, self._writer = self._writer, None
             if writer is not None and self._lost is None:
                 await writer.close()
+
+    async def _stored_in_node(self) -> bool:
+        """At the end: a state that the mark-delete position says wholly goes into the node, so that
+        the next owner, whose clients wait for it, has no ledger to open and to read. False if it
+        says more, or if that fails: the ledger is there still."""
+        await self._wait_idle()
+        state, node = self._state, self._node
+        if not state.simple or self._lost is not None:
+            return False
+        if node.record.ledger_id is None and not self.dirty:
+            return True
+        self._busy = True
+        version, mark_delete, epoch = state.version, state.mark_delete, state.reset_epoch
+
+        def change(record: CursorRecord) -> CursorRecord:
+            if record.ledger_id is not None:
+                self._leaving[record.ledger_id] = None
+            changed = replace(record, mark_delete=mark_delete, reset_epoch=epoch, deleted=False)
+            return self._naming_leftovers(replace(changed, ledger_id=None))
+
+        writer, self._writer = self._writer, None
+        retiring = [] if writer is None else [self._retire(writer)]
+        try:
+            outcome, *_ = await asyncio.gather(
+                node.update(change), *retiring, return_exceptions=True
+            )
+            if isinstance(outcome, BaseException):
+                raise outcome
+        except MetadataError as error:
+            log.info("cursor not stored in its node", cursor=self.name, error=str(error))
+            self._now_idle()
+            return False
+        except LogFencedError as error:
+            self._failed(error)
+            raise
+        self._doubtful = False
+        self._stored(version, mark_delete)
+        return True
 
     async def mark_deleted(self) -> None:
         """Say in the node that the cursor is deleted; nothing is stored any more. When this fails
