@@ -1,21 +1,17 @@
 """What a server process needs before its first part is built: memory allocator, threads, loop,
 signals, logs.
 
-The settings come from measurement. Freed blocks of 128 KiB and more go back to the kernel by
-default and are faulted in again at the next message: with thresholds above the largest frame they
-stay. And a journal thread that comes back from an fsync wants the interpreter at once, not after
-the default 5 ms of whoever runs. And what is made while starting (modules, above all) lives as long
-as the process: the garbage collector looks at none of it, neither meanwhile nor ever after. What
-is under way later (entries, answers) is looked at only when there is much more of it than the
-default 700 objects: with a thousand open ledgers that was a quarter of a writer's time.
-
-Why: docs/adr/0070-allocator-by-mallopt.md.
+The settings come from measurement. The allocator keeps what is freed (``env.allocator``). A journal
+thread that comes back from an fsync wants the interpreter at once, not after the default 5 ms of
+whoever runs. And what is made while starting (modules, above all) lives as long as the process: the
+garbage collector looks at none of it, neither meanwhile nor ever after. What is under way later
+(entries, answers) is looked at only when there is much more of it than the default 700 objects:
+with a thousand open ledgers that was a quarter of a writer's time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import signal
 import sys
@@ -28,19 +24,12 @@ import structlog
 from magnetar import logs
 from magnetar.config import Config
 from magnetar.config_loading import unsafe_settings
+from magnetar.env.allocator import tune_allocator as tune_allocator  # benchmarks name it here
 
 log = structlog.get_logger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SWITCH_INTERVAL_S = 0.0001
-GLIBC_SETTINGS = (
-    (-3, 16 << 20),  # M_MMAP_THRESHOLD: larger blocks are mapped by themselves
-    (-1, 64 << 20),  # M_TRIM_THRESHOLD: free memory kept at the top of the heap
-    (-2, 1 << 20),  # M_TOP_PAD: the heap grows by this much more than asked
-    (-8, 4),  # M_ARENA_MAX: threads share arenas; each keeps its own free memory
-)
-"""``mallopt`` parameters of glibc and their values, bytes (the last: a number)."""
-
 COLLECT_AT = (50_000, 20, 20)
 """Objects that begin a collection of the youngest, and how many of one generation begin one of the
 next."""
@@ -98,12 +87,3 @@ def tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AT)
-
-
-def tune_allocator() -> bool:
-    """Apply ``GLIBC_SETTINGS``; False where the C library is another (nothing is lost then)."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
-        return False
-    return all(mallopt(parameter, value) == 1 for parameter, value in GLIBC_SETTINGS)

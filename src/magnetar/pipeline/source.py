@@ -87,6 +87,7 @@ from magnetar.pipeline.typed.options import BYTES
 from magnetar.pipeline.typed.reading import NEEDED, TypedRead
 from magnetar.pipeline.typed.registry import SchemaClient
 from magnetar.pipeline.typed.writing import TypedWrite, plan_write, value_column
+from magnetar.pipeline.worker_process import PROCESS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +105,7 @@ class MagnetarDataSource(DataSource):
         return "magnetar"
 
     def schema(self) -> StructType:
+        PROCESS.prepare()
         with said_in_one_line():
             options = parse_read_options(self._raw)
             naming, headers = options.column_names, options.headers
@@ -124,6 +126,7 @@ class MagnetarDataSource(DataSource):
             return StreamReader(options, schema, self._typed(schema, options))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
+        PROCESS.prepare()
         return parse_read_options(of_query(schema, self._raw))
 
     @staticmethod
@@ -160,6 +163,7 @@ class MagnetarDataSource(DataSource):
     def _write_options(
         self, schema: StructType, *, overwrite: bool
     ) -> tuple[WriteOptions, TypedWrite | None]:
+        PROCESS.prepare()
         options = parse_write_options(of_query(schema, self._raw))
         others = (*(name for name in COLUMNS if name != VALUE), *GIVEN_BY_THE_BROKER)
         column = value_column(schema, others, options.values)
@@ -250,6 +254,7 @@ class _SplitReader:
     def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitPartition):
             return  # Spark turns an empty plan into one partition that is None
+        PROCESS.prepare()
         split, options = partition.split, self._options
         reports = LossReports(fatal=options.fail_on_data_loss)
         with said_in_one_line():
@@ -353,6 +358,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        PROCESS.prepare()
         with said_in_one_line():
             return self._sink.write(iterator)
 
@@ -372,6 +378,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        PROCESS.prepare()
         with said_in_one_line():
             return self._sink.write(iterator)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.cli.process import tune_allocator
 from magnetar.cli.servers import configured, quorums
 from magnetar.config_loading import load
+from magnetar.env.allocator import tune_allocator
 from magnetar.model.errors import ConfigError
 
 
