@@ -87,8 +87,9 @@ class EntryBuilder:
             metadata.compression = CompressionType.ValueType(self._compression)
             data = self._compress(data)
         described = metadata.SerializeToString()
-        rest = b"".join((len(described).to_bytes(4, "big"), described, data))
-        return b"".join((_MAGIC, crc32c(rest).to_bytes(4, "big"), rest))
+        before = len(described).to_bytes(4, "big") + described
+        checksum = crc32c(data, crc32c(before))  # only the data is long: it is copied once
+        return b"".join((_MAGIC, checksum.to_bytes(4, "big"), before, data))
 
     def _messages(self, columns: Columns) -> bytes:
         values = columns.values
