@@ -35,7 +35,10 @@ from magnetar.model.ids import BookieId, EntryId
 from magnetar.wire.bookie.metadata import decode_ledger_metadata
 
 READ_ENTRIES = 20_000
-READ_BYTES = 2 << 20
+READ_BYTES = 4 << 20
+RUN_BYTES = 1 << 20
+"""Of one request to a bookie. A request, its answer and the tasks that wait for it cost as much as
+some hundred KiB; entries of Spark's are 256 KiB, so that smaller ones would be for one each."""
 
 
 class ToldLedgers:
@@ -80,7 +83,14 @@ class ToldLedgers:
         confirmed. Raises ``MetadataFormatError`` for metadata that is none, and as
         ``LedgerReader.read``."""
         metadata = decode_ledger_metadata(ledger_id, told)
-        reader = LedgerReader(metadata, stop_entry_id - 1, self._pool, self._config, self._policy)
+        reader = LedgerReader(
+            metadata,
+            stop_entry_id - 1,
+            self._pool,
+            self._config,
+            self._policy,
+            run_bytes=RUN_BYTES,
+        )
         return self._read(reader, first_entry_id, stop_entry_id)
 
     def _read(

@@ -39,6 +39,7 @@ PIPELINED_RUNS = 3
 """Runs read at once from one bookie: while one is verified the next is on its way and the one
 after it comes from the disk."""
 RUN_BYTES = 256 << 10
+"""Of one request: little enough that three of them are at work at once."""
 
 
 class _Sound(NamedTuple):
@@ -57,7 +58,8 @@ class LedgerReader:
     """Reads one ledger up to ``last_add_confirmed``. Made by ``LedgerClient``.
 
     ``policy`` is what the client's readers know of the bookies; ``avoid`` is a bookie that is
-    never asked (it lacks what is read).
+    never asked (it lacks what is read). ``run_bytes``: of one request to a bookie, about; more for
+    who reads much and cares for what a request costs.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class LedgerReader:
         config: LedgerConfig,
         policy: ReadPolicy | None = None,
         avoid: BookieId | None = None,
+        run_bytes: int = RUN_BYTES,
     ) -> None:
         self.metadata = metadata
         self.last_add_confirmed = last_add_confirmed
@@ -78,6 +81,7 @@ class LedgerReader:
         self._entry_bytes = 0  # of the entries read last, on average
         self._policy = policy or read_policy(config)
         self._avoid = avoid
+        self._run_bytes = run_bytes
 
     @property
     def closed(self) -> bool:
@@ -164,12 +168,12 @@ class LedgerReader:
     def _runs(
         self, fragment: Fragment, first: EntryId, last: EntryId, max_bytes: int
     ) -> list[range]:
-        """What to ask bookies for, one run each: of about ``RUN_BYTES``, or with striping as long
+        """What to ask bookies for, one run each: of about ``run_bytes``, or with striping as long
         as one bookie holds all of it; together no more than ``max_bytes``, by the size of the
         entries read last. One run while that is not known."""
         known_bytes = self._entry_bytes
         everywhere = self._everywhere(fragment)
-        count = max(1, RUN_BYTES // known_bytes) if known_bytes else last - first + 1
+        count = max(1, self._run_bytes // known_bytes) if known_bytes else last - first + 1
         if not everywhere:
             count = self.metadata.write_quorum
         whole = max(1, max_bytes // known_bytes) if known_bytes else count
