@@ -64,6 +64,9 @@ __all__ = ("DEFERRED_SYNC", "FENCE", "RECOVERY", "Bookie", "BookieInfo")
 FENCE = 1
 """Read flag: fence before reading."""
 
+HIGH_PRIORITY = 2
+"""Read flag: do not let it yield to adds."""
+
 AT_HAND_MAX = 1000
 """Entries taken from memory at once: whoever sets no number mostly wants fewer than lie there."""
 
@@ -342,7 +345,8 @@ class Bookie:
         if entry is not None:
             return entry
         if 0 <= entry_id <= ledger.last_entry_id:
-            found = await self._reads.fetch(ledger, entry_id, 1, self._config.read_ahead_bytes)
+            ahead, urgent = self._config.read_ahead_bytes, bool(flags & HIGH_PRIORITY)
+            found = await self._reads.fetch(ledger, entry_id, 1, ahead, urgent=urgent)
             if found:
                 return found[0]
         raise _absent(ledger, entry_id)
@@ -368,7 +372,7 @@ class Bookie:
         while len(found) < max_entries and not ledger.deleted and (room > 0 or not found):
             following, left = first_entry_id + len(found), max_entries - len(found)
             try:
-                run = await self._read_run(ledger, following, left, max(room, 1))
+                run = await self._read_run(ledger, following, left, max(room, 1), flags)
             except BookieError:
                 if found:
                     break
@@ -385,14 +389,17 @@ class Bookie:
         return found
 
     async def _read_run(
-        self, ledger: HeldLedger, first_entry_id: int, count: int, bytes_max: int
+        self, ledger: HeldLedger, first_entry_id: int, count: int, bytes_max: int, flags: int
     ) -> Sequence[bytes]:
         """Some entries from the first on; none if it is not here."""
         count = min(count, ledger.last_entry_id - first_entry_id + 1)
         if count <= 0:
             return ()
         run = self._reads.at_hand(ledger, first_entry_id, min(count, AT_HAND_MAX))
-        return run or await self._reads.fetch(ledger, first_entry_id, count, bytes_max)
+        if run:
+            return run
+        urgent = bool(flags & HIGH_PRIORITY)
+        return await self._reads.fetch(ledger, first_entry_id, count, bytes_max, urgent=urgent)
 
     async def list_entries(self, ledger_id: int) -> list[int]:
         """The ids of the ledger's entries here, ascending. Raises ``NoLedgerError``."""

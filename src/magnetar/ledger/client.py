@@ -213,16 +213,16 @@ class LedgerClient(CatalogClient):
         super().__init__(manager, pool, config, clock, random, topology)
         self._manager = manager
 
-    async def open_no_recovery(self, ledger_id: int) -> TailingReader:
+    async def open_no_recovery(self, ledger_id: int, *, urgent: bool = False) -> TailingReader:
         """A reader of what is confirmed now that can follow what comes, leaving the writer alone.
         The end it sees trails the writer's by the entries not yet followed by another, until
-        the writer has been idle for ``explicit_lac_interval_ms``.
+        the writer has been idle for ``explicit_lac_interval_ms``. ``urgent``: as ``LedgerReader``.
 
         Raises ``NoSuchLedgerError``, ``LedgerError`` (too few bookies answer), ``MetadataError``.
         """
         metadata = await self.read_metadata(ledger_id)
         if metadata.closed:
-            return self._tail(metadata, metadata.last_entry_id)
+            return self._tail(metadata, metadata.last_entry_id, urgent)
         timeout_s = self._config.read_timeout_ms / 1000
         told = await read_last_confirmed(metadata, self._pool, timeout_s, ReadFlag.NONE)
         if not told.covered:
@@ -230,10 +230,13 @@ class LedgerClient(CatalogClient):
                 f"ledger {ledger_id}: too few of its bookies tell how far it is confirmed "
                 f"({listing(told.refusals)}); bring them back and try again"
             )
-        return self._tail(metadata, told.start_after)
+        return self._tail(metadata, told.start_after, urgent)
 
-    def _tail(self, metadata: LedgerMetadata, last_add_confirmed: int) -> TailingReader:
-        return TailingReader(metadata, last_add_confirmed, self._context, self._manager)
+    def _tail(
+        self, metadata: LedgerMetadata, last_add_confirmed: int, urgent: bool
+    ) -> TailingReader:
+        context, manager = self._context, self._manager
+        return TailingReader(metadata, last_add_confirmed, context, manager, urgent=urgent)
 
     @property
     def metadata(self) -> MetadataStore:

@@ -57,8 +57,17 @@ class TailingReader(LedgerReader):
         last_add_confirmed: EntryId,
         context: LedgerContext,
         manager: WatchedLedgers,
+        *,
+        urgent: bool = False,
     ) -> None:
-        super().__init__(metadata, last_add_confirmed, context.pool, context.config, context.policy)
+        super().__init__(
+            metadata,
+            last_add_confirmed,
+            context.pool,
+            context.config,
+            context.policy,
+            urgent=urgent,
+        )
         self._manager = manager
         self._changed = asyncio.Event()
         self._unread = False  # a change that could not be read: nobody tells of it again

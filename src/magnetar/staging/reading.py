@@ -58,7 +58,9 @@ class StagedReading:
     async def _opened(self, ledger_id: int) -> tuple[StagedLedgerReader, Directory]:
         kept = self._kept.get(ledger_id)
         if kept is None:
-            reader = await self.ledgers.open_no_recovery(ledger_id)
+            # What is read is appended at once, and somebody waits for it: if it rested while
+            # entries are added, as catch-up readers do, it would rest for its own.
+            reader = await self.ledgers.open_no_recovery(ledger_id, urgent=True)
             last = reader.last_add_confirmed
             if not is_staged(reader.metadata):
                 raise StagedWriteError(f"ledger {ledger_id} was committed and is no staged one")

@@ -49,6 +49,8 @@ class StagedLedgers(Protocol):
 class ReadableStagedLedgers(StagedLedgers, Protocol):
     """What brokers ask as well; see ``ledger.client.LedgerClient``."""
 
-    async def open_no_recovery(self, ledger_id: int) -> StagedLedgerReader: ...
+    async def open_no_recovery(self, ledger_id: int, *, urgent: bool = False) -> StagedLedgerReader:
+        """``urgent``: bookies do not let its reads yield to adds."""
+        ...
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata: ...

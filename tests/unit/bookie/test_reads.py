@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.bookie import HIGH_PRIORITY, Bookie
 from magnetar.bookie.ledgers.reads import PIECE_BYTES
 from magnetar.bookie.storage import read_pace
 from magnetar.env.disk import DiskFile, RealDisk
@@ -79,6 +79,28 @@ def test_while_entries_are_added_reads_go_in_pieces(
             assert await bookie.read_batch(1, 0, 300, 1 << 20) == entries
             assert max(disk.read_bytes) <= PIECE_BYTES + 1000
             assert len(disk.read_bytes) >= 300_000 // PIECE_BYTES
+
+    asyncio.run(scenario())
+
+
+def test_reads_of_high_priority_do_not_yield_to_adds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_pace, "ADDING_S", 600.0)
+    monkeypatch.setattr(read_pace, "REST_S_MAX", 600.0)
+    monkeypatch.setattr(read_pace, "REST_SHARE", 1e9)
+
+    async def scenario() -> None:
+        disk = CountingDisk()
+        async with running(settings(tmp_path, read_cache_bytes=0), disk) as bookie:
+            entries = await flushed(bookie, 1, 300, 1000)
+            for first in (0, 10, 20):  # so it is known to go forward
+                found = await bookie.read_batch(1, first, 10, 1 << 20, HIGH_PRIORITY)
+                assert found == entries[first : first + 10]
+            disk.read_bytes.clear()
+            assert await bookie.read_batch(1, 30, 200, 1 << 20, HIGH_PRIORITY) == entries[30:230]
+            assert len(disk.read_bytes) == 1
+            assert await bookie.read_entry(1, 230, HIGH_PRIORITY) == entries[230]
 
     asyncio.run(scenario())
 

@@ -60,6 +60,7 @@ class MemoryStagedLedgers:
 
     def __init__(self) -> None:
         self.ledgers: dict[int, MemoryStagedLedger] = {}
+        self.opened_urgent: list[bool] = []
         self._next = 0
 
     async def create(self, custom: Mapping[str, bytes] | None = None) -> MemoryStagedLedger:
@@ -67,7 +68,8 @@ class MemoryStagedLedgers:
         made = self.ledgers[self._next] = MemoryStagedLedger(self._next, custom or {})
         return made
 
-    async def open_no_recovery(self, ledger_id: int) -> MemoryStagedLedger:
+    async def open_no_recovery(self, ledger_id: int, *, urgent: bool = False) -> MemoryStagedLedger:
+        self.opened_urgent.append(urgent)
         return self._find(ledger_id)
 
     def _find(self, ledger_id: int) -> MemoryStagedLedger:

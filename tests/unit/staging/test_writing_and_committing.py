@@ -127,6 +127,15 @@ def test_reading_begins_in_the_middle() -> None:
     run(scenario)
 
 
+def test_what_is_taken_in_does_not_yield_to_its_own_appends() -> None:
+    async def scenario(world: World) -> None:
+        await world.commit(RUN, 0, await world.offer(0))
+        await shares(world, "t")
+        assert world.ledgers.opened_urgent == [True]
+
+    run(scenario)
+
+
 def test_a_ledger_that_is_not_what_was_committed_is_not_read() -> None:
     async def scenario(world: World) -> None:
         await world.commit(RUN, 0, await world.offer(0))

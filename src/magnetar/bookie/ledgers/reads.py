@@ -5,7 +5,8 @@ Rules:
 * Readers of the same entry share one read, and what follows it is kept for a while.
 * What is kept is never older than what the write cache has or had: an entry that was added again
   leaves the cache (``drop_entries``), and a read that was under way then is not kept.
-* A reader that goes forward rests while entries are being added (``storage.read_pace``).
+* A reader that goes forward rests while entries are being added (``storage.read_pace``). Reads of
+  high priority do not: a recovery, and what is read to be appended, are waited for themselves.
 * At most ``READS_MAX`` reads are under way.
 """
 
@@ -65,17 +66,19 @@ class EntryReads:
         self._outdated.update(key for key in self._under_way if key[0] == ledger_id)
 
     async def fetch(
-        self, ledger: HeldLedger, entry_id: int, count: int, bytes_max: int
+        self, ledger: HeldLedger, entry_id: int, count: int, bytes_max: int, *, urgent: bool = False
     ) -> Sequence[bytes]:
         """Read from the entry log: ``count`` entries from ``entry_id`` on, if they lie there one
         behind the other and within ``bytes_max`` bytes; a reader of one gets those that follow
-        read ahead. Empty: the index has no such entry. Raises ``BookieIOError``,
-        ``TooManyRequestsError``."""
+        read ahead. Empty: the index has no such entry. ``urgent``: it does not yield to adds.
+        Raises ``BookieIOError``, ``TooManyRequestsError``."""
         key = (ledger.ledger_id, entry_id)
         while True:
-            await self._rest(key)
+            if not urgent:
+                await self._rest(key)
             shared = self._under_way.get(key)
-            found = await asyncio.shield(shared or self._begin(ledger, entry_id, count, bytes_max))
+            begun = shared or self._begin(ledger, entry_id, count, bytes_max, urgent)
+            found = await asyncio.shield(begun)
             if found or shared is None:
                 break
             # Another's read, which may have looked before the entry came: read once more. First
@@ -93,7 +96,7 @@ class EntryReads:
             await asyncio.sleep(rest_s)
 
     def _begin(
-        self, ledger: HeldLedger, entry_id: int, count: int, bytes_max: int
+        self, ledger: HeldLedger, entry_id: int, count: int, bytes_max: int, urgent: bool
     ) -> asyncio.Future[list[bytes]]:
         ledger_id, config = ledger.ledger_id, self._config
         key = (ledger_id, entry_id)
@@ -105,7 +108,7 @@ class EntryReads:
         ahead = count == 1
         count = config.read_ahead_entries if ahead else count
         bytes_max = min(bytes_max, config.read_ahead_bytes)
-        if self._pace.adding(self._appended_bytes(), _now_s()):
+        if not urgent and self._pace.adding(self._appended_bytes(), _now_s()):
             bytes_max = min(bytes_max, PIECE_BYTES)
         future = ledger.storage.read(ledger_id, entry_id, count, bytes_max, ahead)
         self._under_way[key] = future

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from magnetar.config import LedgerConfig
 from magnetar.env.tasks import TaskScope, awaited
-from magnetar.ledger.bookies import BookiePool
+from magnetar.ledger.bookies import BookiePool, ReadFlag
 from magnetar.ledger.reading.hedged_read import first_answer
 from magnetar.ledger.reading.read_order import IsNear, ReadPolicy
 from magnetar.ledger.replies import Refusal, listing, reply
@@ -59,7 +59,8 @@ class LedgerReader:
 
     ``policy`` is what the client's readers know of the bookies; ``avoid`` is a bookie that is
     never asked (it lacks what is read). ``run_bytes``: of one request to a bookie, about; more for
-    who reads much and cares for what a request costs.
+    who reads much and cares for what a request costs. ``urgent``: bookies serve its reads before
+    others, and do not let them yield to adds.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class LedgerReader:
         policy: ReadPolicy | None = None,
         avoid: BookieId | None = None,
         run_bytes: int = RUN_BYTES,
+        urgent: bool = False,
     ) -> None:
         self.metadata = metadata
         self.last_add_confirmed = last_add_confirmed
@@ -82,6 +84,7 @@ class LedgerReader:
         self._policy = policy or read_policy(config)
         self._avoid = avoid
         self._run_bytes = run_bytes
+        self._flags = ReadFlag.HIGH_PRIORITY if urgent else ReadFlag.NONE
 
     @property
     def closed(self) -> bool:
@@ -246,7 +249,7 @@ class LedgerReader:
         self, bookie_id: BookieId, first: EntryId, max_entries: int, max_bytes: int
     ) -> _Sound | Refusal:
         client = self._pool.client(bookie_id)
-        answer = client.read_batch(self.ledger_id, first, max_entries, max_bytes)
+        answer = client.read_batch(self.ledger_id, first, max_entries, max_bytes, self._flags)
         found = await reply(bookie_id, answer, self._timeout_s)
         if isinstance(found, Refusal):
             return found
