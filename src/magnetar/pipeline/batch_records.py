@@ -105,24 +105,30 @@ def _parse(bytes_: Bytes, starts: Ints, table: FieldTable) -> _Parsed:
     return _Parsed(fields, stop, np.where(fields.odd, 0, sizes))
 
 
-def _candidates(bytes_: Bytes, begin: int, end: int) -> Ints:
-    """Where a message may begin: three zero bytes, one that is not, and a known tag."""
+def candidates(bytes_: Bytes, begin: int, end: int) -> Ints:
+    """Where a message may begin: three zero bytes, one that is not, and a known tag.
+
+    Of three bytes two are a pair that begins at an even place, so a look at every pair finds them:
+    a third of the work of a look at every byte."""
     parts = [
-        _candidates_in(bytes_, at, min(at + SCAN_BYTES, end))
-        for at in range(begin, end, SCAN_BYTES)
+        _candidates_in(bytes_, at, min(at + SCAN_BYTES, end + 1))
+        for at in range(begin & ~1, end + 1, SCAN_BYTES)
     ]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    found = np.concatenate(parts)
+    return found[(found >= begin) & (found < end)]
 
 
 def _candidates_in(bytes_: Bytes, begin: int, end: int) -> Ints:
-    u8 = bytes_.u8[begin : end + 4]  # slack: what begins at the end is cut off by its batch
-    zeros = u8[:-4] | u8[1:-3]
-    zeros |= u8[2:-2]
-    found: Ints = np.flatnonzero((zeros == 0) & (u8[3:-1] != 0))
+    """Those whose pair begins from ``begin`` on, which is even, and before ``end``: at the pair, or
+    a byte before it."""
+    u8 = bytes_.u8
+    pairs = u8[begin : begin + (end - begin + 1 & ~1)].view(np.uint16)
+    found: Ints = np.flatnonzero(pairs == 0) * 2 + begin
+    found -= u8[found + 2] != 0
+    found = found[(u8[found] == 0) & (u8[found + 3] != 0)]
     tags = u8[found + 4]
-    found = found[(tags == _KEY) | (tags == _PAYLOAD_SIZE) | (tags == _PROPERTIES)]
-    found += begin
-    return found
+    known: Ints = found[(tags == _KEY) | (tags == _PAYLOAD_SIZE) | (tags == _PROPERTIES)]
+    return known
 
 
 def _scan(
@@ -130,7 +136,7 @@ def _scan(
 ) -> tuple[list[Ints | None], _Parsed | None]:
     """The starts in each batch, None where candidates are not certain; and all that was read of
     them if every batch is."""
-    found = _candidates(bytes_, begin, end)
+    found = candidates(bytes_, begin, end)
     first = np.searchsorted(found, batches.at)
     last = np.searchsorted(found, batches.stop)
     counts = last - first
