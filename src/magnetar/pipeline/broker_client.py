@@ -11,6 +11,8 @@ the address and the topic.
 
 from __future__ import annotations
 
+from typing import Final
+
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.broker_connection import BrokerConnection, parse_service_url, refused
 from magnetar.pipeline.losses import LogExtent
@@ -117,3 +119,23 @@ class BrokerClient:
         connection = BrokerConnection(self.owner(topic), self.timeout_s)
         with TopicReader(connection, topic, START, rollback_s=back_s) as reader:
             return reader.first_published_since(time_ms, self.timeout_s)
+
+
+class KeptClients:
+    """Clients that outlive a task, each with its connection for questions about names: a process
+    has many small tasks, one after the other."""
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[str, float], BrokerClient] = {}
+
+    def get(self, service_url: str, timeout_s: float) -> BrokerClient:
+        """To be used by one thread at a time, and not to be closed."""
+        found = self._clients.get((service_url, timeout_s))
+        if found is None:
+            found = BrokerClient(service_url, timeout_s)
+            self._clients[service_url, timeout_s] = found
+        return found
+
+
+CLIENTS: Final = KeptClients()
+"""Of this process."""

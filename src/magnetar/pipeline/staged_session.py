@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -46,22 +46,26 @@ COOKIES: Final = f"{DEFAULT_ROOT}/cookies"
 
 
 class LedgersWith:
-    """A ledger client that makes ledgers with these quorums (``staging.seams.StagedLedgers``). A
-    bookie that restarts is waited for: of three with three copies each, the others do not do, and
-    neither the engine nor its user would try again."""
+    """A ledger client that makes ledgers with the quorums that ``quorums`` tells when the first is
+    made (``staging.seams.StagedLedgers``): few rows need none. A bookie that restarts is waited
+    for: of three with three copies each, the others do not do, and neither the engine nor its user
+    would try again."""
 
-    def __init__(self, client: CatalogClient, quorums: Quorums, patience_s: float) -> None:
+    def __init__(
+        self, client: CatalogClient, quorums: Callable[[], Awaitable[Quorums]], patience_s: float
+    ) -> None:
         self._client = client
         self._quorums = quorums
         self._patience_s = patience_s
         self.delete = client.delete
 
     async def create(self, custom: Mapping[str, bytes] | None = None) -> LedgerWriter:
+        quorums = await self._quorums()
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._patience_s
         while True:
             try:
-                return await self._client.create(custom, quorums=self._quorums)
+                return await self._client.create(custom, quorums=quorums)
             except NotEnoughBookiesError as error:
                 # Those that are full stay so.
                 if isinstance(error, NoSpaceError) or clock() + BOOKIES_PAUSE_S > deadline:
@@ -142,7 +146,10 @@ class StagedSession:
 
     def ledgers(self, quorums: Quorums | None, topic: str | None) -> LedgersWith:
         """Makes ledgers with ``quorums``; without, with those of ``ClusterReach.quorums_for``."""
-        chosen = quorums or self.run(self._cluster.quorums_for(topic))
+
+        async def chosen() -> Quorums:
+            return quorums or await self._cluster.quorums_for(topic)
+
         return LedgersWith(self._cluster.client, chosen, self._patience_s)
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:

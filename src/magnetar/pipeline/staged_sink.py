@@ -23,7 +23,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -32,20 +31,18 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from magnetar.model.errors import (
-    BrokerError,
     ConfigError,
     LedgerError,
     StagedBacklogError,
     StagedWriteError,
 )
-from magnetar.pipeline.broker_client import BrokerClient
-from magnetar.pipeline.broker_connection import BrokerConnection, parse_service_urls
-from magnetar.pipeline.broker_link import check_serves
+from magnetar.pipeline.broker_client import CLIENTS
 from magnetar.pipeline.delivery import query_of
 from magnetar.pipeline.log_watch import LogWatch
 from magnetar.pipeline.loss_reports import warn
 from magnetar.pipeline.options import WriteOptions
 from magnetar.pipeline.row_encoding import Encoding, RowEncoder, without_schema
+from magnetar.pipeline.served import SERVED
 from magnetar.pipeline.sink import refuse_given
 from magnetar.pipeline.staged_session import SESSIONS, StagedSession
 from magnetar.pipeline.topic_names import full_topic
@@ -160,25 +157,25 @@ class StagedSink:
         under_way: Future[None] | None = None
         rows = 0
         values = None if self.values is None else self.values.opened()
-        with closing(self._logs()) as logs:
-            encoder = self._encoder(logs, values)
-            for batch in batches:
-                refuse_given(batch)
-                as_bytes = batch if values is None else values.batch(batch)
-                for encoded in encoder.encode(as_bytes, name, writer.entries_of):
-                    if under_way is not None:
-                        session.result_of(under_way)
-                    rows += encoded.messages
-                    add = writer.add(encoded.topic, encoded.entries, encoded.messages)
-                    under_way = session.begin(add)
+        encoder = self._encoder(self._logs(), values)
+        for batch in batches:
+            refuse_given(batch)
+            as_bytes = batch if values is None else values.batch(batch)
+            for encoded in encoder.encode(as_bytes, name, writer.entries_of):
+                if under_way is not None:
+                    session.result_of(under_way)
+                rows += encoded.messages
+                add = writer.add(encoded.topic, encoded.entries, encoded.messages)
+                under_way = session.begin(add)
         if under_way is not None:
             session.result_of(under_way)
         return rows
 
     def _logs(self) -> LogWatch:
-        """Who knows the partitions of topics; the address has been good before."""
+        """Who knows the partitions of topics; the address has been good before. Nothing is opened
+        but the client's connection, which stays for the next task."""
         timeout_s = self.options.send_timeout_ms / 1000
-        logs = LogWatch(BrokerClient(self.options.service_url, timeout_s), timeout_s)
+        logs = LogWatch(CLIENTS.get(self.options.service_url, timeout_s), timeout_s)
         logs.be_patient()
         return logs
 
@@ -267,16 +264,5 @@ def _now_ms() -> int:
 def _check_served(options: WriteOptions) -> None:
     """A query that begins says at once that nobody answers, or that the broker serves no staged
     writes. Raises ``BrokerError``."""
-    if options.delivery.metadata_url is not None:
-        return
-    failures = []
-    for address in parse_service_urls(options.service_url):
-        try:
-            connection = BrokerConnection(address, options.send_timeout_ms / 1000)
-        except BrokerError as error:
-            failures.append(error)
-            continue
-        connection.close()
-        check_serves(connection.greeting, str(connection))
-        return
-    raise failures[0]
+    if options.delivery.metadata_url is None:
+        SERVED.check(options.service_url, options.send_timeout_ms / 1000)

@@ -30,8 +30,12 @@ class Client:
         raise AssertionError
 
 
+async def quorums() -> Quorums:
+    return Quorums(3, 3, 2)
+
+
 def made(client: Client, patience_s: float) -> object:
-    ledgers = LedgersWith(cast("CatalogClient", client), Quorums(3, 3, 2), patience_s)
+    ledgers = LedgersWith(cast("CatalogClient", client), quorums, patience_s)
     return asyncio.run(ledgers.create())  # type: ignore[arg-type]
 
 
