@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from magnetar.pipeline.broker_client import BrokerClient
 from magnetar.pipeline.conditions import Conditions
 from magnetar.pipeline.earlier_chunks import EarlierEntries
 from magnetar.pipeline.entry_decoder import EntryDecoder, decode_entries
@@ -14,12 +13,13 @@ from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.places import Place
 from magnetar.pipeline.range_reading import NumberedEntry, entries_of
 from magnetar.pipeline.splits import PlannedRange
+from magnetar.pipeline.tails import Readers
 from magnetar.pipeline.topic_reader import StoredEntry
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
 
 def read_range(
-    client: BrokerClient,
+    client: Readers,
     part: PlannedRange,
     columns: Sequence[str],
     reports: LossReports,
@@ -36,7 +36,7 @@ def read_range(
 
 
 def decoded(
-    client: BrokerClient,
+    client: Readers,
     part: PlannedRange,
     columns: Sequence[str],
     reports: LossReports,

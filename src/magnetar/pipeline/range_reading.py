@@ -20,13 +20,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from magnetar.model.errors import BrokerError, TopicNotFoundError
-from magnetar.pipeline.broker_client import BrokerClient
 from magnetar.pipeline.broker_connection import worth_another_try
 from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.losses import NO_FACTS, LedgerFacts, Loss, gap_before, loss_at
 from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
 from magnetar.pipeline.splits import PlannedRange
-from magnetar.pipeline.topic_reader import StoredEntry, TopicReader
+from magnetar.pipeline.tails import EntryReader, Readers
+from magnetar.pipeline.topic_reader import StoredEntry
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
 LOOK_AGAIN_S = 2.0
@@ -41,7 +41,7 @@ class NumberedEntry(NamedTuple):
 
 
 def entries_of(
-    client: BrokerClient, part: PlannedRange, reports: LossReports
+    client: Readers, part: PlannedRange, reports: LossReports
 ) -> Iterator[NumberedEntry]:
     """The entries that hold messages of the range; ends with the one that reaches its end. What is
     lost goes to ``reports``, which raises or lets the rest be read. Raises ``BrokerError``."""
@@ -58,7 +58,7 @@ def entries_of(
             time.sleep(PAUSE_S)
 
 
-def numbered(client: BrokerClient, part: PlannedRange) -> PlannedRange:
+def numbered(client: Readers, part: PlannedRange) -> PlannedRange:
     """The range with the offset of its start, if the broker knows it."""
     if part.start_offset != NO_OFFSETS:
         return part
@@ -113,7 +113,7 @@ class _Reading:
         self._reports.report(loss)
         self._lost = True
 
-    def entries(self, reader: TopicReader) -> Iterator[NumberedEntry]:
+    def entries(self, reader: EntryReader) -> Iterator[NumberedEntry]:
         part = self._part
         self._look(reader)
         while not self.done:
@@ -133,7 +133,7 @@ class _Reading:
                 self.offset += entry.messages
         self._check_count()
 
-    def _nothing_came(self, reader: TopicReader) -> None:
+    def _nothing_came(self, reader: EntryReader) -> None:
         if self.out_of_patience():
             raise BrokerError(
                 f"{self._part.topic}: nothing after {self.expected} came in {self._wait_s} s, and "
@@ -141,7 +141,7 @@ class _Reading:
             )
         self._look(reader)
 
-    def _look(self, reader: TopicReader) -> None:
+    def _look(self, reader: EntryReader) -> None:
         """Hold what is left of the range against the log."""
         part = self._part
         question = LogQuestion(
@@ -166,7 +166,7 @@ class _Reading:
         elif self.expected < extent.kept_from:
             self.expected, self.offset = extent.kept_from, extent.first_offset
 
-    def _check_continuity(self, reader: TopicReader, entry: StoredEntry) -> None:
+    def _check_continuity(self, reader: EntryReader, entry: StoredEntry) -> None:
         """Report what is missing before ``entry``, where ``expected`` was to come next. Where
         another ledger begins the broker knows whether any between were deleted while this was read.
         (Those of a ledger that is deleted itself meanwhile count as lost: it cannot be told any
@@ -182,7 +182,7 @@ class _Reading:
             self._report(loss._replace(messages=self._messages_left(until)))
             self.offset = until
 
-    def _number_anew(self, reader: TopicReader, entry: StoredEntry) -> None:
+    def _number_anew(self, reader: EntryReader, entry: StoredEntry) -> None:
         question = LogQuestion()
         question.places.add(ledger_id=entry.ledger_id, entry_id=entry.entry_id)
         self.offset = next(iter(reader.ask(question).of_places), NO_OFFSETS)

@@ -19,6 +19,7 @@ from magnetar.pipeline.range_reading import numbered
 from magnetar.pipeline.splits import ByBroker, Split
 from magnetar.pipeline.storage_reading import StorageReading
 from magnetar.pipeline.storage_splits import ByStorage
+from magnetar.pipeline.tails import Readers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,7 @@ class ReadTask:
     options: ReadOptions
     columns: tuple[str, ...]  # of ``schema.DECODED``, in this order
     reports: LossReports
+    client: Readers
 
     @property
     def conditions(self) -> Conditions:
@@ -46,10 +48,8 @@ SplitReader: TypeAlias = Callable[[Split, ReadTask], "Iterator[pa.RecordBatch]"]
 
 
 def _by_broker(split: Split, task: ReadTask) -> Iterator[pa.RecordBatch]:
-    options = task.options
-    client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
-    part = numbered(client, split.part) if task.numbers else split.part
-    return read_range(client, part, task.columns, task.reports, task.conditions)
+    part = numbered(task.client, split.part) if task.numbers else split.part
+    return read_range(task.client, part, task.columns, task.reports, task.conditions)
 
 
 def _by_storage(split: Split, task: ReadTask) -> Iterator[pa.RecordBatch]:

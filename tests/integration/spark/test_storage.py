@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from magnetar.model.errors import BrokerError
+from magnetar.pipeline.batch_reader import BatchReader, SplitPartition
 from magnetar.pipeline.schema import spark_schema
-from magnetar.pipeline.source import BatchReader, MagnetarDataSource, SplitPartition
+from magnetar.pipeline.source import MagnetarDataSource
 from magnetar.pipeline.splits import ByBroker
 from magnetar.pipeline.storage_splits import ByStorage
 from tests.scenarios.cluster import Cluster
@@ -102,18 +103,18 @@ def test_the_same_rows_as_through_the_broker(spark: SparkSession, stored: Stored
 def test_splits_cover_the_open_ledger_too(stored: StoredTopic) -> None:
     reader, tasks = stored.plan(readMode="storage", minPartitions="7")
     assert len(tasks) == 7
-    assert all(isinstance(task.split.by, ByStorage) for task in tasks)
-    spans = [span for task in tasks for span in task.split.by.spans]
+    assert all(isinstance(task.splits[0].by, ByStorage) for task in tasks)
+    spans = [span for task in tasks for span in task.splits[0].by.spans]
     assert len({span.ledger_id for span in spans}) >= 3
     assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == ROWS + 1
 
 
 def test_auto_takes_storage_for_what_is_large(stored: StoredTopic) -> None:
     _, tasks = stored.plan(readMode="auto")
-    assert all(isinstance(task.split.by, ByStorage) for task in tasks)
-    assert all(task.split.by.or_broker for task in tasks)
+    assert all(isinstance(task.splits[0].by, ByStorage) for task in tasks)
+    assert all(task.splits[0].by.or_broker for task in tasks)
     _, broker = stored.plan(readMode="broker")
-    assert [type(task.split.by) for task in broker] == [ByBroker]
+    assert [type(task.splits[0].by) for task in broker] == [ByBroker]
 
 
 def test_a_stream_reads_at_the_bookies(
@@ -183,5 +184,5 @@ def test_the_driver_finds_bookies_out_of_reach(
     with caplog.at_level(logging.WARNING, "magnetar.pipeline"):
         monkeypatch.setattr("magnetar.pipeline.storage_planning._connect", refused)
         _, tasks = stored.plan(readMode="auto")
-    assert [type(task.split.by) for task in tasks] == [ByBroker]
+    assert [type(task.splits[0].by) for task in tasks] == [ByBroker]
     assert "out of reach: refused" in caplog.text

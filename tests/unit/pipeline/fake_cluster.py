@@ -172,6 +172,8 @@ class FakeReader:
         self.topic = topic
         self._next = place._replace(batch_index=0)
         self.handed_out = 0
+        self._open = True
+        cluster.open_readers += 1
 
     def _check(self) -> None:
         if self._cluster.logs.get(self.topic) is not self._log:
@@ -199,13 +201,14 @@ class FakeReader:
         return None
 
     def close(self) -> None:
-        pass
+        self._cluster.open_readers -= self._open
+        self._open = False
 
     def __enter__(self) -> FakeReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self.close()
 
 
 class FakeCluster:
@@ -219,6 +222,7 @@ class FakeCluster:
         self.now_ms = 1_000
         self.failures = 0
         self.opened: list[tuple[str, Place]] = []
+        self.open_readers = 0
         self.questions: list[tuple[str, LogQuestion | None]] = []
         self._values = 0
         self._ledger_ids = 0
