@@ -130,6 +130,9 @@ class StagedRun(BrokerRun):
             self.loop.call_at(at_s, self._lose_answers, rng.choice((0.1, 0.4)))
         return planned
 
+    def _plan_expiry(self, begin_s: float) -> None:
+        """Nothing expires: what the keeper has not seen yet would be gone with it."""
+
     def _maybe_lose_owner(self, path: str) -> None:
         """Where it hurts: when something is to be taken in, and when the log's record is written in
         the middle of that. Faults by the clock alone seldom come just then."""
