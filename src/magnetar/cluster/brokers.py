@@ -22,6 +22,7 @@ from magnetar.cluster.reports import (
     decode_report,
     encode_report,
 )
+from magnetar.cluster.shared_reads import shared_children
 from magnetar.cluster.watched_nodes import WatchedNodes
 from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
 from magnetar.model.errors import (
@@ -45,8 +46,8 @@ class Brokers:
     """The brokers that are registered now."""
 
     def __init__(self, metadata: MetadataStore) -> None:
-        self._metadata = metadata
         self._nodes = WatchedNodes(metadata, _seen, BROKERS_MAX)
+        self._lists = shared_children(metadata)
         self._names: list[str] | None = None
         self._changes = 0
         self._connected = True
@@ -67,10 +68,7 @@ class Brokers:
 
     async def _read_names(self) -> list[str]:
         changes = self._changes
-        try:
-            names = await self._metadata.children(BROKERS)
-        except NoNodeError:
-            names = []
+        names = await self._lists.get(BROKERS)
         if self._connected and self._changes == changes:
             self._names = names
         return names

@@ -11,7 +11,7 @@ import structlog
 from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.counters import RACES_MAX
 from magnetar.cluster.reports import BundleOwner, decode_owner, encode_owner, owner_path
-from magnetar.cluster.shared_reads import SharedReads
+from magnetar.cluster.shared_reads import shared_values
 from magnetar.env.metadata import CreateMode, MetadataStore
 from magnetar.model.errors import (
     BadVersionError,
@@ -30,7 +30,7 @@ class BundleNodes:
     def __init__(self, metadata: MetadataStore) -> None:
         self.me: BundleOwner | None = None
         self._metadata = metadata
-        self._reads = SharedReads(metadata)
+        self._reads = shared_values(metadata)
 
     def is_me(self, owner: BundleOwner) -> bool:
         """By its id: an earlier start of ours cannot live any more."""

@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from magnetar.cluster.brokers import Brokers
 from magnetar.cluster.bundles import Bundle, Layout
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.ownership import At, Here
 from magnetar.cluster.reporting import Load
 from magnetar.cluster.reports import BrokerReport, decode_report, owner_path
-from magnetar.cluster.shared_reads import SharedReads
+from magnetar.cluster.shared_reads import shared_values
 from magnetar.cluster.sharing import SharedTopics
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.metadata import SessionState
@@ -459,11 +460,30 @@ def test_load_is_reported() -> None:
     run(scenario)
 
 
+def test_many_who_ask_for_the_brokers_at_once_cost_two_lists() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        lists = 0
+        children = store.children
+
+        async def counted(path: str) -> list[str]:
+            nonlocal lists
+            lists += 1
+            return await children(path)
+
+        store.children = counted  # type: ignore[method-assign]
+        brokers = Brokers(store)
+        found = await asyncio.gather(*(brokers.reports() for _ in range(100)))
+        assert all(list(each) == ["a", "b"] for each in found)
+        assert lists <= 2
+
+    run(scenario)
+
+
 def test_reads_are_shared_and_no_older_than_the_question() -> None:
     async def main() -> None:
         store = MemoryMetadata()
         await store.create("/n", b"1")
-        reads = SharedReads(store)
+        reads = shared_values(store)
         first = asyncio.create_task(reads.get("/n"))
         await asyncio.sleep(0)  # its read is under way
         await store.put("/n", b"2", 0)
@@ -481,7 +501,7 @@ def test_a_shared_read_whose_reader_is_cancelled_is_read_by_another() -> None:
     async def main() -> None:
         store = MemoryMetadata()
         await store.create("/n", b"1")
-        reads = SharedReads(store)
+        reads = shared_values(store)
         first = asyncio.create_task(reads.get("/n"))
         await asyncio.sleep(0)
         second = asyncio.create_task(reads.get("/n"))
