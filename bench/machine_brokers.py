@@ -26,6 +26,7 @@ from tests.roles import Role
 
 TOPICS = 8
 SUBSCRIPTIONS = 3
+SHARING = 10
 
 
 def child_pids(pid: int) -> list[int]:
@@ -77,7 +78,23 @@ def measure(target: Target, entries: int) -> Mapping[str, tuple[float, float]]:
             acknowledge="cumulative",
         ),
     )  # fmt: skip
+    pieces = publish(
+        target,
+        PublishLoad(
+            connections=TOPICS, topics=TOPICS, depth=8, entries=entries // 2,
+            warmup_entries=entries // 20, message_bytes=100, pieces=True,
+        ),
+    )  # fmt: skip
+    shared = consume(
+        target,
+        ConsumeLoad(
+            connections=TOPICS * SHARING, topics=TOPICS, messages=entries // TOPICS // SHARING // 2,
+            acknowledge="single", shared=True,
+        ),
+    )  # fmt: skip
     return {
+        "publish 100 B one by one, as Java does": told(pieces),
+        f"shared among {SHARING} consumers, acknowledged one by one": told(shared),
         "publish 1 KiB": told(sent),
         "publish batches of 16 x 1 KiB": told(batched),
         f"read by {SUBSCRIPTIONS} subscriptions each": told(read),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from magnetar.cluster.bundle_nodes import BundleNodes
-from magnetar.cluster.bundles import Bundle
+from magnetar.cluster.bundles import Bundle, Layout
 from magnetar.cluster.ownership import Here
 from magnetar.cluster.reports import owner_path
 from magnetar.cluster.sharing import SharedTopics
@@ -123,12 +124,30 @@ def _anybodys_node_goes() -> AbstractContextManager[None]:
 
 
 def _former_ranges_are_taken() -> AbstractContextManager[None]:
-    """A bundle that was cut is taken again by who has not heard of it."""
+    """A bundle that was cut is taken again by who has not heard of it: how a namespace is cut is
+    read once, but by who cuts, and not looked at when a node is made. (With what the store tells in
+    order only a lookup that stood still in the middle could do it.)"""
+    layout, cut_now = SharedTopics.layout, SharedTopics._cut_now
+
+    async def believed(self: Any, namespace: str) -> Layout:
+        known = self._layouts.get(namespace)
+        return known.layout if known is not None else await layout(self, namespace)
+
+    async def cutting(self: Any, bundle: Bundle, held: Any, boundary: int) -> None:
+        self.layout = partial(layout, self)
+        try:
+            await cut_now(self, bundle, held, boundary)
+        finally:
+            del self.layout
 
     async def is_a_bundle(self: Any, bundle: Bundle) -> bool:
         return True
 
-    return replaced((SharedTopics, "_is_a_bundle", is_a_bundle))
+    return replaced(
+        (SharedTopics, "_is_a_bundle", is_a_bundle),
+        (SharedTopics, "layout", believed),
+        (SharedTopics, "_cut_now", cutting),
+    )
 
 
 def _given_before_it_is_cut() -> AbstractContextManager[None]:
