@@ -22,9 +22,11 @@ from magnetar_sim.faults import Faults
 from magnetar_sim.loop import SimLoop, call_from_outside
 from magnetar_sim.pulsar_client import RETRY_S, Link, LinkError, PulsarClient, RefusedError
 from magnetar_sim.topic_consumers import ConsumerPlan, TopicConsumer
+from magnetar_sim.topic_history import Subscription, Topic
 from magnetar_sim.trace import Trace
 
 READ_SHARE = 0.75
+AUDITED_AT_OWNER = 0.5
 
 
 class SentConsumer(TopicConsumer):
@@ -134,6 +136,12 @@ class ReadOnlyRun(BrokerRun):
     def _choose(self) -> str | None:
         rng = self._read_random
         return rng.choice(self.reading).name if rng.random() < READ_SHARE else None
+
+    def _audit(self, last: PulsarClient, topic: Topic, subscription: Subscription) -> None:
+        """Here or there: what a broker that is gone was bound to comes back to the owner, too."""
+        if self._read_random.random() < AUDITED_AT_OWNER:
+            self._places[topic.name, subscription.name] = None
+        super()._audit(last, topic, subscription)
 
     def _consumer(
         self, client: PulsarClient, name: str, plan: ConsumerPlan, rng: random.Random

@@ -1,6 +1,6 @@
 """A read-only broker as a process beside an owner: a real ZooKeeper, the official Python client.
 
-The lookup that the client is given names the read-only broker, whatever policies say.
+The lookup that the client is given names the read-only broker, so that it is there from the start.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.publisher import QUIET, connect
 from tests.scenarios.shared_brokers import WAIT_S, Brokers
+from tests.scenarios.steered_brokers import say
 
 pytestmark = pytest.mark.zookeeper
 
@@ -84,6 +85,7 @@ class Served:
     def __init__(self, cluster: Cluster) -> None:
         self.brokers = Brokers(cluster, (1, 1, 1), read_only=(READING,))
         self.brokers.start(OWNER, READING)
+        say(self.brokers, {"to": "any"})  # or the read-only broker would send consumers back
         self.owners = connect(self.brokers.service_url)
         port = self.brokers.ports[READING][0]
         self._lookup = Pointing(f"pulsar://127.0.0.1:{port}")

@@ -20,8 +20,8 @@ FOUND_SOON = [
     if each.name
     in (
         "two brokers dispatch a subscription",
-        "a binding survives its broker",
-        "a lent cursor begins at the mark",
+        "a lent cursor begins before its log is seen",
+        "a delta is answered before it is stored",
     )
 ]
 

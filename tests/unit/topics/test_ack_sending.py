@@ -4,7 +4,9 @@ owners that change. What was answered is never lost; nothing of before a seek is
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from unittest.mock import patch
 
 import pytest
 
@@ -158,3 +160,42 @@ def test_what_was_answered_is_never_lost(seed: int) -> None:
     for late in bound.wire:  # whatever comes still
         owner.merge(late)
     assert owner.state.snapshot() == bound.state.snapshot()
+
+
+def _many_histories(count: int) -> None:
+    for seed in range(count):
+        test_what_was_answered_is_never_lost(seed)
+
+
+def _late_after_reset() -> tuple[type, str, object]:
+    """An image of before a seek is merged after it."""
+    take_over = AckState.take_over
+
+    def any_epoch(self: AckState, image: AckImage) -> bool:
+        newer = max(image.reset_epoch, self.reset_epoch)
+        return take_over(self, replace(image, reset_epoch=newer))
+
+    return AckState, "take_over", any_epoch
+
+
+def _dropped_at_a_change() -> tuple[type, str, object]:
+    """What was under way when the owner changed counts as stored."""
+    return AckSending, "failed", AckSending.answered
+
+
+def _changes_after_a_failure() -> tuple[type, str, object]:
+    """After an image that failed only what changed since then is sent."""
+
+    def failed(self: AckSending) -> None:
+        self._under_way, self._again = None, True
+
+    return AckSending, "failed", failed
+
+
+@pytest.mark.parametrize(
+    "plant", [_late_after_reset, _dropped_at_a_change, _changes_after_a_failure]
+)
+def test_such_histories_find_bugs(plant: Callable[[], tuple[type, str, object]]) -> None:
+    owner, name, planted = plant()
+    with patch.object(owner, name, planted), pytest.raises(AssertionError):
+        _many_histories(60)
