@@ -285,6 +285,9 @@ def test_a_seek_is_the_owners_too() -> None:
         peer.tell(seek)
         kinds = [await peer.next(), await peer.next()]
         assert {each.type for each in kinds} == {BaseCommand.CLOSE_CONSUMER, BaseCommand.SUCCESS}
+        (closed,) = (each for each in kinds if each.type == BaseCommand.CLOSE_CONSUMER)
+        back_to = closed.close_consumer.assignedBrokerServiceUrl
+        assert back_to == two.reading.broker.service_url, "a lookup would lead to the owner"
         assert two.mark() == Position(1, 1), "before it is answered"
         await succeeded(peer, peer.subscribe(kind=EXCLUSIVE))
         peer.flow(100)
