@@ -106,8 +106,10 @@ class BrokerWatch:
         self.count("topics that were deleted")
 
     def closed(self, is_closed: Callable[[str], bool]) -> None:
-        """Those topics were closed by their owner: readers that have sought begin anew."""
-        self.lingering = {k: each for k, each in self.lingering.items() if not is_closed(k[1])}
+        """Those topics were closed by their owner: readers that have sought there begin anew; at a
+        read-only broker, which closes nothing for that, they go on."""
+        for (_, topic, _), each in self.lingering.items():
+            each.vague = each.vague or is_closed(topic)
 
     def number_of(self, process: SimProcess) -> int:
         """Later processes have higher numbers."""

@@ -44,6 +44,7 @@ from magnetar_sim.read_only_run import ReadOnlyRun
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.shapes import draw_shape
 from magnetar_sim.staged_run import StagedRun
+from magnetar_sim.steered_run import SteeredRun
 from magnetar_sim.trace import ProductLog, Trace
 from magnetar_sim.upkeep_workload import UpkeepJob, has_upkeep, plan_upkeep
 
@@ -77,9 +78,11 @@ class ClusterOutcome:
     """How often the run met what it is to meet."""
 
 
-def _kind(seed: int, staged: bool, read_only: bool) -> type[_Run] | type[BrokerRun]:
+def _kind(seed: int, staged: bool, read_only: bool, steered: bool) -> type[_Run] | type[BrokerRun]:
     if staged:
         return StagedRun
+    if steered:
+        return SteeredRun
     if read_only:
         return ReadOnlyRun
     return BrokerRun if has_brokers(seed) else _Run
@@ -91,14 +94,16 @@ def run_cluster(
     tracing: bool = False,
     staged: bool = False,
     read_only: bool = False,
+    steered: bool = False,
 ) -> ClusterOutcome:
     """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
     and queries that write beside them (``staged_run``), whatever the seed is else. ``read_only``:
-    with read-only brokers beside the owners (``read_only_run``), likewise."""
+    with read-only brokers beside the owners (``read_only_run``), likewise; ``steered``: and with
+    policies that say who is served by them (``steered_run``)."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
     run: _Run | BrokerRun
-    kind = _kind(seed, staged, read_only)
+    kind = _kind(seed, staged, read_only, steered)
     run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()

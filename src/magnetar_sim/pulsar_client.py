@@ -180,6 +180,8 @@ class PulsarClient:
         self.current: Link | None = None
         """The connection that was used last."""
         self.quiet_until_s = 0.0
+        self.version = "simulated"
+        """What it names itself in CONNECT."""
         self._hosts = list(hosts)
         self._next = 0
         self._links: dict[str, Link] = {}
@@ -218,7 +220,7 @@ class PulsarClient:
     def moved(self, topic: str, service_url: str) -> None:
         """The broker that closed a producer or consumer says where it is served now."""
         if service_url:
-            self._moved[topic] = _host(service_url)
+            self._moved[topic] = host_of(service_url)
 
     async def _connect(self, topic: str) -> Link:
         moved = self._moved.pop(topic, None)
@@ -234,7 +236,7 @@ class PulsarClient:
             answer = (await link.ask(lookup)).lookupTopicResponse
             if answer.response == CommandLookupTopicResponse.Failed:
                 raise LinkError(f"the lookup of {topic} failed: {answer.message}")
-            host = _host(answer.brokerServiceUrl)
+            host = host_of(answer.brokerServiceUrl)
             if answer.response == CommandLookupTopicResponse.Connect:
                 return await self._link_to(host)
             authoritative = answer.authoritative
@@ -252,7 +254,7 @@ class PulsarClient:
         async with asyncio.timeout(REQUEST_S):
             _, link = await loop.create_connection(Link, host, BROKER_PORT)
         connect = BaseCommand(type=BaseCommand.CONNECT)
-        connect.connect.client_version = "simulated"
+        connect.connect.client_version = self.version
         connect.connect.protocol_version = PROTOCOL_VERSION
         await link.ask(connect)
         self.process.spawn(link.watch(), "pings")
@@ -277,7 +279,8 @@ class PulsarClient:
             self.cluster.network.process_ended(self.process, silently)
 
 
-def _host(service_url: str) -> str:
+def host_of(service_url: str) -> str:
+    """Of a broker."""
     return service_url.removeprefix("pulsar://").rsplit(":", 1)[0]
 
 

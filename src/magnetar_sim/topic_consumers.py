@@ -105,14 +105,17 @@ class TopicConsumer:
         """A connection to the broker that serves the subscription; as often as it takes."""
         return await self.client.link(self.plan.topic)
 
+    def _told_closed(self, service_url: str) -> None:
+        """The broker has closed the consumer; empty: it does not say who serves it now."""
+        self.client.moved(self.plan.topic, service_url)
+
     async def _serve(self, link: Link) -> None:
         gone = asyncio.Event()
         consumer_id = self._consumer_id
         link.on[BaseCommand.MESSAGE, consumer_id] = self._message
 
         def closed(command: BaseCommand, _payload: memoryview) -> None:
-            url = command.close_consumer.assignedBrokerServiceUrl
-            self.client.moved(self.plan.topic, url)
+            self._told_closed(command.close_consumer.assignedBrokerServiceUrl)
             gone.set()
 
         link.on[BaseCommand.CLOSE_CONSUMER, consumer_id] = closed
