@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
-from magnetar.pipeline.worker_process import FREEZES, WorkerProcess
+from magnetar.pipeline.worker_process import FREEZES, WorkerProcess, send_at_once
 
 SEEN_BY_THE_COLLECTOR = """
 import gc
@@ -34,7 +35,25 @@ def test_what_is_loaded_is_no_work_for_the_collector() -> None:
 
 def test_later_calls_do_nothing() -> None:
     done: list[str] = []
-    process = WorkerProcess(lambda: done.append("freeze"), lambda: done.append("tune"))
+    process = WorkerProcess(
+        lambda: done.append("freeze"), lambda: done.append("tune"), lambda: done.append("hurry")
+    )
     for _ in range(5):
         process.prepare()
-    assert done == ["tune", *["freeze"] * FREEZES]
+    assert done == ["tune", "hurry", *["freeze"] * FREEZES]
+
+
+def test_connections_send_at_once() -> None:
+    """Else the second of two small pieces waits until the first is acknowledged."""
+    unix = socket.socketpair()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as mine,
+        unix[0],
+        unix[1],
+    ):
+        assert not mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        send_at_once()
+        assert mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        mine.sendall(b"still open")
+        unix[0].sendall(b"still open")
