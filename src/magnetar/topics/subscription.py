@@ -84,6 +84,8 @@ class Subscription:
         """Held by whatever changes the subscription as a whole: subscribe, seek, unsubscribe."""
         self.last_active_ms = now_ms()
         """When the last consumer left, or since when it is open here: milliseconds since 1970."""
+        self.sought_by: object = None
+        """Of a reader: whose seek it waits for to come back."""
         self.doubtful = False
         """Deleting it failed: nobody may be told that it is there before its cursor is stored."""
         self._log_name = source.name

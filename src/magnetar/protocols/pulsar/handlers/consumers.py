@@ -116,6 +116,8 @@ async def _join(
 ) -> None:
     services = session.services
     properties = check_subscribe(request)
+    if services.followed is not None:
+        _forget_sought(session, topic, request.subscription)
     was_there = request.subscription in topic.subscriptions
     subscription = await open_subscription(
         topic,
@@ -156,6 +158,15 @@ async def _join(
         if not answered:
             session.write(success(request.request_id))
         subscription.announce(consumer)
+
+
+def _forget_sought(session: Session, topic: SubscribableTopic, name: str) -> None:
+    """A reader that has sought here comes straight back, on the connection by which it did. One
+    that comes by another has been at the topic's owner meanwhile, and perhaps sought there: what it
+    says now counts."""
+    found = topic.subscriptions.get(name)
+    if found is not None and not found.durable and found.sought_by is not session:
+        topic.drop_reader(found)  # unless it has a consumer
 
 
 def _start(topic: SubscribableTopic, request: CommandSubscribe, now_ms: int) -> Place:
@@ -317,6 +328,7 @@ async def seek_consumer(session: Session, command: BaseCommand) -> None:
         raise NotAllowedError("a seek needs a message id or a publish time")
     services = session.services
     back_to = services.service_url if services.followed is not None else ""
+    subscription.sought_by = session
     await seek(topic, subscription, place, back_to)
     session.write(success(request.request_id))
 
