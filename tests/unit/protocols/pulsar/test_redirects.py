@@ -257,6 +257,21 @@ def test_more_than_a_question_keeps_it_here_for_now() -> None:
     steered(scenario)
 
 
+def test_what_is_served_elsewhere_is_to_be_asked_there() -> None:
+    async def scenario(world: World, double: Double) -> None:
+        await bind(world, "s", "r1")
+        peer = world.peer(version=CPP)
+        await peer.subscribe()
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 1, 9
+        seek.seek.message_id.ledgerId, seek.seek.message_id.entryId = 2, 3
+        peer.tell(seek)
+        await asyncio.sleep(0.01)
+        assert await kinds(peer) == ["CLOSE_CONSUMER", "ERROR"], "at once"
+
+    steered(scenario)
+
+
 def test_a_client_that_did_not_hear_or_goes_away() -> None:
     async def scenario(world: World, double: Double) -> None:
         peer = world.peer(version=CPP)

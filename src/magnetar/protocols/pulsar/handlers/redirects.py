@@ -127,18 +127,21 @@ def leaving_cursor(session: Session, consumer_id: int) -> tuple[SubscribableTopi
 
 async def stay_if_leaving(session: Session, consumer_id: int, join: Join) -> None:
     """More is asked of the consumer than messages: it is served here for now, with the permits that
-    it has given. What is said to a consumer that has another place then is ``topics.steering``'s.
-    Raises what ``join`` does, and tells the consumer to go."""
+    it has given, and sent on later (``topics.steering``). Raises what ``join`` does, and tells the
+    consumer to go; at once if another broker serves its subscription: that is to be asked there."""
     leaving = session.leaving.get(consumer_id)
     if leaving is None:
         return
     leaving.end()
+    found = leaving.topic.subscriptions.get(leaving.request.subscription)
     try:
+        if found is not None:
+            found.check_served_here()
         await join(session, leaving)
     except MagnetarError:
         _tell(session, consumer_id, leaving)
         raise
     session.leaving.pop(consumer_id, None)
-    found = session.consumers.get(consumer_id)
-    if found is not None and leaving.permits:
-        found.subscription.flow(found.consumer, leaving.permits)
+    here = session.consumers.get(consumer_id)
+    if here is not None and leaving.permits:
+        here.subscription.flow(here.consumer, leaving.permits)
