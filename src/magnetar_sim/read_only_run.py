@@ -27,6 +27,8 @@ from magnetar_sim.trace import Trace
 
 READ_SHARE = 0.75
 AUDITED_AT_OWNER = 0.5
+LEAVES_AT_LOOK = 0.15
+"""Looks come every 50 ms."""
 
 
 class SentConsumer(TopicConsumer):
@@ -57,7 +59,10 @@ class SentConsumer(TopicConsumer):
                 await asyncio.sleep(RETRY_S)
 
     def _leaves(self) -> bool:
-        return self._place() != self._at or super()._leaves()
+        """Not all at once: one broker is asked for it while another has consumers still."""
+        if self._place() != self._at and self._random.random() < LEAVES_AT_LOOK:
+            return True
+        return super()._leaves()
 
 
 class ReadOnlyRun(BrokerRun):

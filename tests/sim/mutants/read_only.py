@@ -8,14 +8,12 @@ from typing import Any
 
 from magnetar.log.acknowledgements import AckImage
 from magnetar.log.managed.followed_log import FollowedLog
-from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import Position
 from magnetar.topics import bindings
 from magnetar.topics.ack_sending import AckSending
 from magnetar.topics.bindings import OwnerBindings
 from magnetar.topics.bound import BoundSubscription
 from magnetar.topics.followed_topic import FollowedTopic
-from magnetar.topics.remote_acks import RemoteAckStore
 from magnetar.topics.subscription import Subscription
 from tests.sim.mutants.mutant import Mutant, replaced
 
@@ -68,15 +66,6 @@ def _survives() -> AbstractContextManager[None]:
     return replaced((bindings, "why_over", never))
 
 
-def _anybody_takes_it() -> AbstractContextManager[None]:
-    """A binding goes to whoever asks, also from a broker that is there."""
-
-    def give(current: Any, asker: Any, starts: Any) -> Any:
-        return asker._replace(epoch=current.epoch + 1)
-
-    return replaced((bindings, "give", give), (OwnerBindings, "wait_free", _at_once))
-
-
 def _end_not_stored() -> AbstractContextManager[None]:
     """The end of a binding is kept in memory; the next owner takes it to hold."""
 
@@ -87,15 +76,6 @@ def _end_not_stored() -> AbstractContextManager[None]:
             self.dispatcher.release()
 
     return replaced((Subscription, "end_binding", ended))
-
-
-def _serves_on() -> AbstractContextManager[None]:
-    """A read-only broker serves on when it hears that its binding is over."""
-
-    def fail(self: Any, error: MagnetarError) -> None:
-        self.end(error)
-
-    return replaced((RemoteAckStore, "fail", fail))
 
 
 # -- what is acknowledged ---------------------------------------------------------------------
@@ -150,17 +130,6 @@ def _changes_after_failure() -> AbstractContextManager[None]:
     return replaced((AckSending, "failed", failed))
 
 
-def _moves_without_store() -> AbstractContextManager[None]:
-    """A subscription is given back before what was acknowledged is told."""
-
-    async def close(self: Any) -> None:
-        cursor, owners = self.cursor, self._owners
-        self.end(MagnetarError("given back"))
-        await owners.release(cursor)
-
-    return replaced((RemoteAckStore, "close", close))
-
-
 def _trimmed_unread() -> AbstractContextManager[None]:
     """The owner takes what it has lent for read."""
     lent = Subscription.bind
@@ -206,15 +175,12 @@ READ_ONLY = (
     _mutant("two brokers dispatch a subscription", _two_dispatch),
     _mutant("an owner goes on with what it has lent", _owner_goes_on),
     _mutant("a binding survives its broker", _survives),
-    _mutant("a binding is given to whoever asks", _anybody_takes_it),
     _mutant("the end of a binding is not stored", _end_not_stored),
-    _mutant("a read-only broker serves on after its binding", _serves_on),
     _mutant("a lent cursor begins at the mark", _begins_at_the_mark),
     _mutant("a lent cursor begins before its log is seen", _begins_before_it_sees),
     _mutant("a delta is answered before it is stored", _answered_before_stored),
     _mutant("deltas are dropped when the owner changes", _dropped_at_a_change),
     _mutant("after a failure only changes are sent", _changes_after_failure),
-    _mutant("a subscription is given back too early", _moves_without_store),
     _mutant("what is lent counts as read", _trimmed_unread),
     _mutant("a follower reads past the readable end", _past_the_end),
     _mutant("a follower's end is taken for the log's", _end_not_asked),
