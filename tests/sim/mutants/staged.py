@@ -9,7 +9,6 @@ from typing import Any
 
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.node_changes import NodeChanges
-from magnetar.log.seam import Checkpoint
 from magnetar.staging import collecting, commit_rules, committer
 from magnetar.staging.commit_rules import CommitVerdict
 from magnetar.staging.marks import QueryMarks
@@ -157,17 +156,6 @@ def _marks_not_kept() -> AbstractContextManager[None]:
     return replaced((QueryMarks, "encode", lambda _: b"{}"))
 
 
-def _counts_what_is_under_way() -> AbstractContextManager[None]:
-    """The checkpoint's position is the readable end, with appends under way behind it."""
-
-    def checkpoint(self: Any) -> Checkpoint | None:
-        if not self._fed:
-            return None
-        return Checkpoint(self._log.positions.readable, self._marks.encode())
-
-    return replaced((TopicIntake, "_checkpoint", checkpoint))
-
-
 def _counted_before_it_is_there() -> AbstractContextManager[None]:
     """An entry counts as taken in when it is appended."""
     original = TopicIntake._append
@@ -292,7 +280,6 @@ STAGED = (
     _mutant("staged ledgers go with the first topic", _garbage_with_the_first_topic),
     _mutant("what was taken in is lost with the owner", _tail_not_read),
     _mutant("marks are not kept in the log's record", _marks_not_kept),
-    _mutant("a checkpoint counts what is under way", _counts_what_is_under_way),
     _mutant("an entry counts as taken in before it is there", _counted_before_it_is_there),
     _mutant("the first staged entry has no checkpoint before it", _no_checkpoint_at_first),
     _mutant("batches of a query are taken in side by side", _batches_side_by_side),
