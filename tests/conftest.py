@@ -25,7 +25,7 @@ SPARK = Path(__file__).parent / "integration" / "spark"
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What one of several processes runs as a whole: a file, and all files that share one Spark,
     which costs more to start than most of its tests."""
-    if config.getoption("dist", "no") != "loadgroup":
+    if not config.getoption("loadgroup", False):  # as the processes are told; "dist" they are not
         return
     for item in items:
         group = "spark" if SPARK in item.path.parents else str(item.path)
