@@ -65,6 +65,9 @@ public final class AdminPeer {
 
     /** What the steps before the last have asked, or what clients ask of any broker. */
     private static final Set<String> SERVED = Set.of(
+        "brokers.getActiveBrokers", "brokers.getOwnedNamespaces", "namespaces.getBundles",
+        "namespaces.splitNamespaceBundle", "namespaces.unload", "namespaces.unloadNamespaceBundle",
+        "nonPersistentTopics.unload", "topics.createSubscription", "topics.unload",
         "brokers.healthcheck", "clusters.getCluster", "clusters.getClusters",
         "clusters.createCluster", "lookups.lookupTopic", "lookups.lookupPartitionedTopic",
         "namespaces.getDelayedDelivery", "namespaces.getNamespaceMessageTTL",
@@ -149,6 +152,7 @@ public final class AdminPeer {
         step("policies of namespaces", this::namespacePolicies);
         step("policies of topics", this::topicPolicies);
         step("messages expire", this::expiry);
+        step("brokers and bundles", this::bundles);
         step("moving a subscription is refused", this::moving);
         step("everything else is refused", this::everythingElse);
     }
@@ -351,6 +355,23 @@ public final class AdminPeer {
 
     // -- what is not ------------------------------------------------------------------------------
 
+    private void bundles() throws Exception {
+        List<String> brokers = admin.brokers().getActiveBrokers();
+        same(brokers.size(), 1, "brokers");
+        String cluster = admin.clusters().getClusters().get(0);
+        same(admin.brokers().getActiveBrokers(cluster), brokers, "brokers of the cluster");
+        refused(NotFoundException.class, "it knows no other",
+            () -> admin.brokers().getActiveBrokers("another"));
+        admin.brokers().getOwnedNamespaces(cluster, brokers.get(0));
+        same(admin.namespaces().getBundles(NAMESPACE).getNumBundles(), 4, "bundles");
+        admin.topics().unload(TOPIC);
+        admin.namespaces().unload(NAMESPACE);
+        admin.namespaces().unloadNamespaceBundle(NAMESPACE, "0x00000000_0x40000000");
+        refused(NotFoundException.class, "has no bundle",
+            () -> admin.namespaces().unloadNamespaceBundle(NAMESPACE, "0x00000000_0xffffffff"));
+        check(admin.topics().getList(NAMESPACE).contains(TOPIC), "it is still there");
+    }
+
     private void moving() throws Exception {
         String words = "not served: moving subscriptions over HTTP";
         Class<ServerSideErrorException> how = ServerSideErrorException.class;
@@ -361,8 +382,10 @@ public final class AdminPeer {
         refused(how, words, () -> topics.skipAllMessages(TOPIC, "s"));
         refused(how, words, () -> topics.expireMessages(TOPIC, "s", MessageId.earliest, false));
         refused(how, words, () -> topics.peekMessages(TOPIC, "s", 1));
-        refused(how, "not served: making subscriptions over HTTP",
-            () -> topics.createSubscription(TOPIC, "s", MessageId.earliest));
+        topics.createSubscription(TOPIC, "s", MessageId.earliest);
+        check(topics.getSubscriptions(TOPIC).contains("s"), "it is made");
+        topics.deleteSubscription(TOPIC, "s");
+        check(!topics.getSubscriptions(TOPIC).contains("s"), "it is deleted");
     }
 
     private static SchemaInfo avro(String fields) {

@@ -28,6 +28,7 @@ const (
 
 // What the steps before the last have asked, or what clients ask of any broker.
 var served = []string{
+	"Brokers.GetActiveBrokers", "Brokers.GetListActiveBrokers", "Brokers.GetOwnedNamespaces",
 	"Brokers.HealthCheck", "Brokers.HealthCheckWithTopicVersion",
 	"Clusters.Create", "Clusters.Get", "Clusters.List",
 	"Namespaces.CreateNamespace", "Namespaces.CreateNamespaceWithPolicies",
@@ -35,6 +36,18 @@ var served = []string{
 	"Namespaces.CreateNsWithPolices", "Namespaces.GetNamespaces", "Namespaces.GetTopics",
 	"Namespaces.GetIsAllowAutoUpdateSchema", "Namespaces.GetSchemaCompatibilityStrategy",
 	"Namespaces.GetSchemaValidationEnforced", "Namespaces.SetIsAllowAutoUpdateSchema",
+	"Namespaces.GetNamespaceMessageTTL", "Namespaces.SetNamespaceMessageTTL",
+	"Namespaces.RemoveNamespaceMessageTTL", "Namespaces.GetPersistence",
+	"Namespaces.SetPersistence", "Namespaces.RemovePersistence", "Namespaces.GetRetention",
+	"Namespaces.SetRetention", "Namespaces.RemoveRetention",
+	"Namespaces.GetSubscriptionExpirationTime", "Namespaces.SetSubscriptionExpirationTime",
+	"Namespaces.RemoveSubscriptionExpirationTime", "Namespaces.SplitNamespaceBundle",
+	"Namespaces.Unload", "Namespaces.UnloadNamespaceBundle", "Subscriptions.ExpireAllMessages",
+	"Subscriptions.ExpireMessages", "Topics.GetDelayedDelivery", "Topics.GetMessageTTL",
+	"Topics.GetPersistence", "Topics.GetRetention", "Topics.RemoveDelayedDelivery",
+	"Topics.RemoveMessageTTL", "Topics.RemovePersistence", "Topics.RemoveRetention",
+	"Topics.SetDelayedDelivery", "Topics.SetMessageTTL", "Topics.SetPersistence",
+	"Topics.SetRetention", "Topics.Unload",
 	"Namespaces.SetSchemaCompatibilityStrategy", "Namespaces.SetSchemaValidationEnforced",
 	"Schemas.CreateSchemaByPayload", "Schemas.CreateSchemaBySchemaInfo", "Schemas.DeleteSchema",
 	"Schemas.ForceDeleteSchema", "Schemas.GetAllSchemas", "Schemas.GetSchemaInfo",
@@ -75,6 +88,9 @@ func main() {
 		{"subscriptions", p.subscriptions},
 		{"schemas", p.schemas},
 		{"policies of schemas", p.schemaPolicies},
+		{"policies of namespaces", p.namespacePolicies},
+		{"policies of topics", p.topicPolicies},
+		{"brokers", p.brokers},
 		{"everything else is refused", p.everythingElse},
 	} {
 		step.run()
@@ -222,7 +238,7 @@ func (p *peer) subscriptions() {
 	refused(501, moving, func() error {
 		return p.admin.Subscriptions().SkipMessages(topic(plain), "s", 1)
 	})
-	refused(501, moving, func() error {
+	refused(404, "has no subscription", func() error {
 		return p.admin.Subscriptions().ExpireMessages(topic(plain), "s", 1)
 	})
 }
@@ -280,6 +296,74 @@ func (p *peer) schemaPolicies() {
 	allowed, err := namespaces.GetIsAllowAutoUpdateSchema(*name)
 	must(err)
 	check(!allowed, "not allowed")
+}
+
+func (p *peer) namespacePolicies() {
+	namespaces := p.admin.Namespaces()
+	must(namespaces.SetNamespaceMessageTTL(namespace, 30))
+	ttl, err := namespaces.GetNamespaceMessageTTL(namespace)
+	must(err)
+	check(ttl == 30, "time to live: %d", ttl)
+	must(namespaces.RemoveNamespaceMessageTTL(namespace))
+	must(namespaces.SetRetention(namespace, utils.NewRetentionPolicies(60, -1)))
+	retention, err := namespaces.GetRetention(namespace)
+	must(err)
+	check(*retention == utils.NewRetentionPolicies(60, -1), "retention: %v", retention)
+	must(namespaces.RemoveRetention(namespace))
+	must(namespaces.SetPersistence(namespace, utils.NewPersistencePolicies(3, 2, 2, 0.5)))
+	persistence, err := namespaces.GetPersistence(namespace)
+	must(err)
+	check(*persistence == utils.NewPersistencePolicies(3, 2, 2, 0.5), "quorums: %v", persistence)
+	must(namespaces.RemovePersistence(namespace))
+	refused(412, "bookkeeperEnsemble: 0 cannot be used", func() error {
+		return namespaces.SetPersistence(namespace, utils.PersistencePolicies{})
+	})
+	name, err := utils.GetNamespaceName(namespace)
+	must(err)
+	must(namespaces.SetSubscriptionExpirationTime(*name, 90))
+	minutes, err := namespaces.GetSubscriptionExpirationTime(*name)
+	must(err)
+	check(minutes == 90, "expiration: %d", minutes)
+	must(namespaces.RemoveSubscriptionExpirationTime(*name))
+}
+
+func (p *peer) topicPolicies() {
+	topics := p.admin.Topics()
+	must(topics.SetMessageTTL(topic(plain), 30))
+	ttl, err := topics.GetMessageTTL(topic(plain))
+	must(err)
+	check(ttl == 30, "time to live: %d", ttl)
+	must(topics.RemoveMessageTTL(topic(plain)))
+	must(topics.SetRetention(topic(plain), utils.NewRetentionPolicies(60, -1)))
+	retention, err := topics.GetRetention(topic(plain), false)
+	must(err)
+	check(*retention == utils.NewRetentionPolicies(60, -1), "retention: %v", retention)
+	must(topics.RemoveRetention(topic(plain)))
+	must(topics.Unload(topic(plain)))
+	must(p.admin.Namespaces().UnloadNamespaceBundle(namespace, "0x00000000_0x40000000"))
+	must(p.admin.Namespaces().Unload(namespace))
+	refused(404, "has no bundle", func() error {
+		return p.admin.Namespaces().UnloadNamespaceBundle(namespace, "0x00000000_0xffffffff")
+	})
+	must(p.admin.Namespaces().SplitNamespaceBundle(namespace, "0x00000000_0x40000000", false))
+	must(p.admin.Subscriptions().ExpireAllMessages(topic(plain), 60))
+}
+
+func (p *peer) brokers() {
+	found, err := p.admin.Brokers().GetListActiveBrokers()
+	must(err)
+	check(len(found) == 1, "brokers: %v", found)
+	clusters, err := p.admin.Clusters().List()
+	must(err)
+	same, err := p.admin.Brokers().GetActiveBrokers(clusters[0])
+	must(err)
+	check(slices.Equal(found, same), "brokers of the cluster: %v", same)
+	refused(404, "it knows no other", func() error {
+		_, err := p.admin.Brokers().GetActiveBrokers("another")
+		return err
+	})
+	_, err = p.admin.Brokers().GetOwnedNamespaces(clusters[0], found[0])
+	must(err)
 }
 
 func (p *peer) everythingElse() {
