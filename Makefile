@@ -56,7 +56,7 @@ demo: $(VENV)/.demo java
 # Two processes, each file of tests in one of them (tests/conftest.py): much of a test's time is
 # waiting for servers. The longest come first, as they are named.
 test: $(VENV)/.dev java
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not peer and not slow" $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not peer and not slow" $(TESTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from magnetar.env.zookeeper_server import ZooKeeperServer
 
@@ -18,18 +19,20 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
-SPARK = Path(__file__).parent / "integration" / "spark"
+SPARK = "tests/integration/spark/"
 
 
-@pytest.hookimpl(tryfirst=True)  # before what distributes the tests reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """What one of several processes runs as a whole: a file, and all files that share one Spark,
     which costs more to start than most of its tests."""
-    if not config.getoption("loadgroup", False):  # as the processes are told; "dist" they are not
-        return
-    for item in items:
-        group = "spark" if SPARK in item.path.parents else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else nodeid.split("::", 1)[0]
+
+
+@pytest.hookimpl(optionalhook=True)  # also without the plugin
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
