@@ -17,13 +17,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from magnetar.env.asking import AskingConnection
 from magnetar.env.connections import Connections
-from magnetar.env.framed import FramedConnection
 from magnetar.model.errors import (
     MetadataError,
     MetadataUnavailableError,
     NotAllowedError,
-    ProtocolError,
 )
 from magnetar.pipeline.broker_connection import FRAME_BYTES_MAX, WORTH_ANOTHER_TRY
 from magnetar.wire.pulsar.codes import ServerError
@@ -56,31 +55,11 @@ class _GoneError(Exception):
     """There is no connection, or it broke; the text says why."""
 
 
-class _Line(FramedConnection):
+class _Line(AskingConnection[BaseCommand]):
     """One connection, and who waits for what on it."""
 
     def __init__(self, connections: Connections) -> None:
-        super().__init__(FRAME_BYTES_MAX, connections)
-        self.why = ""
-        """Not empty: it is of no use any more."""
-        self._waiting: dict[int, asyncio.Future[BaseCommand]] = {}
-
-    async def ask(self, command: BaseCommand, request_id: int, within_s: float) -> BaseCommand:
-        """Raises ``_GoneError``."""
-        if self.why:
-            raise _GoneError(self.why)
-        waiting: asyncio.Future[BaseCommand] = self._loop.create_future()
-        self._waiting[request_id] = waiting
-        try:
-            self.write(encode_command(command))
-            async with asyncio.timeout(within_s):
-                return await waiting
-        except TimeoutError:
-            self._break(f"no answer in {within_s:.0f} s")
-            self.abort()
-            raise _GoneError(self.why) from None
-        finally:
-            del self._waiting[request_id]
+        super().__init__(FRAME_BYTES_MAX, connections, "broker", _GoneError)
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         for start, end in bounds:
@@ -88,26 +67,9 @@ class _Line(FramedConnection):
             if command.type == BaseCommand.PING:
                 self.write(PONG_FRAME)
             elif command.type == BaseCommand.STAGED_WRITE_RESPONSE:
-                self._answered(command.staged_write_response.request_id, command)
+                self.answered(command.staged_write_response.request_id, command)
             elif command.type in (BaseCommand.CONNECTED, BaseCommand.ERROR):
-                self._answered(GREETING, command)
-
-    def _answered(self, request_id: int, command: BaseCommand) -> None:
-        waiting = self._waiting.get(request_id)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(command)
-
-    def protocol_failed(self, error: ProtocolError) -> None:
-        self._break(str(error))
-
-    def disconnected(self, error: Exception | None) -> None:
-        self._break(f"the connection broke ({error or 'the broker closed it'})")
-
-    def _break(self, why: str) -> None:
-        self.why = self.why or why
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(_GoneError(self.why))
+                self.answered(GREETING, command)
 
 
 class BrokerLink:
@@ -150,7 +112,9 @@ class BrokerLink:
     async def _ask(self, line: _Line, request: CommandStagedWrite, within_s: float) -> Reply:
         command = BaseCommand(type=BaseCommand.STAGED_WRITE, staged_write=request)
         request_id = command.staged_write.request_id = next(self._request_ids)
-        reply = (await line.ask(command, request_id, within_s)).staged_write_response
+        reply = (
+            await line.ask(encode_command(command), request_id, within_s)
+        ).staged_write_response
         if not reply.HasField("error"):
             return reply
         code = ServerError(reply.error)
@@ -189,7 +153,7 @@ class BrokerLink:
         except (OSError, TimeoutError) as error:
             raise _GoneError(f"{error or f'no connection to {host}:{port}'}") from error
         try:
-            answer = await line.ask(command, GREETING, CONNECT_S)
+            answer = await line.ask(encode_command(command), GREETING, CONNECT_S)
             check_greeting(answer, f"{host}:{port}")
         except BaseException:
             line.abort()

@@ -30,8 +30,8 @@ import structlog
 from magnetar import __version__
 from magnetar.cluster.ownership import At, Ownership
 from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.env.asking import AskingConnection
 from magnetar.env.connections import Connections
-from magnetar.env.framed import FramedConnection
 from magnetar.env.tasks import TaskScope
 from magnetar.log.ack_images import decode_image, encode_in_parts
 from magnetar.log.acknowledgements import AckImage
@@ -89,7 +89,7 @@ NEWS: Final = {
 }
 
 
-class _OwnerLine(FramedConnection):
+class _OwnerLine(AskingConnection[BaseCommand]):
     """A connection to an owner. ``told`` hears what it says unasked, ``broke`` that it is gone."""
 
     def __init__(
@@ -98,29 +98,10 @@ class _OwnerLine(FramedConnection):
         told: Callable[[CommandBindingNews], None],
         broke: Callable[[_OwnerLine], None],
     ) -> None:
-        super().__init__(FRAME_BYTES_MAX, connections)
-        self.why = ""
-        """Not empty: it is of no use any more."""
+        super().__init__(FRAME_BYTES_MAX, connections, "owner", ServiceNotReadyError)
         self.heard_s = self._loop.time()
         self._told = told
         self._broke = broke
-        self._waiting: dict[int, asyncio.Future[BaseCommand]] = {}
-
-    async def ask(self, command: BaseCommand, request_id: int, within_s: float) -> BaseCommand:
-        """Raises ``ServiceNotReadyError`` when there is no answer."""
-        if self.why:
-            raise ServiceNotReadyError(self.why)
-        waiting: asyncio.Future[BaseCommand] = self._loop.create_future()
-        self._waiting[request_id] = waiting
-        try:
-            self.write(encode_command(command))
-            async with asyncio.timeout(within_s):
-                return await waiting
-        except TimeoutError:
-            self.end(f"no answer in {within_s:.0f} s")
-            raise ServiceNotReadyError(self.why) from None
-        finally:
-            del self._waiting[request_id]
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         self.heard_s = self._loop.time()
@@ -129,34 +110,16 @@ class _OwnerLine(FramedConnection):
             if command.type == BaseCommand.PING:
                 self.write(PONG_FRAME)
             elif command.type == BaseCommand.BOUND_CURSOR_RESPONSE:
-                self._answered(command.bound_cursor_response.request_id, command)
+                self.answered(command.bound_cursor_response.request_id, command)
             elif command.type == BaseCommand.BINDING_NEWS:
                 self._told(command.binding_news)
             elif command.type in (BaseCommand.CONNECTED, BaseCommand.ERROR):
-                self._answered(GREETING, command)
+                self.answered(GREETING, command)
 
-    def _answered(self, request_id: int, command: BaseCommand) -> None:
-        waiting = self._waiting.get(request_id)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(command)
-
-    def protocol_failed(self, error: ProtocolError) -> None:
-        self._break(str(error))
-
-    def disconnected(self, error: Exception | None) -> None:
-        self._break(f"the connection broke ({error or 'the owner closed it'})")
-
-    def end(self, why: str) -> None:
-        self._break(why)
-        self.abort()
-
-    def _break(self, why: str) -> None:
+    def fail(self, why: str) -> None:
         if self.why:
             return
-        self.why = f"{self.peer}: {why}"
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(ServiceNotReadyError(self.why))
+        super().fail(f"{self.peer}: {why}")
         self._broke(self)
 
 
@@ -273,7 +236,9 @@ class OwnerLinks:
             # Before the answer: it may break before that comes.
             self._listeners[topic, request.subscription] = listener._replace(line=line)
         command = BaseCommand(type=BaseCommand.BOUND_CURSOR, bound_cursor=request)
-        reply = (await line.ask(command, request.request_id, ANSWER_S)).bound_cursor_response
+        reply = (
+            await line.ask(encode_command(command), request.request_id, ANSWER_S)
+        ).bound_cursor_response
         if not reply.HasField("error"):
             return reply
         if reply.ended:
@@ -313,7 +278,9 @@ class OwnerLinks:
         command.connect.client_version = f"Magnetar read-only {__version__}"
         command.connect.protocol_version = PROTOCOL_VERSION
         try:
-            check_greeting(await line.ask(command, GREETING, CONNECT_S), service_url)
+            check_greeting(
+                await line.ask(encode_command(command), GREETING, CONNECT_S), service_url
+            )
         except BaseException:
             line.end("the greeting failed")
             raise
