@@ -5,8 +5,18 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from magnetar.pipeline.worker_process import FREEZES, WorkerProcess, send_at_once
+import pytest
+
+from magnetar.pipeline.worker_process import (
+    ACKNOWLEDGE_AT_ONCE,
+    FREEZES,
+    WorkerProcess,
+    acknowledge_at_once,
+    send_at_once,
+)
 
 SEEN_BY_THE_COLLECTOR = """
 import gc
@@ -33,27 +43,51 @@ def test_what_is_loaded_is_no_work_for_the_collector() -> None:
     assert after < before / 10
 
 
-def test_later_calls_do_nothing() -> None:
+def test_what_later_calls_do() -> None:
     done: list[str] = []
-    process = WorkerProcess(
-        lambda: done.append("freeze"), lambda: done.append("tune"), lambda: done.append("hurry")
-    )
+    steps = (lambda name=name: done.append(name) for name in ("freeze", "tune", "send", "ack"))
+    process = WorkerProcess(*steps)
+    process.prepare()
+    assert done == ["ack", "tune", "send", "freeze"]
     for _ in range(5):
         process.prepare()
-    assert done == ["tune", "hurry", *["freeze"] * FREEZES]
+    assert done[4:] == ["ack", "freeze"] * (FREEZES - 1) + ["ack"] * (6 - FREEZES)
 
 
-def test_connections_send_at_once() -> None:
-    """Else the second of two small pieces waits until the first is acknowledged."""
+@contextmanager
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """By TCP, beside one that is not."""
     unix = socket.socketpair()
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as mine,
+        server.accept()[0] as theirs,
         unix[0],
         unix[1],
     ):
+        yield mine, theirs
+        for one, other in ((mine, theirs), unix):
+            one.sendall(b"still open")
+            assert other.recv(10) == b"still open"
+
+
+def test_connections_send_at_once() -> None:
+    """Else the second of two small pieces waits until the first is acknowledged."""
+    with connection() as (mine, _):
         assert not mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         send_at_once()
         assert mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        mine.sendall(b"still open")
-        unix[0].sendall(b"still open")
+
+
+@pytest.mark.skipif(ACKNOWLEDGE_AT_ONCE is None, reason="Linux has it")
+def test_connections_acknowledge_at_once() -> None:
+    """Else the other side's second piece waits. Who answers what came puts off the next."""
+    assert ACKNOWLEDGE_AT_ONCE is not None
+    with connection() as (mine, theirs):
+        for _ in range(10):
+            theirs.sendall(b"command")
+            mine.sendall(mine.recv(7))
+            theirs.recv(7)
+        assert not mine.getsockopt(socket.IPPROTO_TCP, ACKNOWLEDGE_AT_ONCE)
+        acknowledge_at_once()
+        assert mine.getsockopt(socket.IPPROTO_TCP, ACKNOWLEDGE_AT_ONCE)
