@@ -13,7 +13,11 @@
 #                           BookKeeper's Java client and shell; needs Maven and a Java compiler,
 #                           which it does not install, and fetches the clients; KEPT=dir keeps what
 #                           it fetched. With Go, Pulsar's Go clients too
-#   make chaos              kill -9 at random while clients and Spark work, then count
+#   make chaos [MINUTES=n] [SEED=n]   a whole cluster while everything that can break does: killed,
+#                           paused, cut off, full disks; 3 minutes; then judge (docs/guarantees.md);
+#                           KEPT=dir as for interop: Java's client too
+#   make failovers          50 topics, 30 times kill -9 of a broker; then count, and for how long
+#   make crashes            kill -9 at random while clients and Spark use one server, then count
 #   make fire [ROWS=n] [KILLS=n] [SEED=n]   30 times kill -9, at every part, under a query on a Spark
 #                           cluster that writes exactly once; then count (docs/spark.md)
 #   make bench              the measurements, into bench/
@@ -32,8 +36,8 @@ TESTS ?= tests
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim sim-mutants scenarios interop chaos fire bench bench-peers pages \
-	proto clean java
+.PHONY: help demo test check sim sim-mutants scenarios interop chaos failovers crashes fire \
+	bench bench-peers pages proto clean java
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -81,11 +85,17 @@ interop: $(VENV)/.dev java
 		tests/interop/bookkeeper tests/interop/java tests/interop/go
 
 chaos: $(VENV)/.dev java
+	$(BIN)/python -m tests.chaos.whole $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(KEPT),--java $(abspath $(KEPT))/pulsar)
+
+failovers: $(VENV)/.dev java
+	$(BIN)/python -m tests.chaos.shared_topics --kinds killed $(if $(SEED),--seed $(SEED))
+
+crashes: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.crash_publish
 	$(BIN)/python -m tests.chaos.holes
 	$(BIN)/python -m tests.chaos.holes --kill --batching
 	$(BIN)/python -m tests.chaos.stream_restart
-	$(BIN)/python -m tests.chaos.shared_topics
 
 fire: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.spark_fire $(if $(ROWS),--rows $(ROWS)) $(if $(KILLS),--kills $(KILLS)) \

@@ -1,7 +1,7 @@
 """Kill, pause and stop brokers at random while the official client uses many topics; then count.
 
-    python -m tests.chaos.shared_topics [--kills 30] [--topics 50] [--brokers 3] [--bookies 5]
-                                        [--seed N]
+    python -m tests.chaos.shared_topics [--kills 30] [--kinds killed,stopped,paused] [--topics 50]
+                                        [--brokers 3] [--bookies 5] [--seed N]
 
 Each fault is one of: ``kill -9``; SIGTERM, on which a broker hands its topics over; SIGSTOP past
 its session, after which it finds that it has lost them and ends. The broker is started again.
@@ -74,7 +74,9 @@ def told(gaps_s: Sequence[float]) -> str:
     return f"{len(ordered)}: median {ordered[len(ordered) // 2]:.2f} s, worst {ordered[-1]:.2f} s"
 
 
-def run(kills: int, topics: int, brokers: int, bookies: int, seed: int) -> int:
+def run(
+    kills: int, kinds: Sequence[str], topics: int, brokers: int, bookies: int, seed: int
+) -> int:
     rng = random.Random(seed)
     names = [f"persistent://public/default/chaos-{number}" for number in range(topics)]
     quorums = QUORUMS if bookies >= 3 else (1, 1, 1)
@@ -91,7 +93,7 @@ def run(kills: int, topics: int, brokers: int, bookies: int, seed: int) -> int:
             traffic.start()
             traffic.wait_all_answered()
             faults = Faults(several, traffic, rng)
-            for kind in itertools.islice(itertools.cycle(KINDS), kills):
+            for kind in itertools.islice(itertools.cycle(kinds), kills):
                 faults.one(kind)
             traffic.stop_sending()
             traffic.wait_all_received()
@@ -103,14 +105,23 @@ def run(kills: int, topics: int, brokers: int, bookies: int, seed: int) -> int:
             cluster.end()
     total = {what: sum(each[what] for each in found) for what in found[0]} | {"failed": failed}
     print(json.dumps({"seed": seed, "topics": topics, **total}))
-    for kind, gaps_s in faults.gaps_s.items():
+    for kind in kinds:
+        gaps_s = faults.gaps_s[kind]
         print(f"{kind} {told(gaps_s)} without an acknowledgement (session {SESSION_MS / 1000} s)")
     return int(any(total[what] for what in ("lost", "repeated", "out_of_order", "failed")))
+
+
+def chosen(text: str) -> Sequence[str]:
+    kinds = text.split(",")
+    if not set(kinds) <= set(KINDS):
+        raise argparse.ArgumentTypeError(f"of {', '.join(KINDS)}, not {text}")
+    return kinds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--kinds", type=chosen, default=KINDS, metavar=",".join(KINDS))
     parser.add_argument("--topics", type=int, default=50)
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--bookies", type=int, default=5)
