@@ -566,6 +566,60 @@ class LoggingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RepairConfig:
+    """Auto-recovery: finding ledgers that lack copies, and giving them back."""
+
+    in_bookies: bool = field(
+        default=True,
+        metadata={"meaning": "bookies run auto-recovery beside serving; not in a standalone"},
+    )
+    lost_bookie_delay_ms: int = field(
+        default=120_000,
+        metadata={
+            "meaning": "how long a bookie is away before it counts as lost; what an operator has "
+            "said to the cluster (magnetar recovery delay) wins; whole seconds",
+            "least": 0,
+        },
+    )
+    open_ledger_grace_ms: int = field(
+        default=30_000,
+        metadata={
+            "meaning": "how long a ledger's writer has to replace a lost bookie by itself, before "
+            "the ledger is taken from it and closed",
+            "least": 0,
+        },
+    )
+    copy_bytes_per_s: int = field(
+        default=64 << 20,
+        metadata={"meaning": "copied by one process; 0: as fast as it can", "least": 0},
+    )
+    look_interval_ms: int = field(
+        default=5_000,
+        metadata={"meaning": "time between looks for ledgers that lack copies", "least": 10},
+    )
+    audit_interval_ms: int = field(
+        default=3_600_000,
+        metadata={
+            "meaning": "time between looks at all ledgers for bookies that are gone, besides when "
+            "bookies go",
+            "least": 100,
+        },
+    )
+    check_interval_ms: int = field(
+        default=86_400_000,
+        metadata={
+            "meaning": "time between checks of all ledgers, for which bookies are asked what they "
+            "hold; 0: never",
+            "least": 0,
+        },
+    )
+    ledgers_per_s: int = field(
+        default=200,
+        metadata={"meaning": "how fast the auditor goes through all ledgers", "least": 1},
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole configuration of a process."""
 
@@ -579,4 +633,5 @@ class Config:
     http: HttpConfig = field(default_factory=HttpConfig)
     connections: ConnectionsConfig = field(default_factory=ConnectionsConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
+    repair: RepairConfig = field(default_factory=RepairConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

@@ -16,6 +16,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._add_repair()
         self.journal_commit_seconds = Histogram(
             "magnetar_journal_commit_seconds",
             "Group commits: write and fdatasync",
@@ -83,6 +84,48 @@ class Metrics:
         )
         self._declare_broker()
         self._declare_budgets()
+
+    def _add_repair(self) -> None:
+        self.repair_auditor = Gauge(
+            "magnetar_repair_auditor",
+            "1 while this process is the auditor of the cluster",
+            registry=self.registry,
+        )
+        self.repair_bookies_gone = Gauge(
+            "magnetar_repair_bookies_gone",
+            "Bookies that are lost or to be emptied, as the auditor last saw",
+            registry=self.registry,
+        )
+        self.repair_defects_total = Counter(
+            "magnetar_repair_defects_total",
+            "Auto-recoveries beside a bookie that have ended by a defect of this program",
+            registry=self.registry,
+        )
+        self.repair_ledgers_found_total = Counter(
+            "magnetar_repair_ledgers_found_total",
+            "Ledgers that the auditor found to lack copies",
+            registry=self.registry,
+        )
+        self.repair_ledgers_total = Counter(
+            "magnetar_repair_ledgers_total",
+            "Ledgers that have all of their copies again, by this process",
+            registry=self.registry,
+        )
+        self.repair_ledgers_left_total = Counter(
+            "magnetar_repair_ledgers_left_total",
+            "Times that a ledger could not be made whole and was left for later",
+            registry=self.registry,
+        )
+        self.repair_copied_entries_total = Counter(
+            "magnetar_repair_copied_entries_total",
+            "Entries copied to bookies that lacked them",
+            registry=self.registry,
+        )
+        self.repair_copied_bytes_total = Counter(
+            "magnetar_repair_copied_bytes_total",
+            "Bytes of those entries",
+            registry=self.registry,
+        )
 
     def _declare_budgets(self) -> None:
         """What all connections of a process share, whoever they are from."""

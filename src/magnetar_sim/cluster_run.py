@@ -41,6 +41,7 @@ from magnetar_sim.ledger_workload import (
 from magnetar_sim.log_workload import LogJob
 from magnetar_sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar_sim.read_only_run import ReadOnlyRun
+from magnetar_sim.repair_run import RepairRun
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.shapes import draw_shape
 from magnetar_sim.staged_run import StagedRun
@@ -78,7 +79,11 @@ class ClusterOutcome:
     """How often the run met what it is to meet."""
 
 
-def _kind(seed: int, staged: bool, read_only: bool, steered: bool) -> type[_Run] | type[BrokerRun]:
+def _kind(
+    seed: int, staged: bool, read_only: bool, steered: bool, repaired: bool
+) -> type[_Run] | type[BrokerRun] | type[RepairRun]:
+    if repaired:
+        return RepairRun
     if staged:
         return StagedRun
     if steered:
@@ -95,15 +100,17 @@ def run_cluster(
     staged: bool = False,
     read_only: bool = False,
     steered: bool = False,
+    repaired: bool = False,
 ) -> ClusterOutcome:
     """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
     and queries that write beside them (``staged_run``), whatever the seed is else. ``read_only``:
     with read-only brokers beside the owners (``read_only_run``), likewise; ``steered``: and with
-    policies that say who is served by them (``steered_run``)."""
+    policies that say who is served by them (``steered_run``). ``repaired``: with auto-recovery, and
+    bookies that are lost for good (``repair_run``)."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
-    run: _Run | BrokerRun
-    kind = _kind(seed, staged, read_only, steered)
+    run: _Run | BrokerRun | RepairRun
+    kind = _kind(seed, staged, read_only, steered, repaired)
     run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()

@@ -44,7 +44,8 @@ async def started(
         whole = Config(metadata=MetadataConfig(session_timeout_ms=3_000))
         process = Process(whole, real(), stack, fate)
         cluster = await open_cluster(store, process.outside)
-        yield await start_bookie(process, cluster, config, root), fate, cluster
+        bookie = await start_bookie(process, cluster, config, root)
+        yield bookie.client, fate, cluster
 
 
 class Writer:

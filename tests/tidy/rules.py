@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "env": {"model"} | SETTINGS,
     "bookie": {"model", "wire", "env"} | SETTINGS,
     "ledger": {"model", "wire", "env"} | SETTINGS,
+    "repair": {"model", "wire", "env", "ledger"} | SETTINGS,
     "log": {"model", "wire", "env", "ledger"} | SETTINGS,
     "cluster": {"model", "env"} | SETTINGS,
     "staging": {"model", "env"} | SETTINGS,
@@ -33,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": {"model", "wire", "env", "ledger", "log", "cluster", "staging"} | SETTINGS,
     "app": {
         "model", "wire", "env", "bookie", "ledger", "log", "cluster", "topics", "protocols",
-        "admin", "staging",
+        "admin", "staging", "repair",
     }
     | SETTINGS,
     "cli": {"model", "wire", "env", "app", "ledger", "config_loading"} | SETTINGS,
@@ -78,6 +79,11 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.managed.following",
     "magnetar.log.managed.rules",
     "magnetar.log.policy",
+    "magnetar.repair.copies",
+    "magnetar.repair.lost_bookies",
+    "magnetar.repair.replacing",
+    "magnetar.repair.throttle",
+    "magnetar.repair.turns",
     "magnetar.staging.commit_rules",
     "magnetar.staging.grants",
     "magnetar.staging.marks",

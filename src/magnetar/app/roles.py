@@ -22,7 +22,7 @@ from magnetar.model.errors import ConfigError, MetadataUnavailableError
 if TYPE_CHECKING:
     from magnetar.app.process import Process
     from magnetar.app.serving import BrokerParts
-    from magnetar.bookie.serving.local import LocalBookie
+    from magnetar.app.storage import Cluster, StartedBookie
 
 log = structlog.get_logger(__name__)
 
@@ -35,14 +35,20 @@ async def run_bookie(
     """``magnetar bookie``."""
     from magnetar.app.outside import real
     from magnetar.app.process import Process
+    from magnetar.app.repairing import follow_leaving, start_beside_bookie
 
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
         data_dir = DataDir.open(config.data_dir, "bookie")
         stack.callback(data_dir.close)
-        bookie = await open_bookie(Process(config, real(), stack, fate), leave_limbo)
+        process = Process(config, real(), stack, fate)
+        cluster, bookie = await open_bookie(process, leave_limbo)
+        bookie_id = bookie.client.bookie_id
+        await follow_leaving(process, cluster, bookie_id, bookie.core)
+        if config.repair.in_bookies:
+            await start_beside_bookie(process, cluster, bookie_id)
         ready(
-            f"magnetar bookie is ready: {bookie.bookie_id}  "
+            f"magnetar bookie is ready: {bookie_id}  "
             f"(metadata {config.metadata.url}, data in {data_dir.path})"
         )
         await fate.wait()
@@ -50,14 +56,41 @@ async def run_bookie(
     log.info("ended")
 
 
-async def open_bookie(process: Process, leave_limbo: bool) -> LocalBookie:
-    """The whole of a bookie's role. Its data directory is this process's alone."""
+async def open_bookie(process: Process, leave_limbo: bool) -> tuple[Cluster, StartedBookie]:
+    """The whole of a bookie's role but what repair does beside it. Its data directory is this
+    process's alone."""
     from magnetar.app.storage import open_cluster, open_metadata, start_bookie
 
     data_dir = process.config.data_dir
     placed = named_bookie(process.config.bookie, data_dir)
     cluster = await open_cluster(await open_metadata(process), process.outside)
-    return await start_bookie(process, cluster, placed, data_dir, leave_limbo)
+    return cluster, await start_bookie(process, cluster, placed, data_dir, leave_limbo)
+
+
+async def run_autorecovery(
+    config: Config, ready: Callable[[str], None], stopped: asyncio.Event
+) -> None:
+    """``magnetar autorecovery``."""
+    from magnetar.app.outside import real
+    from magnetar.app.process import Process
+
+    fate = Fate(stopped)
+    async with AsyncExitStack() as stack:
+        name = await open_autorecovery(Process(config, real(), stack, fate))
+        ready(f"magnetar autorecovery is ready: {name}  (metadata {config.metadata.url})")
+        await fate.wait()
+        log.info("ending")
+    log.info("ended")
+
+
+async def open_autorecovery(process: Process) -> str:
+    """The whole of the role; returns the name by which it is known in the metadata store."""
+    from magnetar.app.repairing import start_autorecovery
+    from magnetar.app.storage import open_cluster, open_metadata
+
+    cluster = await open_cluster(await open_metadata(process), process.outside)
+    recovery = await start_autorecovery(process, cluster, "autorecovery")
+    return recovery.name
 
 
 def named_bookie(config: BookieConfig, data_dir: Path) -> BookieConfig:

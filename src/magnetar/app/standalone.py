@@ -110,4 +110,4 @@ async def _start_bookie(
 ) -> LocalBookie:
     journal, ledgers = data_dir.journal_directory(index), data_dir.ledger_directory(index)
     placed = place_bookie(process.config.bookie, index, journal, ledgers)
-    return await start_bookie(process, cluster, placed, data_dir.path)
+    return (await start_bookie(process, cluster, placed, data_dir.path)).client

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -68,13 +69,20 @@ async def open_cluster(metadata: MetadataStore, outside: Outside) -> Cluster:
     return Cluster(metadata, manager, await manager.initialize())
 
 
+class StartedBookie(NamedTuple):
+    """``client`` reaches it by calls."""
+
+    client: LocalBookie
+    core: Bookie
+
+
 async def start_bookie(
     process: Process,
     cluster: Cluster,
     config: BookieConfig,
     relative_to: Path,
     leave_limbo: bool = False,
-) -> LocalBookie:
+) -> StartedBookie:
     """A bookie that serves on TCP and is registered. ``config`` (of this bookie, in place of
     ``process.config.bookie``) names its id and directories; its cookie names them as they lie
     below ``relative_to``. ``leave_limbo``: an operator's word that what it lost has been restored
@@ -105,7 +113,9 @@ async def start_bookie(
     elif report.limbo:
         log.warning(
             "this bookie has lost acknowledged entries: it denies nothing and takes no entries of "
-            "older ledgers; when the others have re-replicated them, start it with --leave-limbo",
+            "older ledgers. Auto-recovery gives it what it lacks when all ledgers are checked next "
+            "(magnetar recovery check); when none lacks copies any more (magnetar recovery list), "
+            "start it with --leave-limbo",
             bookie=bookie_id,
         )
         bookie.ledgers_are_new_from(await cluster.manager.new_ledger_id())
@@ -125,7 +135,7 @@ async def start_bookie(
     _keep_up(process, cluster, config, bookie, registration)
     if bookie.read_only:
         log.warning("the bookie takes no entries yet", bookie=bookie_id, reason=bookie.refusal)
-    return LocalBookie(bookie_id, bookie)
+    return StartedBookie(LocalBookie(bookie_id, bookie), bookie)
 
 
 def _service_info(host: str, port: int, config: BookieConfig) -> BookieServiceInfo:

@@ -234,13 +234,18 @@ class Bookie:
     def refusal(self) -> str | None:
         """Why new entries are refused, and what to do; None: they are taken."""
         if self._admission.writes_refused:
-            return "an operator said so (it was started or told to be read-only)"
+            return "an operator said so (it is to be emptied: magnetar bookie decommission)"
         return self._upkeep.refusal(recovery=False)
 
     @property
     def lacks_space(self) -> bool:
         """Whether it is for want of space on its disks."""
         return self._upkeep.lacks_space
+
+    @property
+    def writes_refused(self) -> bool:
+        """By an operator's word."""
+        return self._admission.writes_refused
 
     def refuse_writes(self, refuse: bool) -> None:
         """An operator's word; the bookie is also read-only while a disk is nearly full."""

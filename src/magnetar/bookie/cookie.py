@@ -275,8 +275,8 @@ class _Check:
             f"{self.who} does not start: {directory} holds its {CURRENT}/{VERSION}, but neither "
             f"{MARK_NAME} nor {INDEX_NAME}, which every bookie has ({self.node} is known): its "
             f"entries were removed, and starting would deny them. Restore the directory; if its "
-            f"data is lost, let the other bookies re-replicate, then start an empty bookie under "
-            f"a new id"
+            f"data is lost, have it repaired from the others (magnetar bookie recover), "
+            f"then start an empty bookie"
         )
 
     def _missing(self, directory: Path) -> CookieError:
@@ -285,8 +285,8 @@ class _Check:
             f"{self.who} does not start: {directory} {state} and has no {CURRENT}/{VERSION}, but "
             f"the metadata store knows the bookie ({self.node}): the disk was wiped, replaced or "
             f"is not mounted, and starting would deny entries that were acknowledged. Mount or "
-            f"restore it; if its data is lost, let the other bookies re-replicate, then start an "
-            f"empty bookie under a new id"
+            f"restore it; if its data is lost, have it repaired from the others (magnetar bookie "
+            f"recover), then start an empty bookie"
         )
 
     def _require_no_data(self, stamped: int) -> None:

@@ -19,6 +19,7 @@ FAILED, WRONGLY_USED, INTERRUPTED = 1, 2, 130
 COMMANDS = {
     "standalone": "magnetar.cli.servers:standalone",
     "bookie": "magnetar.cli.servers:bookie",
+    "autorecovery": "magnetar.cli.servers:autorecovery",
     "broker": "magnetar.cli.servers:broker",
     "cluster": "magnetar.cli.cluster:cluster",
     "zookeeper": "magnetar.cli.servers:zookeeper",
@@ -29,6 +30,7 @@ COMMANDS = {
     "schemas": "magnetar.cli.schemas:schemas",
     "ledger": "magnetar.cli.ledgers:ledger",
     "bookies": "magnetar.cli.ledgers:bookies",
+    "recovery": "magnetar.cli.recovery:recovery",
     "brokers": "magnetar.cli.brokers:brokers",
     "health": "magnetar.cli.health:health",
     "config": "magnetar.cli.settings:config",

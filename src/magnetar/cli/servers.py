@@ -168,7 +168,25 @@ def quorums(bookies: int) -> dict[str, object]:
     }
 
 
-@click.command()
+class BookieCommands(click.Group):
+    """``magnetar bookie`` runs one; its commands are imported when they are asked for."""
+
+    names = ("decommission", "recover")
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.names:
+            return None
+        from magnetar.cli import recovery
+
+        command = getattr(recovery, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=BookieCommands, invoke_without_command=True)
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Journal and ledgers.")
 @click.option("--port", type=PORT, help="BookKeeper's protocol; 0: a free one.  [3181]")
 @click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
@@ -178,7 +196,9 @@ def quorums(bookies: int) -> dict[str, object]:
     help="What this bookie had lost has been restored from others; it may deny entries again.",
 )
 @common_options
+@click.pass_context
 def bookie(
+    context: click.Context,
     data_dir: Path | None,
     port: int | None,
     metadata: str | None,
@@ -188,13 +208,17 @@ def bookie(
     log_level: str | None,
     log_json: bool | None,
 ) -> None:
-    """Run a storage server of a cluster.
+    """Run a storage server of a cluster, or, with a command, take one away from it.
+
+    Beside serving it takes part in repairing ledgers that lack copies (repair.in_bookies).
 
     \b
     Example, a bookie that joins the cluster whose metadata is in ZooKeeper:
       magnetar bookie --data-dir /var/lib/bookie --port 3181 \\
           --metadata zk://127.0.0.1:2181/magnetar
     """
+    if context.invoked_subcommand is not None:
+        return
     flags: dict[str, object] = {
         "data_dir": data_dir,
         "bookie.port": port,
@@ -206,6 +230,36 @@ def bookie(
     from magnetar.app import roles
 
     process.serve(config, partial(roles.run_bookie, config, leave_limbo))
+
+
+@click.command()
+@click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
+@common_options
+def autorecovery(
+    metadata: str | None,
+    file: Path | None,
+    pairs: tuple[str, ...],
+    log_level: str | None,
+    log_json: bool | None,
+) -> None:
+    """Repair ledgers that lack copies: find them, copy what is missing, say so in the metadata.
+
+    Bookies do the same beside serving; this runs it in a process of its own, as many as are wanted.
+    One of all is the auditor, which finds what is lacking; all repair.
+
+    \b
+    Example:
+      magnetar autorecovery --metadata zk://127.0.0.1:2181/magnetar
+    """
+    flags: dict[str, object] = {
+        "metadata.url": metadata,
+        "logging.level": log_level,
+        "logging.json": log_json,
+    }
+    config = clustered(configured(file, pairs, flags))
+    from magnetar.app import roles
+
+    process.serve(config, partial(roles.run_autorecovery, config))
 
 
 @click.command()

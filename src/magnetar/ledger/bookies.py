@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from magnetar.model.entry import LacReply as LacReply
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import BookieId
+from magnetar.wire.bookie.availability import Group
 
 AddDone: TypeAlias = Callable[[MagnetarError | None, Sequence[int]], None]
 """``done(error, entry_ids)``: these entries are durable on the bookie (``error`` is None), or
@@ -123,6 +124,15 @@ class ReadOnlyReason(NamedTuple):
 
     reason: str
     lacks_space: bool
+
+
+class EntryLister(Protocol):
+    """A bookie that tells which entries it holds."""
+
+    async def list_entries(self, ledger_id: int) -> Sequence[Group]:
+        """Of the ledger, condensed. Raises ``NoLedgerError``, ``UnknownLedgerStateError`` (it has
+        lost entries, and cannot say), ``BookieUnavailableError``."""
+        ...
 
 
 class BookiePool(Protocol):

@@ -41,6 +41,7 @@ class LedgerAccess:
     manager: LedgerManager
     pool: ConnectionPool
     registry: BookieRegistry
+    topology: Topology
 
 
 class RegisteredBookies(Protocol):
@@ -125,7 +126,7 @@ def open_access(
     topology = Topology(config, pool, registry.properties, registry.refusals, registry.told, zone)
     client = LedgerClient(manager, pool, config, clock_s, chooser, topology=topology)
     parts.push_async_callback(client.close)
-    return LedgerAccess(client, manager, pool, registry)
+    return LedgerAccess(client, manager, pool, registry, topology)
 
 
 def open_by_catalog(

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from magnetar.metrics import Metrics
 from magnetar_sim.broker_run import has_brokers
-from magnetar_sim.cluster_run import run_cluster
+from magnetar_sim.cluster_run import ClusterOutcome, run_cluster
 from magnetar_sim.ledger_run import run
 from magnetar_sim.upkeep_workload import has_upkeep
 
@@ -23,7 +23,8 @@ class Mutant:
     ``seeds_max``: how many runs may be needed. ``brokers``: it is a bug of topics, so that runs of
     ring 2 without brokers are passed over, and else those with. ``upkeep``: of collecting and
     compaction, so that runs without are passed over. ``staged``: of queries that write by staged
-    ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise."""
+    ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise.
+    ``repaired``: of repair, likewise."""
 
     name: str
     ring: int
@@ -34,13 +35,14 @@ class Mutant:
     upkeep: bool = False
     staged: bool = False
     read_only: bool = False
+    repaired: bool = False
 
     def seeds(self, first: int) -> Iterator[int]:
         """The seeds to try, from ``first`` on."""
         return islice(filter(self._wants, count(first)), self.seeds_max)
 
     def _wants(self, seed: int) -> bool:
-        if self.ring == 1 or self.staged or self.read_only:
+        if self.ring == 1 or self.staged or self.read_only or self.repaired:
             return True
         return has_brokers(seed) == self.brokers and (not self.upkeep or has_upkeep(seed))
 
@@ -73,16 +75,27 @@ def transcript(mutant: Mutant, seed: int) -> tuple[Sequence[str], str | None]:
         if mutant.ring == 1:
             outcome = run(seed, tracing=True)
             return outcome.trace, outcome.failure
-        whole = run_cluster(seed, None, True, mutant.staged, mutant.read_only)
+        whole = _run(mutant, seed, None, tracing=True)
         return whole.trace, whole.failure
 
 
 def _failure(mutant: Mutant, seed: int, metrics: Metrics) -> str | None:
     if mutant.ring == 1:
         return run(seed).failure
-    failure = run_cluster(seed, metrics, False, mutant.staged, mutant.read_only).failure
+    failure = _run(mutant, seed, metrics, tracing=False).failure
     gc.collect()
     return failure
+
+
+def _run(mutant: Mutant, seed: int, metrics: Metrics | None, tracing: bool) -> ClusterOutcome:
+    return run_cluster(
+        seed,
+        metrics,
+        tracing,
+        staged=mutant.staged,
+        read_only=mutant.read_only,
+        repaired=mutant.repaired,
+    )
 
 
 @contextmanager

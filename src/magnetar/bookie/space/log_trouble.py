@@ -41,7 +41,8 @@ def damage(path: object, log_id: int, offset: int) -> DamagedLogError:
     return DamagedLogError(
         (log_id,),
         f"{path} is damaged at offset {offset}; it is not compacted: read what was there from "
-        "another bookie and let re-replication restore this copy",
+        "another bookie, and have this one's ledgers copied from the others (magnetar bookie "
+        "decommission)",
     )
 
 

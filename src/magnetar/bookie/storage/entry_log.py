@@ -218,7 +218,8 @@ class EntryLogReader:
         if not found:
             raise BookieIOError(
                 f"entry {ledger_id}:{entry_id} is damaged in {file.path} at offset {offset}; "
-                "read it from another bookie and let re-replication restore this copy"
+                "read it from another bookie, and have this one's ledgers copied from the others "
+                "(magnetar bookie decommission)"
             )
         return found
 

@@ -182,8 +182,8 @@ class LedgerStorage:
             raise BookieIOError(
                 f"the location index {index.path} is empty, but {self.path} is in use: it was "
                 "removed or replaced, and without it the bookie would deny entries that it "
-                "acknowledged. Restore it; if it is lost, let the other bookies re-replicate, and "
-                "start an empty bookie under a new id"
+                "acknowledged. Restore it; if it is lost, have it repaired from the others "
+                "(magnetar bookie recover), then start an empty bookie"
             )
         if marks.index_sequence > index.sequence:
             log.error(

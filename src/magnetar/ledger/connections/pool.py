@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from magnetar.env.connections import Connections
-from magnetar.ledger.bookies import BookieClient
+from magnetar.ledger.bookies import BookieClient, EntryLister
 from magnetar.ledger.connections.add_frames import AddFrames
 from magnetar.ledger.connections.channel import ConnectionOptions, Resolve
 from magnetar.ledger.connections.connection import BookieConnection
@@ -28,7 +28,8 @@ class ConnectionPool:
     ) -> None:
         self._resolve = resolve
         self._available = available
-        self._clients: dict[BookieId, BookieClient] = dict(local or {})
+        self._local = dict(local or {})
+        self._connections_of: dict[BookieId, BookieConnection] = {}
         self._options = options or ConnectionOptions()
         self._frames = AddFrames()
         self._connections = Connections()  # apart from those that others make to us
@@ -37,13 +38,22 @@ class ConnectionPool:
     def client(self, bookie_id: BookieId) -> BookieClient:
         """The one client of that bookie. The pool must be open."""
         assert not self._closed, "the pool is closed"
-        client = self._clients.get(bookie_id)
-        if client is None:
-            client = BookieConnection(
+        local = self._local.get(bookie_id)
+        return local if local is not None else self._connection(bookie_id)
+
+    def lister(self, bookie_id: BookieId) -> EntryLister:
+        """Whom to ask what that bookie holds (one of this process is connected to as well). The
+        pool must be open."""
+        assert not self._closed, "the pool is closed"
+        return self._connection(bookie_id)
+
+    def _connection(self, bookie_id: BookieId) -> BookieConnection:
+        connection = self._connections_of.get(bookie_id)
+        if connection is None:
+            connection = self._connections_of[bookie_id] = BookieConnection(
                 bookie_id, self._resolve, self._options, self._frames, self._connections
             )
-            self._clients[bookie_id] = client
-        return client
+        return connection
 
     async def available(self) -> list[BookieId]:
         return sorted(await self._available())
@@ -51,6 +61,7 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close every client. Idempotent."""
         self._closed = True
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
+        local, self._local = self._local, {}
+        connections, self._connections_of = self._connections_of, {}
+        for client in (*local.values(), *connections.values()):
             await client.close()

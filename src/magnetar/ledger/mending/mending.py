@@ -17,8 +17,8 @@ Rules:
 * A bookie that does not answer is tried again after ``BACKOFF_S``, doubling to ``BACKOFF_S_MAX``.
 
 What is missing is known as long as the client lives; its log has the beginning and the end of each
-case, and what is left when it is closed. What was missing when a process ended is for
-re-replication to find and repair. Why so, and what that means:
+case, and what is left when it is closed. What was missing when a process ended is found and
+repaired by auto-recovery (``repair``). Why so, and what that means:
 docs/adr/0044-copies-for-slow-bookies.md.
 """
 
@@ -33,12 +33,12 @@ import structlog
 from magnetar.config import LedgerConfig
 from magnetar.env.tasks import TaskScope, awaited, fails
 from magnetar.ledger.bookies import AddFlag, BookiePool
+from magnetar.ledger.mending.adding import add_copies
 from magnetar.ledger.mending.missing_entries import MissingEntries
 from magnetar.ledger.reading.read_order import ReadPolicy
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
-    BookieUnavailableError,
     FencedError,
     LedgerError,
     MagnetarError,
@@ -145,8 +145,9 @@ class Mender:
         for bookie_id in self._missing.bookies():
             ledger_ids = self._missing.ledgers(bookie_id)
             log.warning(
-                "the client ends before the bookie got what it lacks: these ledgers stay short of "
-                "copies until they are replicated again",
+                "the client ends before the bookie got what it lacks: these ledgers are short of "
+                "copies until auto-recovery finds it at its next check of all ledgers "
+                "(repair.check_interval_ms, or: magnetar recovery check)",
                 bookie=bookie_id,
                 ledgers=ledger_ids[:LOGGED_MAX],
                 ledger_count=len(ledger_ids),
@@ -280,25 +281,6 @@ class Mender:
         entries: Sequence[Entry],
         flags: AddFlag,
     ) -> None:
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        left = len(entries)
-
-        def done(error: MagnetarError | None, entry_ids: Sequence[int]) -> None:
-            nonlocal left
-            left -= len(entry_ids)
-            if finished.done():
-                return
-            if error is not None:
-                finished.set_exception(error)
-            elif left == 0:
-                finished.set_result(None)
-
-        ids = [entry.entry_id for entry in entries]
-        data = [entry.data for entry in entries]
         client = self._pool.client(bookie_id)
-        client.add_entries(ledger_id, master_key, ids, data, flags, done)
-        try:
-            async with asyncio.timeout(self._config.add_timeout_ms / 1000):
-                await finished
-        except TimeoutError as error:
-            raise BookieUnavailableError(f"{bookie_id} did not answer an add in time") from error
+        timeout_s = self._config.add_timeout_ms / 1000
+        await add_copies(client, ledger_id, master_key, entries, flags, timeout_s)

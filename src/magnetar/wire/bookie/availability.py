@@ -104,3 +104,31 @@ def holds(groups: Iterable[Group], entry_id: int) -> bool:
         if (offset % period if period else offset) < size:
             return True
     return False
+
+
+def held_runs(groups: Iterable[Group], within: range) -> list[range]:
+    """What ``groups`` stand for ``within`` a range, as runs that ascend and do not touch. Takes
+    time for the runs there, not for what lies before."""
+    found: list[range] = []
+    for first_start, last_start, size, period in groups:
+        if last_start + size <= within.start or first_start >= within.stop:
+            continue
+        step = period or 1
+        skipped = max(0, (within.start - size - first_start) // step + 1)
+        start = min(first_start + skipped * step, last_start)
+        while start <= last_start and start < within.stop:
+            run = range(max(start, within.start), min(start + size, within.stop))
+            if run:
+                found.append(run)
+            start += step
+    return _merged(found)
+
+
+def _merged(runs: list[range]) -> list[range]:
+    merged: list[range] = []
+    for run in sorted(runs, key=lambda each: each.start):
+        if merged and run.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, run.stop))
+        else:
+            merged.append(run)
+    return merged

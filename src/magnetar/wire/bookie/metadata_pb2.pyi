@@ -3,32 +3,32 @@
 isort:skip_file
 """
 
-import builtins
-import collections.abc
-import google.protobuf.descriptor
-import google.protobuf.internal.containers
-import google.protobuf.internal.enum_type_wrapper
-import google.protobuf.message
+from collections import abc as _abc
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+import builtins as _builtins
 import sys
-import typing
+import typing as _typing
 
-if sys.version_info >= (3, 10):
-    import typing as typing_extensions
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    import typing_extensions
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
-DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+DESCRIPTOR: _descriptor.FileDescriptor
 
-@typing.final
-class LedgerMetadataFormat(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class LedgerMetadataFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _State:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _StateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[LedgerMetadataFormat._State.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[LedgerMetadataFormat._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         OPEN: LedgerMetadataFormat._State.ValueType  # 1
         IN_RECOVERY: LedgerMetadataFormat._State.ValueType  # 2
         CLOSED: LedgerMetadataFormat._State.ValueType  # 3
@@ -39,11 +39,11 @@ class LedgerMetadataFormat(google.protobuf.message.Message):
     CLOSED: LedgerMetadataFormat.State.ValueType  # 3
 
     class _DigestType:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _DigestTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[LedgerMetadataFormat._DigestType.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    class _DigestTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[LedgerMetadataFormat._DigestType.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
         CRC32: LedgerMetadataFormat._DigestType.ValueType  # 1
         HMAC: LedgerMetadataFormat._DigestType.ValueType  # 2
         CRC32C: LedgerMetadataFormat._DigestType.ValueType  # 3
@@ -55,193 +55,304 @@ class LedgerMetadataFormat(google.protobuf.message.Message):
     CRC32C: LedgerMetadataFormat.DigestType.ValueType  # 3
     DUMMY: LedgerMetadataFormat.DigestType.ValueType  # 4
 
-    @typing.final
-    class Segment(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    @_typing.final
+    class Segment(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
 
-        ENSEMBLEMEMBER_FIELD_NUMBER: builtins.int
-        FIRSTENTRYID_FIELD_NUMBER: builtins.int
-        firstEntryId: builtins.int
-        @property
-        def ensembleMember(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+        ENSEMBLEMEMBER_FIELD_NUMBER: _builtins.int
+        FIRSTENTRYID_FIELD_NUMBER: _builtins.int
+        firstEntryId: _builtins.int
+        @_builtins.property
+        def ensembleMember(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
         def __init__(
             self,
             *,
-            ensembleMember: collections.abc.Iterable[builtins.str] | None = ...,
-            firstEntryId: builtins.int | None = ...,
+            ensembleMember: _abc.Iterable[_builtins.str] | None = ...,
+            firstEntryId: _builtins.int | None = ...,
         ) -> None: ...
-        _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["firstEntryId", b"firstEntryId"]
-        def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ensembleMember", b"ensembleMember", "firstEntryId", b"firstEntryId"]
+        _HasFieldArgType: _TypeAlias = _typing.Literal["firstEntryId", b"firstEntryId"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["ensembleMember", b"ensembleMember", "firstEntryId", b"firstEntryId"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    @typing.final
-    class cMetadataMapEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    @_typing.final
+    class cMetadataMapEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
 
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.bytes
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
         def __init__(
             self,
             *,
-            key: builtins.str | None = ...,
-            value: builtins.bytes | None = ...,
+            key: _builtins.str | None = ...,
+            value: _builtins.bytes | None = ...,
         ) -> None: ...
-        _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
-        def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    QUORUMSIZE_FIELD_NUMBER: builtins.int
-    ENSEMBLESIZE_FIELD_NUMBER: builtins.int
-    LENGTH_FIELD_NUMBER: builtins.int
-    LASTENTRYID_FIELD_NUMBER: builtins.int
-    STATE_FIELD_NUMBER: builtins.int
-    SEGMENT_FIELD_NUMBER: builtins.int
-    DIGESTTYPE_FIELD_NUMBER: builtins.int
-    PASSWORD_FIELD_NUMBER: builtins.int
-    ACKQUORUMSIZE_FIELD_NUMBER: builtins.int
-    CTIME_FIELD_NUMBER: builtins.int
-    CUSTOMMETADATA_FIELD_NUMBER: builtins.int
-    CTOKEN_FIELD_NUMBER: builtins.int
-    quorumSize: builtins.int
-    ensembleSize: builtins.int
-    length: builtins.int
-    lastEntryId: builtins.int
+    QUORUMSIZE_FIELD_NUMBER: _builtins.int
+    ENSEMBLESIZE_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    LASTENTRYID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    DIGESTTYPE_FIELD_NUMBER: _builtins.int
+    PASSWORD_FIELD_NUMBER: _builtins.int
+    ACKQUORUMSIZE_FIELD_NUMBER: _builtins.int
+    CTIME_FIELD_NUMBER: _builtins.int
+    CUSTOMMETADATA_FIELD_NUMBER: _builtins.int
+    CTOKEN_FIELD_NUMBER: _builtins.int
+    quorumSize: _builtins.int
+    ensembleSize: _builtins.int
+    length: _builtins.int
+    lastEntryId: _builtins.int
     state: Global___LedgerMetadataFormat.State.ValueType
     digestType: Global___LedgerMetadataFormat.DigestType.ValueType
-    password: builtins.bytes
-    ackQuorumSize: builtins.int
-    ctime: builtins.int
-    cToken: builtins.int
-    @property
-    def segment(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LedgerMetadataFormat.Segment]: ...
-    @property
-    def customMetadata(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LedgerMetadataFormat.cMetadataMapEntry]: ...
+    password: _builtins.bytes
+    ackQuorumSize: _builtins.int
+    ctime: _builtins.int
+    cToken: _builtins.int
+    @_builtins.property
+    def segment(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerMetadataFormat.Segment]: ...
+    @_builtins.property
+    def customMetadata(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerMetadataFormat.cMetadataMapEntry]: ...
     def __init__(
         self,
         *,
-        quorumSize: builtins.int | None = ...,
-        ensembleSize: builtins.int | None = ...,
-        length: builtins.int | None = ...,
-        lastEntryId: builtins.int | None = ...,
+        quorumSize: _builtins.int | None = ...,
+        ensembleSize: _builtins.int | None = ...,
+        length: _builtins.int | None = ...,
+        lastEntryId: _builtins.int | None = ...,
         state: Global___LedgerMetadataFormat.State.ValueType | None = ...,
-        segment: collections.abc.Iterable[Global___LedgerMetadataFormat.Segment] | None = ...,
+        segment: _abc.Iterable[Global___LedgerMetadataFormat.Segment] | None = ...,
         digestType: Global___LedgerMetadataFormat.DigestType.ValueType | None = ...,
-        password: builtins.bytes | None = ...,
-        ackQuorumSize: builtins.int | None = ...,
-        ctime: builtins.int | None = ...,
-        customMetadata: collections.abc.Iterable[Global___LedgerMetadataFormat.cMetadataMapEntry] | None = ...,
-        cToken: builtins.int | None = ...,
+        password: _builtins.bytes | None = ...,
+        ackQuorumSize: _builtins.int | None = ...,
+        ctime: _builtins.int | None = ...,
+        customMetadata: _abc.Iterable[Global___LedgerMetadataFormat.cMetadataMapEntry] | None = ...,
+        cToken: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["ackQuorumSize", b"ackQuorumSize", "cToken", b"cToken", "ctime", b"ctime", "digestType", b"digestType", "ensembleSize", b"ensembleSize", "lastEntryId", b"lastEntryId", "length", b"length", "password", b"password", "quorumSize", b"quorumSize", "state", b"state"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["ackQuorumSize", b"ackQuorumSize", "cToken", b"cToken", "ctime", b"ctime", "customMetadata", b"customMetadata", "digestType", b"digestType", "ensembleSize", b"ensembleSize", "lastEntryId", b"lastEntryId", "length", b"length", "password", b"password", "quorumSize", b"quorumSize", "segment", b"segment", "state", b"state"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ackQuorumSize", b"ackQuorumSize", "cToken", b"cToken", "ctime", b"ctime", "digestType", b"digestType", "ensembleSize", b"ensembleSize", "lastEntryId", b"lastEntryId", "length", b"length", "password", b"password", "quorumSize", b"quorumSize", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ackQuorumSize", b"ackQuorumSize", "cToken", b"cToken", "ctime", b"ctime", "customMetadata", b"customMetadata", "digestType", b"digestType", "ensembleSize", b"ensembleSize", "lastEntryId", b"lastEntryId", "length", b"length", "password", b"password", "quorumSize", b"quorumSize", "segment", b"segment", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LedgerMetadataFormat: typing_extensions.TypeAlias = LedgerMetadataFormat
+Global___LedgerMetadataFormat: _TypeAlias = LedgerMetadataFormat  # noqa: Y015
 
-@typing.final
-class CookieFormat(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class CookieFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    BOOKIEHOST_FIELD_NUMBER: builtins.int
-    JOURNALDIR_FIELD_NUMBER: builtins.int
-    LEDGERDIRS_FIELD_NUMBER: builtins.int
-    INSTANCEID_FIELD_NUMBER: builtins.int
-    INDEXDIRS_FIELD_NUMBER: builtins.int
-    bookieHost: builtins.str
-    journalDir: builtins.str
-    ledgerDirs: builtins.str
-    instanceId: builtins.str
-    indexDirs: builtins.str
+    BOOKIEHOST_FIELD_NUMBER: _builtins.int
+    JOURNALDIR_FIELD_NUMBER: _builtins.int
+    LEDGERDIRS_FIELD_NUMBER: _builtins.int
+    INSTANCEID_FIELD_NUMBER: _builtins.int
+    INDEXDIRS_FIELD_NUMBER: _builtins.int
+    bookieHost: _builtins.str
+    journalDir: _builtins.str
+    ledgerDirs: _builtins.str
+    instanceId: _builtins.str
+    indexDirs: _builtins.str
     def __init__(
         self,
         *,
-        bookieHost: builtins.str | None = ...,
-        journalDir: builtins.str | None = ...,
-        ledgerDirs: builtins.str | None = ...,
-        instanceId: builtins.str | None = ...,
-        indexDirs: builtins.str | None = ...,
+        bookieHost: _builtins.str | None = ...,
+        journalDir: _builtins.str | None = ...,
+        ledgerDirs: _builtins.str | None = ...,
+        instanceId: _builtins.str | None = ...,
+        indexDirs: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookieHost", b"bookieHost", "indexDirs", b"indexDirs", "instanceId", b"instanceId", "journalDir", b"journalDir", "ledgerDirs", b"ledgerDirs"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bookieHost", b"bookieHost", "indexDirs", b"indexDirs", "instanceId", b"instanceId", "journalDir", b"journalDir", "ledgerDirs", b"ledgerDirs"]
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bookieHost", b"bookieHost", "indexDirs", b"indexDirs", "instanceId", b"instanceId", "journalDir", b"journalDir", "ledgerDirs", b"ledgerDirs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookieHost", b"bookieHost", "indexDirs", b"indexDirs", "instanceId", b"instanceId", "journalDir", b"journalDir", "ledgerDirs", b"ledgerDirs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CookieFormat: typing_extensions.TypeAlias = CookieFormat
+Global___CookieFormat: _TypeAlias = CookieFormat  # noqa: Y015
 
-@typing.final
-class BookieServiceInfoFormat(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+@_typing.final
+class BookieServiceInfoFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
 
-    @typing.final
-    class Endpoint(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    @_typing.final
+    class Endpoint(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
 
-        ID_FIELD_NUMBER: builtins.int
-        PORT_FIELD_NUMBER: builtins.int
-        HOST_FIELD_NUMBER: builtins.int
-        PROTOCOL_FIELD_NUMBER: builtins.int
-        AUTH_FIELD_NUMBER: builtins.int
-        EXTENSIONS_FIELD_NUMBER: builtins.int
-        id: builtins.str
-        port: builtins.int
-        host: builtins.str
-        protocol: builtins.str
-        @property
-        def auth(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
-        @property
-        def extensions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+        ID_FIELD_NUMBER: _builtins.int
+        PORT_FIELD_NUMBER: _builtins.int
+        HOST_FIELD_NUMBER: _builtins.int
+        PROTOCOL_FIELD_NUMBER: _builtins.int
+        AUTH_FIELD_NUMBER: _builtins.int
+        EXTENSIONS_FIELD_NUMBER: _builtins.int
+        id: _builtins.str
+        port: _builtins.int
+        host: _builtins.str
+        protocol: _builtins.str
+        @_builtins.property
+        def auth(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+        @_builtins.property
+        def extensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
         def __init__(
             self,
             *,
-            id: builtins.str | None = ...,
-            port: builtins.int | None = ...,
-            host: builtins.str | None = ...,
-            protocol: builtins.str | None = ...,
-            auth: collections.abc.Iterable[builtins.str] | None = ...,
-            extensions: collections.abc.Iterable[builtins.str] | None = ...,
+            id: _builtins.str | None = ...,
+            port: _builtins.int | None = ...,
+            host: _builtins.str | None = ...,
+            protocol: _builtins.str | None = ...,
+            auth: _abc.Iterable[_builtins.str] | None = ...,
+            extensions: _abc.Iterable[_builtins.str] | None = ...,
         ) -> None: ...
-        _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["host", b"host", "id", b"id", "port", b"port", "protocol", b"protocol"]
-        def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auth", b"auth", "extensions", b"extensions", "host", b"host", "id", b"id", "port", b"port", "protocol", b"protocol"]
+        _HasFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "id", b"id", "port", b"port", "protocol", b"protocol"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["auth", b"auth", "extensions", b"extensions", "host", b"host", "id", b"id", "port", b"port", "protocol", b"protocol"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    @typing.final
-    class PropertiesEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+    @_typing.final
+    class PropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
 
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.str
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
         def __init__(
             self,
             *,
-            key: builtins.str | None = ...,
-            value: builtins.str | None = ...,
+            key: _builtins.str | None = ...,
+            value: _builtins.str | None = ...,
         ) -> None: ...
-        _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
-        def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    ENDPOINTS_FIELD_NUMBER: builtins.int
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    @property
-    def endpoints(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BookieServiceInfoFormat.Endpoint]: ...
-    @property
-    def properties(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___BookieServiceInfoFormat.Endpoint]: ...
+    @_builtins.property
+    def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
         self,
         *,
-        endpoints: collections.abc.Iterable[Global___BookieServiceInfoFormat.Endpoint] | None = ...,
-        properties: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        endpoints: _abc.Iterable[Global___BookieServiceInfoFormat.Endpoint] | None = ...,
+        properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["endpoints", b"endpoints", "properties", b"properties"]
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "properties", b"properties"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BookieServiceInfoFormat: typing_extensions.TypeAlias = BookieServiceInfoFormat
+Global___BookieServiceInfoFormat: _TypeAlias = BookieServiceInfoFormat  # noqa: Y015
+
+@_typing.final
+class LedgerRereplicationLayoutFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        type: _builtins.str | None = ...,
+        version: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["type", b"type", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["type", b"type", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LedgerRereplicationLayoutFormat: _TypeAlias = LedgerRereplicationLayoutFormat  # noqa: Y015
+
+@_typing.final
+class UnderreplicatedLedgerFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    CTIME_FIELD_NUMBER: _builtins.int
+    ctime: _builtins.int
+    @_builtins.property
+    def replica(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        replica: _abc.Iterable[_builtins.str] | None = ...,
+        ctime: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ctime", b"ctime"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ctime", b"ctime", "replica", b"replica"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnderreplicatedLedgerFormat: _TypeAlias = UnderreplicatedLedgerFormat  # noqa: Y015
+
+@_typing.final
+class LockDataFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOKIEID_FIELD_NUMBER: _builtins.int
+    bookieId: _builtins.str
+    def __init__(
+        self,
+        *,
+        bookieId: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bookieId", b"bookieId"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookieId", b"bookieId"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LockDataFormat: _TypeAlias = LockDataFormat  # noqa: Y015
+
+@_typing.final
+class AuditorVoteFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOKIEID_FIELD_NUMBER: _builtins.int
+    bookieId: _builtins.str
+    def __init__(
+        self,
+        *,
+        bookieId: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bookieId", b"bookieId"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookieId", b"bookieId"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditorVoteFormat: _TypeAlias = AuditorVoteFormat  # noqa: Y015
+
+@_typing.final
+class CheckAllLedgersFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKALLLEDGERSCTIME_FIELD_NUMBER: _builtins.int
+    checkAllLedgersCTime: _builtins.int
+    def __init__(
+        self,
+        *,
+        checkAllLedgersCTime: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkAllLedgersCTime", b"checkAllLedgersCTime"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkAllLedgersCTime", b"checkAllLedgersCTime"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckAllLedgersFormat: _TypeAlias = CheckAllLedgersFormat  # noqa: Y015

@@ -1,0 +1,91 @@
+"""Builds auto-recovery: as a role of its own, or beside a bookie."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import structlog
+
+from magnetar.app.ending import end_within
+from magnetar.app.process import Process
+from magnetar.app.storage import METADATA_END_S, Cluster, open_ledgers
+from magnetar.bookie.bookie import Bookie
+from magnetar.env.tasks import FailurePolicy, TaskScope, ends_role, fails
+from magnetar.model.errors import MetadataError
+from magnetar.model.ids import BookieId
+from magnetar.repair.autorecovery import AutoRecovery, Surroundings
+from magnetar.repair.switches import Switches
+
+log = structlog.get_logger(__name__)
+
+RETRY_S = 1.0
+_NO_BOOKIE_ID = re.compile(r"[^A-Za-z0-9:_.-]")
+"""BookKeeper's tools read a voter's name as the id of a bookie."""
+
+
+async def start_autorecovery(
+    process: Process, cluster: Cluster, name: str, policy: FailurePolicy | None = None
+) -> AutoRecovery:
+    """Runs until the process ends. ``name`` tells people who it is; ``policy``: of a task that
+    fails by a defect (else the role ends). Raises ``MetadataError``."""
+    config, outside = process.config, process.outside
+    around = Surroundings(
+        store=cluster.metadata,
+        access=open_ledgers(process, cluster, {}),
+        ledger=config.ledger,
+        repair=config.repair,
+        metrics=process.metrics,
+        name=_NO_BOOKIE_ID.sub("_", f"{name}-{outside.new_token():016x}"),
+        now_ms=outside.clock_ms,
+        random=outside.random,
+    )
+    recovery = AutoRecovery(around, policy or ends_role(process.fate.fail))
+    end_within(process.stack, METADATA_END_S, "auto-recovery", recovery.close)
+    await recovery.start()
+    return recovery
+
+
+async def start_beside_bookie(process: Process, cluster: Cluster, bookie_id: str) -> None:
+    """As above, and a defect of it is no reason for the bookie to end: what repairs in other
+    processes goes on."""
+    scope = TaskScope(f"auto-recovery beside {bookie_id}", ends_role(process.fate.fail))
+    process.stack.push_async_callback(scope.close)
+
+    def failed(task: str, error: BaseException) -> None:
+        process.metrics.repair_defects_total.inc()
+        log.error("auto-recovery ends here; the bookie serves on", task=task, error=repr(error))
+        scope.spawn(recovery.close(), "close")
+
+    recovery = await start_autorecovery(process, cluster, bookie_id, fails(failed))
+
+
+async def follow_leaving(
+    process: Process, cluster: Cluster, bookie_id: BookieId, bookie: Bookie
+) -> None:
+    """A bookie that is to be emptied takes no new entries, from now on and as long as an operator
+    wants it so. Raises ``MetadataError``."""
+    switches = Switches(cluster.metadata, cluster.manager.root)
+    scope = TaskScope(f"leaving of {bookie_id}", ends_role(process.fate.fail))
+    process.stack.push_async_callback(scope.close)
+    changed = asyncio.Event()
+    process.stack.callback(switches.watch_leaving(changed.set))
+
+    async def look() -> None:
+        leaving = bookie_id in await switches.leaving()
+        if leaving is not bookie.writes_refused:
+            log.info("the bookie is to be emptied, or not any more", leaving=leaving)
+            bookie.refuse_writes(leaving)
+
+    async def follow() -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            try:
+                await look()
+            except MetadataError:
+                await asyncio.sleep(RETRY_S)
+                changed.set()
+
+    await look()
+    scope.spawn(follow(), "follow")

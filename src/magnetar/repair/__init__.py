@@ -1,0 +1,1 @@
+"""Repair: finding ledgers that lack copies, and giving them back what they lack."""

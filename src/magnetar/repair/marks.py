@@ -1,0 +1,183 @@
+"""Ledgers that lack copies, as they are marked in the metadata store, and who repairs which.
+
+Owns the nodes below ``underreplication`` (their places and texts:
+``wire.bookie.underreplication``). They are BookKeeper's, so that its auditors and workers and ours
+do with them the same:
+
+* A ledger's mark names bookies that lack copies. Whoever finds it lacking adds to it; every such
+  finding changes the mark's version, also one that adds no name: a worker that has just found the
+  ledger whole by what was true before must not take away what was found since.
+* A mark goes on the version that it had before the ledger was looked at, and on no other.
+* A lock is an ephemeral node: it goes with its holder's session. It keeps two workers from doing
+  the same work; what must be true of a ledger's copies does not rest on it
+  (docs/adr/0095-repair.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from typing import NamedTuple
+
+from magnetar.env.metadata import CreateMode, MetadataStore
+from magnetar.model.errors import (
+    BadVersionError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+)
+from magnetar.wire.bookie.underreplication import (
+    DEPTH,
+    DIRECTORY,
+    Shortage,
+    check_layout,
+    decode_lock,
+    decode_shortage,
+    encode_layout,
+    encode_lock,
+    encode_shortage,
+    ledger_of_node,
+    node_name,
+    node_path,
+)
+
+ATTEMPTS = 20
+"""Of one change, while others change the same node."""
+
+
+class ShortageMark(NamedTuple):
+    """``bookies``: who lacks copies, as far as its writers knew. ``version`` is to go with
+    ``unmark``."""
+
+    bookies: tuple[str, ...]
+    since_ms: int
+    version: int
+
+
+class ShortageMarks:
+    """Below ``root`` (of the ledgers). All methods may raise ``MetadataError``."""
+
+    def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
+        self._store = store
+        self.base = f"{root}/{DIRECTORY}"
+        self._ledgers = f"{self.base}/ledgers"
+        self._locks = f"{self.base}/locks"
+
+    async def initialize(self) -> None:
+        """Make what BookKeeper's tools expect to be there. Raises ``MetadataFormatError`` for a
+        layout that is not known."""
+        for path, value in (
+            (f"{self.base}/LAYOUT", encode_layout()),
+            (self._ledgers, b""),
+            (self._locks, b""),
+        ):
+            try:
+                await self._store.create(path, value)
+            except NodeExistsError:
+                continue
+        layout = f"{self.base}/LAYOUT"
+        check_layout((await self._store.get(layout)).value, layout)
+
+    # -- marks --------------------------------------------------------------------------------
+
+    async def mark(self, ledger_id: int, bookies: Collection[str], now_ms: int) -> bool:
+        """``bookies`` lack copies of the ledger. Returns whether it was not marked before."""
+        path = self._ledgers + node_path(ledger_id)
+        for _ in range(ATTEMPTS):
+            known = await self.read(ledger_id)
+            try:
+                if known is None:
+                    value = encode_shortage(Shortage(tuple(bookies), now_ms))
+                    await self._store.create(path, value)
+                    return True
+                names = tuple(dict.fromkeys((*known.bookies, *bookies)))
+                value = encode_shortage(Shortage(names, known.since_ms or now_ms))
+                await self._store.put(path, value, known.version)  # also if it says no more
+                return False
+            except (NodeExistsError, NoNodeError, BadVersionError):
+                continue
+        raise MetadataError(f"{path} changed {ATTEMPTS} times while it was written; try again")
+
+    async def read(self, ledger_id: int) -> ShortageMark | None:
+        """None: the ledger is not marked. Raises ``MetadataFormatError``."""
+        path = self._ledgers + node_path(ledger_id)
+        try:
+            found = await self._store.get(path)
+        except NoNodeError:
+            return None
+        shortage = decode_shortage(found.value, path)
+        return ShortageMark(shortage.bookies, shortage.since_ms, found.version)
+
+    async def unmark(self, ledger_id: int, version: int) -> bool:
+        """The ledger is whole. False: it was marked again since ``version`` was read, and stays
+        marked."""
+        path = self._ledgers + node_path(ledger_id)
+        try:
+            await self._store.delete(path, version)
+        except BadVersionError:
+            return False
+        except NoNodeError:
+            return True
+        for _ in range(DEPTH):
+            path = path.rpartition("/")[0]
+            try:
+                await self._store.delete(path)
+            except MetadataError:
+                break  # in use, or gone; an empty one left behind is no harm
+        return True
+
+    async def ledgers(self) -> AsyncIterator[int]:
+        """The ids of all that are marked, ascending, a directory in memory at a time."""
+        async for ledger_id in self._walk(self._ledgers, DEPTH):
+            yield ledger_id
+
+    async def _walk(self, path: str, depth: int) -> AsyncIterator[int]:
+        try:
+            names = await self._store.children(path)
+        except NoNodeError:
+            return  # pruned meanwhile
+        for name in names:
+            if depth > 0:
+                async for ledger_id in self._walk(f"{path}/{name}", depth - 1):
+                    yield ledger_id
+            elif (found := ledger_of_node(name)) is not None:
+                yield found
+
+    # -- locks --------------------------------------------------------------------------------
+
+    async def lock(self, ledger_id: int, holder: str) -> bool:
+        """Be the one who repairs the ledger; False: somebody is. ``holder`` tells others who."""
+        path = self._lock(ledger_id)
+        try:
+            await self._store.create(path, encode_lock(holder), CreateMode.EPHEMERAL)
+        except NodeExistsError:
+            # Ours, from an attempt whose answer was lost, or another's.
+            return await self.holder(ledger_id) == holder
+        return True
+
+    async def unlock(self, ledger_id: int, holder: str) -> None:
+        """Let others repair it; another's lock is left alone. Idempotent."""
+        if await self.holder(ledger_id) == holder:
+            try:
+                await self._store.delete(self._lock(ledger_id))
+            except NoNodeError:
+                return
+
+    async def holder(self, ledger_id: int) -> str | None:
+        """Who repairs the ledger; None: nobody."""
+        path = self._lock(ledger_id)
+        try:
+            return decode_lock((await self._store.get(path)).value, path)
+        except NoNodeError:
+            return None
+
+    async def locked(self) -> dict[int, None]:
+        """The ledgers that somebody repairs now."""
+        try:
+            names = await self._store.children(self._locks)
+        except NoNodeError:
+            return {}
+        found = (ledger_of_node(name) for name in names)
+        return {ledger_id: None for ledger_id in found if ledger_id is not None}
+
+    def _lock(self, ledger_id: int) -> str:
+        return f"{self._locks}/{node_name(ledger_id)}"

@@ -1,0 +1,141 @@
+"""What operators ask of repair, and say to it, over the metadata store alone.
+
+A bookie is emptied the same way whether it serves still (decommission) or not (recover): it is
+noted as leaving (``switches``), the auditor marks its ledgers, workers give its places to others.
+The one who asks waits, and need not: the work goes on without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from magnetar.env.metadata import MetadataStore
+from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.model.errors import NoNodeError, NoSuchLedgerError
+from magnetar.model.ids import BookieId
+from magnetar.repair.election import Election
+from magnetar.repair.marks import ShortageMark, ShortageMarks
+from magnetar.repair.switches import Switches
+
+READ_AT_ONCE = 16
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryState:
+    """``auditor``: its name; None: there is none. ``marked``: ledgers that lack copies, of which
+    ``locked`` are being repaired. ``checked_ms``: when all ledgers were checked last (0: never)."""
+
+    enabled: bool
+    auditor: str | None
+    delay_s: int
+    marked: int
+    locked: int
+    leaving: tuple[BookieId, ...]
+    checked_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedLedger:
+    """``holder``: who repairs it now."""
+
+    ledger_id: int
+    mark: ShortageMark
+    holder: str | None
+
+
+class Operating:
+    """``default_delay_s``: what counts while nothing was said. All methods may raise
+    ``MetadataError``."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        manager: LedgerManager,
+        registry: BookieRegistry,
+        default_delay_s: int,
+    ) -> None:
+        self._manager = manager
+        self._registry = registry
+        self._store = store
+        self._default_delay_s = default_delay_s
+        self.marks = ShortageMarks(store, manager.root)
+        self.switches = Switches(store, manager.root)
+        self._election = Election(store, "", manager.root)
+
+    async def state(self) -> RecoveryState:
+        switches = self.switches
+        marked = 0
+        async for _ in self.marks.ledgers():
+            marked += 1
+        return RecoveryState(
+            enabled=await switches.enabled(),
+            auditor=await self._election.auditor(),
+            delay_s=await switches.delay(self._default_delay_s),
+            marked=marked,
+            locked=len(await self.marks.locked()),
+            leaving=tuple(await switches.leaving()),
+            checked_ms=await switches.checked_ms(),
+        )
+
+    async def marked(self) -> AsyncIterator[MarkedLedger]:
+        """The ledgers that lack copies."""
+        locked = await self.marks.locked()
+        async for ledger_id in self.marks.ledgers():
+            mark = await self.marks.read(ledger_id)
+            if mark is not None:
+                holder = await self.marks.holder(ledger_id) if ledger_id in locked else None
+                yield MarkedLedger(ledger_id, mark, holder)
+
+    async def trigger(self) -> None:
+        """The auditor looks at all bookies now."""
+        await self.switches.set_delay(await self.switches.delay(self._default_delay_s))
+
+    async def is_registered(self, bookie_id: BookieId) -> bool:
+        return bookie_id in await self._registry.all()
+
+    async def ledgers_of(self, bookie_id: BookieId) -> int:
+        """How many ledgers name the bookie. Reads the metadata of all."""
+        count = 0
+        batch: list[int] = []
+        async for ledger_id in self._manager.iterate():
+            batch.append(ledger_id)
+            if len(batch) == READ_AT_ONCE:
+                count += await self._naming(batch, bookie_id)
+                batch = []
+        return count + await self._naming(batch, bookie_id)
+
+    async def _naming(self, ledger_ids: list[int], bookie_id: BookieId) -> int:
+        return sum(await asyncio.gather(*(self._names(each, bookie_id) for each in ledger_ids)))
+
+    async def _names(self, ledger_id: int, bookie_id: BookieId) -> bool:
+        try:
+            metadata, _ = await self._manager.read(ledger_id)
+        except NoSuchLedgerError:
+            return False
+        return any(bookie_id in one.bookies for one in metadata.fragments)
+
+    async def empty(self, bookie_id: BookieId, told: Callable[[int], None]) -> None:
+        """Have the bookie emptied, and return when no ledger names it; ``told`` is called with how
+        many do, now and then. The bookie stays noted as leaving: ``forget`` ends that."""
+        await self.switches.leave(bookie_id)
+        while left := await self.ledgers_of(bookie_id):
+            told(left)
+            await asyncio.sleep(LOOK_S)
+        told(0)
+
+    async def wait_ended(self, bookie_id: BookieId) -> None:
+        """Return when the bookie is not registered any more."""
+        while await self.is_registered(bookie_id):  # noqa: ASYNC110 - each look asks the store
+            await asyncio.sleep(LOOK_S)
+
+    async def forget(self, bookie_id: BookieId) -> None:
+        """A bookie that is empty, and has ended, is none of the cluster any more: its cookie goes,
+        so that another may begin under its id."""
+        with suppress(NoNodeError):  # it had none, or was forgotten already
+            await self._store.delete(f"{self._manager.root}/cookies/{bookie_id}")
+        await self.switches.stay(bookie_id)

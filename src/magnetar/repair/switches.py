@@ -1,0 +1,147 @@
+"""What operators say to repair by way of the metadata store, and what it remembers there.
+
+* ``disable``: while that node is there nothing is marked, and nothing is copied; what has begun to
+  be copied stops at its next step.
+* ``lostBookieRecoveryDelay``: how long, in seconds, a bookie may be away before it counts as lost.
+  The first auditor writes the configured one; from then on what stands there counts for all.
+  Writing it again, also unchanged, has the auditor look at once: that is how BookKeeper's shell
+  triggers an audit.
+* ``checkallledgersctime``: when all ledgers were checked last, so that a new auditor goes on.
+* ``/magnetar/leaving/BOOKIE`` (ours alone): the bookie is to be emptied. It takes no new entries,
+  and counts as lost but for reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from magnetar.env.metadata import MetadataStore
+from magnetar.model.errors import NodeExistsError, NoNodeError
+from magnetar.model.ids import BookieId
+from magnetar.wire.bookie.underreplication import (
+    DIRECTORY,
+    decode_checked,
+    decode_delay,
+    encode_checked,
+    encode_delay,
+)
+
+LEAVING = "/magnetar/leaving"
+
+
+class Switches:
+    """Below ``root`` (of the ledgers). All methods may raise ``MetadataError``."""
+
+    def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
+        self._store = store
+        base = f"{root}/{DIRECTORY}"
+        self._disable = f"{base}/disable"
+        self._delay = f"{base}/lostBookieRecoveryDelay"
+        self._checked = f"{base}/checkallledgersctime"
+
+    # -- on and off ---------------------------------------------------------------------------
+
+    async def enabled(self) -> bool:
+        try:
+            await self._store.get(self._disable)
+        except NoNodeError:
+            return True
+        return False
+
+    async def disable(self) -> bool:
+        """Returns whether it was enabled."""
+        try:
+            await self._store.create(self._disable, b"")
+        except NodeExistsError:
+            return False
+        return True
+
+    async def enable(self) -> bool:
+        """Returns whether it was disabled."""
+        try:
+            await self._store.delete(self._disable)
+        except NoNodeError:
+            return False
+        return True
+
+    # -- the delay, and looking at once -------------------------------------------------------
+
+    async def begin_delay(self, seconds: int) -> int:
+        """The delay that counts: ``seconds`` if none was said yet."""
+        try:
+            await self._store.create(self._delay, encode_delay(seconds))
+        except NodeExistsError:
+            return await self.delay(seconds)
+        return seconds
+
+    async def delay(self, default: int) -> int:
+        """In seconds."""
+        try:
+            return decode_delay((await self._store.get(self._delay)).value, self._delay)
+        except NoNodeError:
+            return default
+
+    async def set_delay(self, seconds: int) -> None:
+        """With it the auditor looks at once."""
+        try:
+            await self._store.put(self._delay, encode_delay(seconds), -1)
+        except NoNodeError:
+            await self.begin_delay(seconds)
+
+    # -- being told ---------------------------------------------------------------------------
+    # Each returns the function that ends the watch.
+
+    def watch_enabled(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._store.watch(self._disable, lambda _path: changed())
+
+    def watch_delay(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """The delay was written, perhaps as it was."""
+        return self._store.watch(self._delay, lambda _path: changed())
+
+    def watch_leaving(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._store.watch(LEAVING, lambda _path: changed())
+
+    def watch_checked(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._store.watch(self._checked, lambda _path: changed())
+
+    # -- when all was checked last ------------------------------------------------------------
+
+    async def checked_ms(self) -> int:
+        """Since 1970; 0: never."""
+        try:
+            return decode_checked((await self._store.get(self._checked)).value, self._checked)
+        except NoNodeError:
+            return 0
+
+    async def set_checked(self, now_ms: int) -> None:
+        value = encode_checked(now_ms)
+        try:
+            await self._store.put(self._checked, value, -1)
+        except NoNodeError:
+            try:
+                await self._store.create(self._checked, value)
+            except NodeExistsError:
+                return  # another auditor's, of just now
+
+    # -- bookies that are to be emptied -------------------------------------------------------
+
+    async def leaving(self) -> dict[BookieId, None]:
+        try:
+            names = await self._store.children(LEAVING)
+        except NoNodeError:
+            return {}
+        return {BookieId(name): None for name in names}
+
+    async def leave(self, bookie_id: BookieId) -> None:
+        """The bookie is to be emptied. Idempotent."""
+        try:
+            await self._store.create(f"{LEAVING}/{bookie_id}", b"")
+        except NodeExistsError:
+            return
+
+    async def stay(self, bookie_id: BookieId) -> None:
+        """It is not to be emptied any more, or is empty. Idempotent."""
+        try:
+            await self._store.delete(f"{LEAVING}/{bookie_id}")
+        except NoNodeError:
+            return

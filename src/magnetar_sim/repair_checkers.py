@@ -1,0 +1,157 @@
+"""What must hold of repair, whatever fails. In prose; the code below says the same.
+
+With every write of the metadata store:
+
+1. *Named and there.* A bookie that is named for entries that are final (``repair.copies``), in
+   place of another, has all of them, durably. So no entry has fewer copies because of a repair.
+2. *Only who holds them changes.* Of a closed ledger nothing but the bookies of fragments changes;
+   of one that is not, no more than its writer and its recoveries may do.
+3. *Whole when it is said.* A mark is taken away only of a ledger that was deleted, or of which
+   every final entry is at each bookie that the metadata names for it, and the open fragment names
+   nobody who is lost. (A bookie that was lost so shortly before that nobody could know yet is
+   excused: its loss is found later.)
+
+When all has healed, in bounded time:
+
+4. *It ends.* Nothing is marked any more, no ledger names a bookie that is lost, and every entry of
+   every ledger can be read, as it was written, from each of the Qw bookies that are named for it.
+   Then the next bookie is lost, and all of this must come true again: what was called whole and was
+   not is lost now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from magnetar.ledger.catalog.metadata import DEFAULT_ROOT
+from magnetar.model.ledger import LedgerMetadata
+from magnetar.repair.copies import parts_of
+from magnetar.wire.bookie.metadata import decode_ledger_metadata
+from magnetar.wire.bookie.metadata_layout import LedgerLayout, ledger_id_of, ledger_path
+from magnetar.wire.bookie.underreplication import DIRECTORY, ledger_of_node
+from magnetar_sim.cluster import Cluster
+from magnetar_sim.cluster_checkers import MetadataChecker, describe, forbidden_change
+from magnetar_sim.scheduler import SimulationError
+
+MARKS = f"{DEFAULT_ROOT}/{DIRECTORY}/ledgers/"
+LOCKS = f"{DEFAULT_ROOT}/{DIRECTORY}/locks/"
+
+
+class RepairChecker(MetadataChecker):
+    """Watches the store itself. ``unknowable_s``: for so long after a loss nobody needs to know of
+    it. ``stepped`` is called with each step of a repair, by its name."""
+
+    def __init__(self, cluster: Cluster, unknowable_s: float) -> None:
+        super().__init__(cluster)
+        self.lost_s: dict[str, float] = {}
+        """Bookies that are lost for good, and since when."""
+        self.stepped: Callable[[str], None] = lambda what: None
+        self._cluster = cluster
+        self._unknowable_s = unknowable_s
+
+    def forbidden(self, old: LedgerMetadata, new: LedgerMetadata) -> str | None:
+        return _forbidden(old, new) or self._unnamed_copies(old, new)
+
+    def _written(self, path: str, before: bytes | None, after: bytes | None) -> None:
+        super()._written(path, before, after)
+        if path.startswith(LOCKS):
+            self.stepped("a lock is taken" if after is not None else "a lock goes")
+        elif path.startswith(MARKS):
+            ledger_id = ledger_of_node(path.rpartition("/")[2])
+            if ledger_id is None:
+                return  # a directory of marks
+            if after is None:
+                self._unmarked(ledger_id)
+            else:
+                self._cluster.count("ledgers marked")
+                self._cluster.trace.note("store", f"ledger {ledger_id} is marked: {after!r}")
+                self.stepped("a ledger is marked")
+        elif ledger_id_of(LedgerLayout.HIERARCHICAL, path.removeprefix(DEFAULT_ROOT)) is not None:
+            self.stepped("the metadata of a ledger is written")
+
+    # -- 1 ------------------------------------------------------------------------------------
+
+    def _unnamed_copies(self, old: LedgerMetadata, new: LedgerMetadata) -> str | None:
+        firsts = {one.first_entry_id: one for one in new.fragments}
+        for part in parts_of(old):
+            now = firsts.get(part.fragment.first_entry_id)
+            if now is None or now == part.fragment:
+                continue
+            self._cluster.count("fragments repaired")
+            for entry_id in part.entry_ids:
+                fresh = set(new.write_set(entry_id)) - set(old.write_set(entry_id))
+                for name in sorted(fresh):
+                    if not self._holds(name, new.ledger_id, entry_id):
+                        return f"{name} is named for entry {entry_id}, and does not have it"
+        return None
+
+    def _holds(self, name: str, ledger_id: int, entry_id: int) -> bool:
+        """Whether the bookie has the entry, durably; one whose loss is young is believed."""
+        machine = self._cluster.bookie(name)
+        if name in self.lost_s:
+            return self._is_young(name)
+        key = (ledger_id, entry_id)
+        return key in machine.durable or machine.may_hold(ledger_id, entry_id)
+
+    def _is_young(self, name: str) -> bool:
+        return self._cluster.loop.time() - self.lost_s[name] < self._unknowable_s
+
+    # -- 3 ------------------------------------------------------------------------------------
+
+    def _unmarked(self, ledger_id: int) -> None:
+        self._cluster.count("ledgers declared whole")
+        self._cluster.trace.note("store", f"ledger {ledger_id} is not marked any more")
+        self.stepped("a ledger is declared whole")
+        metadata = self.stored(ledger_id)
+        problem = None if metadata is None else next(self.lacks(metadata), None)
+        if problem is not None:
+            self.problem = self.problem or f"ledger {ledger_id} is declared whole, and {problem}"
+
+    def stored(self, ledger_id: int) -> LedgerMetadata | None:
+        """The truth; None: it was deleted."""
+        path = DEFAULT_ROOT + ledger_path(LedgerLayout.HIERARCHICAL, ledger_id)
+        if not self._cluster.metadata.has(path):
+            return None
+        return decode_ledger_metadata(ledger_id, self._cluster.metadata.get(path).value)
+
+    def lacks(self, metadata: LedgerMetadata) -> Iterator[str]:
+        """What the ledger lacks, in words."""
+        for part in parts_of(metadata):
+            for name in part.fragment.bookies:
+                if name in self.lost_s and not self._is_young(name):
+                    yield f"{name}, which is lost, is named; {describe(metadata)}"
+            for entry_id in part.entry_ids:
+                for name in metadata.write_set(entry_id):
+                    if not self._holds(name, metadata.ledger_id, entry_id):
+                        yield f"{name} lacks entry {entry_id}; {describe(metadata)}"
+        if not metadata.closed:
+            for name in metadata.fragments[-1].bookies:
+                if name in self.lost_s and not self._is_young(name):
+                    yield f"{name}, which is lost, is to get the next entry; {describe(metadata)}"
+
+    # -- 4 ------------------------------------------------------------------------------------
+
+    @property
+    def marked(self) -> list[str]:
+        paths = self._cluster.metadata.paths()
+        return [path for path in paths if path.startswith(MARKS) and "/urL" in path]
+
+    def check_whole(self, ledger_id: int) -> None:
+        metadata = self.stored(ledger_id)
+        problem = None if metadata is None else next(self.lacks(metadata), None)
+        if problem is not None:
+            raise SimulationError(f"ledger {ledger_id} was repaired, and {problem}")
+
+
+def _forbidden(old: LedgerMetadata, new: LedgerMetadata) -> str | None:
+    """2."""
+    if not old.closed:
+        return forbidden_change(old, new)
+    same = (
+        old.state is new.state
+        and (old.last_entry_id, old.length) == (new.last_entry_id, new.length)
+        and [one.first_entry_id for one in old.fragments]
+        == [one.first_entry_id for one in new.fragments]
+        and all(len(set(one.bookies)) == new.ensemble_size for one in new.fragments)
+    )
+    return None if same else f"a closed ledger changes: {describe(old)} -> {describe(new)}"

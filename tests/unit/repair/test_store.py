@@ -1,0 +1,156 @@
+"""Marks, locks, switches and votes, in a metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.model.ids import BookieId
+from magnetar.repair.election import Election
+from magnetar.repair.marks import ShortageMarks
+from magnetar.repair.switches import Switches
+
+FAR = 0xCAFEBEEF0000FEED & (2**63 - 1)
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[SqliteMetadataStore]:
+    store = await SqliteMetadataStore.open(path / "metadata")
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def test_a_mark_goes_on_the_version_it_had_and_on_no_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            marks = ShortageMarks(store)
+            await marks.initialize()
+            assert await marks.mark(7, ["b1"], 1000)
+            before = await marks.read(7)
+            assert before is not None
+            assert (before.bookies, before.since_ms) == (("b1",), 1000)
+            assert not await marks.mark(7, ["b1"], 2000), "it was marked before"
+            again = await marks.read(7)
+            assert again is not None
+            assert (again.bookies, again.since_ms) == (("b1",), 1000)
+            assert again.version != before.version, "it was found again since"
+            assert not await marks.unmark(7, before.version)
+            await marks.mark(7, ["b2"], 3000)
+            last = await marks.read(7)
+            assert last is not None
+            assert last.bookies == ("b1", "b2")
+            assert await marks.unmark(7, last.version)
+            assert await marks.read(7) is None
+            assert await marks.unmark(7, last.version), "an answer that was lost"
+
+    asyncio.run(run())
+
+
+def test_marked_ledgers_are_listed_and_their_directories_go_with_them(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            marks = ShortageMarks(store)
+            await marks.initialize()
+            await marks.initialize()
+            for ledger_id in (FAR, 7, 8, 0):
+                await marks.mark(ledger_id, ["b1"], 0)
+            assert [each async for each in marks.ledgers()] == [0, 7, 8, FAR]
+            for ledger_id in (0, 7, 8, FAR):
+                mark = await marks.read(ledger_id)
+                assert mark is not None
+                await marks.unmark(ledger_id, mark.version)
+            assert await store.children("/ledgers/underreplication/ledgers") == []
+
+    asyncio.run(run())
+
+
+def test_a_lock_has_one_holder_and_is_not_given_up_by_another(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            marks = ShortageMarks(store)
+            await marks.initialize()
+            assert await marks.lock(7, "one")
+            assert not await marks.lock(7, "two")
+            assert await marks.lock(7, "one"), "its answer was lost, and it asks again"
+            await marks.unlock(7, "two")
+            assert await marks.holder(7) == "one"
+            assert await marks.locked() == {7: None}
+            await marks.unlock(7, "one")
+            await marks.unlock(7, "one")
+            assert await marks.lock(7, "two")
+
+    asyncio.run(run())
+
+
+def test_switches(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            switches = Switches(store)
+            assert await switches.enabled()
+            assert [await switches.disable(), await switches.disable()] == [True, False]
+            assert not await switches.enabled()
+            assert [await switches.enable(), await switches.enable()] == [True, False]
+            assert await switches.delay(30) == 30
+            assert await switches.begin_delay(60) == 60
+            assert await switches.begin_delay(90) == 60, "what was said counts"
+            await switches.set_delay(5)
+            assert await switches.delay(30) == 5
+            assert await switches.checked_ms() == 0
+            await switches.set_checked(123)
+            await switches.set_checked(456)
+            assert await switches.checked_ms() == 456
+            assert await switches.leaving() == {}
+            for _ in range(2):
+                await switches.leave(BookieId("127.0.0.1:3181"))
+            assert await switches.leaving() == {BookieId("127.0.0.1:3181"): None}
+            for _ in range(2):
+                await switches.stay(BookieId("127.0.0.1:3181"))
+            assert await switches.leaving() == {}
+
+    asyncio.run(run())
+
+
+def test_writing_the_delay_as_it_is_is_heard(tmp_path: Path) -> None:
+    """BookKeeper's shell triggers an audit that way."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            switches, heard = Switches(store), asyncio.Event()
+            await switches.begin_delay(60)
+            end = switches.watch_delay(heard.set)
+            await switches.set_delay(60)
+            async with asyncio.timeout(10):
+                await heard.wait()
+            end()
+
+    asyncio.run(run())
+
+
+def test_the_next_candidate_is_elected_when_the_auditor_goes(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            first, second, third = (Election(store, name) for name in ("one", "two", "three"))
+            assert await first.auditor() is None
+            await first.wait_elected()
+            waiting = [asyncio.create_task(each.wait_elected()) for each in (second, third)]
+            await asyncio.sleep(0.1)
+            assert not any(task.done() for task in waiting)
+            assert await second.auditor() == "one"
+            assert await first.is_elected()
+            await first.withdraw()
+            await first.withdraw()
+            async with asyncio.timeout(10):
+                await waiting[0]
+            assert await first.auditor() == "two"
+            assert not await third.is_elected()
+            await second.withdraw()
+            async with asyncio.timeout(10):
+                await waiting[1]
+            assert await third.is_elected()
+
+    asyncio.run(run())
