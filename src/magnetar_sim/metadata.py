@@ -322,6 +322,8 @@ class SimMetadataStore:
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self._watches.add(check_path(path), changed)
 
+    watch_value = watch  # to be told of more costs nothing here
+
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         return self._listeners.add(changed)
 

@@ -90,6 +90,8 @@ class MemoryMetadata:
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self._watches.add(path, changed)
 
+    watch_value = watch
+
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         return self._sessions.add(changed)
 

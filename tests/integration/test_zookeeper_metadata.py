@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,37 @@ def test_sessions_see_each_other(zookeeper_url: str) -> None:
                 told.clear()
             await eventually(lambda: bool(told), "the first session was told of the end")
             assert await one.children("/shared") == []
+
+    asyncio.run(main())
+
+
+def test_a_watched_node_costs_two_requests_and_each_change_of_it_two_more(
+    zookeeper_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To set the watch, and to read; a thousand topics that come at once ask for a thousand."""
+    asked: list[str] = []
+    call = KazooClient._call
+
+    def counted(self: KazooClient, request: object, result: object) -> object:
+        asked.append(type(request).__name__)
+        return call(self, request, result)
+
+    async def main() -> None:
+        async with opened(zookeeper_url) as store, opened(zookeeper_url) as other:
+            await other.create("/counted", b"1")
+            monkeypatch.setattr(store._client, "_call", partial(counted, store._client))
+            nodes = WatchedNodes(store, lambda _path, value: value or b"none")
+            assert await nodes.get("/counted") == b"1"
+            assert await nodes.get("/counted/none") == b"none"
+            assert sorted(asked) == ["Exists", "Exists", "GetData", "GetData"]
+            asked.clear()
+            changed = asyncio.Event()
+            nodes.watch_changes(lambda _path: changed.set())
+            await other.put("/counted", b"2", 0)
+            await changed.wait()
+            assert await nodes.get("/counted") == b"2"
+            assert sorted(asked) == ["Exists", "GetData"]
+            nodes.close()
 
     asyncio.run(main())
 

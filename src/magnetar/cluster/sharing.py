@@ -278,7 +278,7 @@ class SharedTopics:
     def _own(self, bundle: Bundle, held: _Share) -> None:
         held.state = _State.OURS
         look = self._scope.guarded(partial(self._look_after, bundle, held), f"look after {bundle}")
-        held.end_watch = self._metadata.watch(owner_path(bundle), lambda _path: look())
+        held.end_watch = self._metadata.watch_value(owner_path(bundle), lambda _path: look())
         self._reporting.owning_changed()
 
     # -- the guard before logs ----------------------------------------------------------------

@@ -86,7 +86,7 @@ class WatchedNodes(Generic[T]):
         node: _Node[T] = _Node()
         self._nodes[path] = node
         # Before the read: a change after what is read is told of, whenever it comes.
-        node.end_watch = self._store.watch(path, self.forget)
+        node.end_watch = self._store.watch_value(path, self.forget)
         return node
 
     async def _read(self, path: str, node: _Node[T]) -> T:

@@ -74,6 +74,11 @@ class MetadataStore(Protocol):
         node need not exist. Returns the function that ends the watch."""
         ...
 
+    def watch_value(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        """As ``watch``, of the node itself: it was made, changed or deleted. Changes of its
+        children may be told of too. It is the cheaper one, for who does not list them."""
+        ...
+
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         """Call ``changed`` on the loop when the session's state changes."""
         ...

@@ -143,6 +143,8 @@ class SqliteMetadataStore:
             )
         return self._watches.add(check_path(path), changed)
 
+    watch_value = watch  # to be told of more costs nothing here
+
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         """Nothing to report: the session lives as long as the store is open."""
         return lambda: None

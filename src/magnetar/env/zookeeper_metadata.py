@@ -38,6 +38,7 @@ from kazoo.retry import KazooRetry
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
 from magnetar.env.metadata_paths import check_new_path, check_path, check_value, split
 from magnetar.env.watches import Listeners, PathWatches
+from magnetar.env.zookeeper_handler import DirectHandler
 from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
 from magnetar.model.errors import (
     BadVersionError,
@@ -99,12 +100,14 @@ class ZooKeeperMetadataStore:
         self._loop = asyncio.get_running_loop()
         self._operation_timeout_s = operation_timeout_ms / 1000
         self._watches = PathWatches()
+        self._value_watches = PathWatches()
         self._sessions: Listeners[SessionState] = Listeners()
         self._connected = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         self._client = KazooClient(
             hosts=address.hosts,
             timeout=session_timeout_ms / 1000,
+            handler=DirectHandler(),
             logger=_kazoo_logger(),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
         )
@@ -191,8 +194,14 @@ class ZooKeeperMetadataStore:
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         check_path(path)
         if path not in self._watches:
-            self._arm(path, data=True, children=True)
+            self._arm(path, data=path not in self._value_watches, children=True)
         return self._watches.add(path, changed)
+
+    def watch_value(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        check_path(path)
+        if path not in self._watches and path not in self._value_watches:
+            self._arm(path, data=True, children=False)
+        return self._value_watches.add(path, changed)
 
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         return self._sessions.add(changed)
@@ -206,6 +215,7 @@ class ZooKeeperMetadataStore:
 
     async def _stop(self) -> None:
         self._watches.clear()
+        self._value_watches.clear()
         try:
             await asyncio.to_thread(self._client.stop)
         except zk_errors.KazooException as error:
@@ -300,6 +310,8 @@ class ZooKeeperMetadataStore:
     async def _wait_connected(self, deadline_s: float) -> None:
         if self._closing is not None:
             raise MetadataError(f"the metadata store {self.address.url} is closed")
+        if self._connected.is_set():
+            return
         try:
             async with asyncio.timeout_at(deadline_s):
                 await self._connected.wait()
@@ -349,10 +361,15 @@ class ZooKeeperMetadataStore:
 
     def _changed(self, kind: str, full: str) -> None:
         path = full[len(self.address.root) :] or "/"
-        if path not in self._watches:
+        listed = path in self._watches
+        if not listed and path not in self._value_watches:
             return
-        self._arm(path, data=kind != EventType.CHILD, children=kind != EventType.CHANGED)
+        # A node that is deleted has no children to watch; its next creation is told of.
+        children = listed and kind not in (EventType.CHANGED, EventType.DELETED)
+        self._arm(path, data=kind != EventType.CHILD, children=children)
         self._watches.notify(self._loop, [path])
+        if kind != EventType.CHILD:
+            self._value_watches.notify(self._loop, [path])
 
     def _on_state(self, state: str) -> None:  # in kazoo's thread
         states = {
@@ -368,9 +385,11 @@ class ZooKeeperMetadataStore:
             return
         if state is SessionState.CONNECTED:
             self._connected.set()
-            for path in self._watches.paths():
-                self._arm(path, data=True, children=True)
-            self._watches.notify(self._loop, self._watches.paths())
+            listed, valued = self._watches.paths(), self._value_watches.paths()
+            for path in dict.fromkeys((*listed, *valued)):
+                self._arm(path, data=True, children=path in self._watches)
+            self._watches.notify(self._loop, listed)
+            self._value_watches.notify(self._loop, valued)
             log.info("ZooKeeper session", state=state.value, hosts=self.address.hosts)
         else:
             self._connected.clear()

@@ -53,6 +53,8 @@ class LossyStore:
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self._store.watch(path, changed)
 
+    watch_value = watch
+
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         self.sessions.append(changed)
         return lambda: self.sessions.remove(changed) if changed in self.sessions else None

@@ -287,6 +287,35 @@ class MetadataContract:
 
         tree.run(scenario)
 
+    def test_a_watched_value_tells_of_the_node(self, tree: Tree) -> None:
+        """Also beside one who watches its children, and after that one has ended."""
+
+        async def scenario(store: MetadataStore) -> None:
+            told: list[str] = []
+            listed: list[str] = []
+            store.watch_value("/w/node", told.append)
+
+            async def changes(change: Awaitable[T]) -> T:
+                told.clear()
+                result = await change
+                await eventually(lambda: bool(told), "the watch was told")
+                return result
+
+            await changes(store.create("/w/node", b"1"))
+            end = store.watch("/w/node", listed.append)
+            await changes(store.put("/w/node", b"2", 0))
+            listed.clear()
+            await store.create("/w/node/child", b"")
+            await eventually(lambda: bool(listed), "who watches the children was told")
+            await store.delete("/w/node/child")
+            await changes(store.put("/w/node", b"3", 1))
+            end()
+            await changes(store.delete("/w/node"))
+            await changes(store.create("/w/node", b"", CreateMode.EPHEMERAL))
+            assert {*told} == {"/w/node"}
+
+        tree.run(scenario)
+
     def test_a_watch_does_not_tell_of_grandchildren_values(self, tree: Tree) -> None:
         async def scenario(store: MetadataStore) -> None:
             await store.create("/w/child", b"")

@@ -93,6 +93,8 @@ class SessionOnly:
     def watch(self, path: str, changed: object) -> object:
         return lambda: None
 
+    watch_value = watch
+
     def watch_session(self, changed: object) -> object:
         return self.listeners.add(changed)  # type: ignore[arg-type]
 

@@ -254,7 +254,7 @@ class LedgerManager:
     def watch(self, ledger_id: int, changed: Callable[[int], None]) -> Callable[[], None]:
         """Call ``changed(ledger_id)`` on the loop after each change of the ledger's metadata
         (changes may be merged). Returns the function that ends the watch."""
-        return self._store.watch(self.path(ledger_id), lambda _path: changed(ledger_id))
+        return self._store.watch_value(self.path(ledger_id), lambda _path: changed(ledger_id))
 
     def _no_such_ledger(self, ledger_id: int) -> NoSuchLedgerError:
         return NoSuchLedgerError(

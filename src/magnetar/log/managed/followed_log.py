@@ -115,7 +115,9 @@ class FollowedLog:
         before it can be read all the same. Raises ``NoSuchLogError``, ``LogError``,
         ``MetadataError``."""
         # Before the read: a change after what is read is told of, whenever it comes.
-        self._end_watch = self._metadata.watch(self._path, lambda _: self._record_changed.set())
+        self._end_watch = self._metadata.watch_value(
+            self._path, lambda _: self._record_changed.set()
+        )
         await self._read_record()
         self._scope.spawn(self._follow_record(), "record")
         self._end_task = self._scope.spawn(self._follow_end(), "end")

@@ -1,0 +1,73 @@
+"""How kazoo's connection waits, and hands over what has arrived: made for one that asks much.
+
+kazoo has a thread that sends requests and reads answers, one at a time, beside the thread of the
+event loop; each request costs it five waits for its socket and a hand-over to another thread, which
+runs the callbacks. Beside a busy loop that was one request in a millisecond. Here:
+
+* A wait is one ``poll``. kazoo's own makes and ends an epoll instance for each, since ``select``
+  ends at 1 024 descriptors; ``poll`` does not.
+* Callbacks run in the thread that has read the answer. **They must not block, and must not raise**:
+  ours give it to the event loop and return. So answers and events also reach the loop in the order
+  in which the server sent them, which two queues did not promise.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+
+_READABLE = select.POLLIN | select.POLLPRI | select.POLLERR | select.POLLHUP | select.POLLNVAL
+_WRITABLE = select.POLLOUT | select.POLLERR | select.POLLHUP | select.POLLNVAL
+
+
+class _Socket(Protocol):
+    def fileno(self) -> int: ...
+
+
+class _Event(Protocol):
+    """A watch that fired, as kazoo hands it over."""
+
+    func: Callable[..., object]
+    args: Sequence[object]
+
+
+class _DirectResult(AsyncResult):  # type: ignore[misc]  # kazoo is not typed
+    def _do_callbacks(self) -> None:
+        for callback in self._callbacks:
+            partial(callback, self)()
+
+
+class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is not typed
+    """See the module's text."""
+
+    def async_result(self) -> Any:
+        return _DirectResult(self)
+
+    def dispatch_callback(self, callback: _Event) -> None:
+        callback.func(*callback.args)
+
+    def select(
+        self,
+        readers: Sequence[_Socket],
+        writers: Sequence[_Socket],
+        _failing: Sequence[_Socket],
+        timeout: float | None = None,
+    ) -> tuple[list[_Socket], list[_Socket], list[_Socket]]:
+        """As ``select.select``; ``timeout`` in seconds. Raises ``ValueError`` for a socket that is
+        closed, ``OSError``."""
+        waiting = select.poll()
+        for each in readers:
+            waiting.register(each, select.POLLIN)
+        for each in writers:
+            waiting.register(each, select.POLLOUT)
+        ready = dict(waiting.poll(None if timeout is None else math.ceil(timeout * 1000)))
+        return (
+            [each for each in readers if ready.get(each.fileno(), 0) & _READABLE],
+            [each for each in writers if ready.get(each.fileno(), 0) & _WRITABLE],
+            [],
+        )
