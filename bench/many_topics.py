@@ -66,6 +66,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._waiting: dict[int, asyncio.Future[BaseCommand]] = {}
+        self._gone: dict[int, asyncio.Event] = {}
         self._number = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -83,25 +84,39 @@ class Connection:
         command = BaseCommand(type=BaseCommand.LOOKUP)
         command.lookupTopic.topic = topic
         command.lookupTopic.authoritative = authoritative
-        number = command.lookupTopic.request_id = self._next()
-        return (await self._ask(number, encode_command(command))).lookupTopicResponse
+        number = command.lookupTopic.request_id = self.next_number()
+        return (await self.ask(number, encode_command(command))).lookupTopicResponse
 
     async def produce(self, topic: str) -> None:
         """A producer, and one message that is acknowledged. Raises ``LostError`` when refused."""
         command = BaseCommand(type=BaseCommand.PRODUCER)
-        number = self._next()
+        number = self.next_number()
         request = command.producer
         request.topic, request.producer_id, request.request_id = topic, number, number
-        answer = await self._ask(number, encode_command(command))
+        answer = await self.ask(number, encode_command(command))
         if answer.type != BaseCommand.PRODUCER_SUCCESS:
             raise LostError(str(answer))
         send = BaseCommand(type=BaseCommand.SEND)
         send.send.producer_id, send.send.sequence_id = number, 0
         name = answer.producer_success.producer_name
-        frame = encode_payload_command(send, _message(name))
-        answer = await self._ask(number, frame)
+        frame = encode_payload_command(send, message(name))
+        answer = await self.ask(number, frame)
         if answer.type != BaseCommand.SEND_RECEIPT:
             raise LostError(str(answer))
+
+    def write(self, frame: bytes) -> None:
+        self._writer.write(frame)
+
+    async def wait_gone(self, number: int) -> None:
+        """Until the producer or consumer of that number is told to go, or the connection breaks."""
+        gone = self._gone.setdefault(number, asyncio.Event())
+        if not self.broken:
+            await gone.wait()
+        del self._gone[number]
+
+    @property
+    def broken(self) -> bool:
+        return self._task is None or self._task.done()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -109,12 +124,12 @@ class Connection:
             await asyncio.gather(self._task, return_exceptions=True)
         self._writer.transport.abort()
 
-    def _next(self) -> int:
+    def next_number(self) -> int:
         self._number += 1
         return self._number
 
-    async def _ask(self, number: int, frame: bytes) -> BaseCommand:
-        if self._task is None or self._task.done():
+    async def ask(self, number: int, frame: bytes) -> BaseCommand:
+        if self.broken:
             raise LostError
         answer: asyncio.Future[BaseCommand] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -134,6 +149,9 @@ class Connection:
                     pong.pong.SetInParent()
                     self._writer.write(encode_command(pong))
                     continue
+                if kind in (BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER):
+                    self._tell_gone(command)
+                    continue
                 waiting = self._waiting.get(_number_of(command))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(command)
@@ -141,6 +159,13 @@ class Connection:
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(LostError())
+            for gone in self._gone.values():
+                gone.set()
+
+    def _tell_gone(self, command: BaseCommand) -> None:
+        closed = command.close_producer.producer_id or command.close_consumer.consumer_id
+        if closed in self._gone:
+            self._gone[closed].set()
 
     async def _receive(self) -> BaseCommand:
         size = int.from_bytes(await self._reader.readexactly(4), "big")
@@ -151,6 +176,8 @@ class Connection:
 def _number_of(command: BaseCommand) -> int:
     """Of the request, or of the producer, which has the same."""
     kinds = BaseCommand
+    if command.type == kinds.SUCCESS:
+        return command.success.request_id
     if command.type == kinds.LOOKUP_RESPONSE:
         return command.lookupTopicResponse.request_id
     if command.type == kinds.PRODUCER_SUCCESS:
@@ -162,10 +189,10 @@ def _number_of(command: BaseCommand) -> int:
     return command.error.request_id if command.type == kinds.ERROR else -1
 
 
-def _message(producer: str) -> bytes:
+def message(producer: str, sequence_id: int = 0) -> bytes:
     now_ms = time.time_ns() // 1_000_000
     head = MessageMetadata(
-        producer_name=producer, sequence_id=0, publish_time=now_ms
+        producer_name=producer, sequence_id=sequence_id, publish_time=now_ms
     ).SerializeToString()
     data = len(head).to_bytes(4, "big") + head + bytes(100)
     return b"\x0e\x01" + crc32c(data).to_bytes(4, "big") + data
