@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -601,9 +601,20 @@ class MemoryLogStore:
         if self.full is not None:
             raise self.full
 
-    async def open(self, name: str, policy: LogPolicy | None = None) -> MemoryLog:
-        self.opens += 1
+    async def open(
+        self,
+        name: str,
+        policy: LogPolicy | None = None,
+        *,
+        create: bool = True,
+        guard: Callable[[], Awaitable[None]] | None = None,
+    ) -> MemoryLog:
         await asyncio.sleep(0)
+        if guard is not None:
+            await guard()
+        if not create and name not in self.logs:
+            raise NoSuchLogError(f"there is no log {name}")
+        self.opens += 1
         old = self.logs.get(name)
         log = MemoryLog(name, self._size)
         log.policy = policy

@@ -35,7 +35,7 @@ ACCESS_MODES: Mapping[AccessMode, str] = {
 }
 
 
-async def topic_stats(topic: Topic, rates: Rates, owner: str) -> TopicStatsView:
+async def topic_stats(topic: Topic, rates: Rates, owner: str, topic_epoch: int) -> TopicStatsView:
     named = sorted(topic.subscriptions.items())
     left = await backlogs(topic.log, [each.cursor for _, each in named])
     stored = topic.log.stats()
@@ -67,7 +67,7 @@ async def topic_stats(topic: Topic, rates: Rates, owner: str) -> TopicStatsView:
         waiting_publishers=len(topic.waiting),
         subscriptions=subscriptions,
         replication={},
-        topic_epoch=topic.epoch,
+        topic_epoch=topic_epoch,
         owner_broker=owner,
         loaded_at=_time(topic.loaded_at_ms),
         retention=retention_view(topic.policy.log.retention),

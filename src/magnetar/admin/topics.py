@@ -231,7 +231,10 @@ class TopicService:
         return await self._stats(await self._open(name))
 
     async def _stats(self, topic: Topic) -> TopicStatsView:
-        return await topic_stats(topic, self._rates, self._service_url)
+        epoch = topic.epoch
+        if epoch is None:
+            epoch = await self._control.counters.topic_epoch(topic.name)
+        return await topic_stats(topic, self._rates, self._service_url, epoch)
 
     async def _stats_of(self, name: TopicName, create: bool = False) -> TopicStatsView:
         """Of a topic of any broker."""

@@ -67,6 +67,12 @@ class TopicPolicies:
         for changed in self._watchers:
             changed(namespace)
 
+    @staticmethod
+    def path_of(name: TopicName) -> str:
+        """The node that has what is said of the topic."""
+        number = zlib.crc32(name.partitioned.local.encode()) % BUCKETS
+        return f"{ROOT}/{name.namespace}/{number:02x}"
+
     # -- what is said -------------------------------------------------------------------------
 
     async def effective(self, name: TopicName) -> Policies:
@@ -89,7 +95,7 @@ class TopicPolicies:
 
     async def of_topic(self, name: TopicName) -> Policies:
         """What is said of the topic itself (of all partitions of a partitioned one)."""
-        return (await self._buckets.get(_bucket(name))).get(name.partitioned.local, NOTHING)
+        return (await self._buckets.get(self.path_of(name))).get(name.partitioned.local, NOTHING)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -120,7 +126,7 @@ class TopicPolicies:
             await self._change(name, lambda found: found.pop(name.partitioned.local, None))
 
     async def _change(self, name: TopicName, change: Callable[[Said], object]) -> None:
-        path = _bucket(name)
+        path = self.path_of(name)
         try:
             for _ in range(RACES_MAX):
                 if await self._change_once(path, name, change):
@@ -159,11 +165,6 @@ class TopicPolicies:
 
 
 NOTHING: Final = Policies()
-
-
-def _bucket(name: TopicName) -> str:
-    number = zlib.crc32(name.partitioned.local.encode()) % BUCKETS
-    return f"{ROOT}/{name.namespace}/{number:02x}"
 
 
 def _decode_bucket(path: str, value: bytes | None) -> Mapping[str, Policies]:

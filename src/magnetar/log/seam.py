@@ -37,7 +37,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -456,10 +456,18 @@ class LogStore(Protocol):
         """Of a log that is opened without one."""
         ...
 
-    async def open(self, name: str, policy: LogPolicy | None = None) -> WritableLog:
-        """Open for appending, under the process's policy if none is given; creates the log if
-        need be, and takes over from any other writer (fences and recovers its last ledger). One
-        caller at a time per name."""
+    async def open(
+        self,
+        name: str,
+        policy: LogPolicy | None = None,
+        *,
+        create: bool = True,
+        guard: Callable[[], Awaitable[None]] | None = None,
+    ) -> WritableLog:
+        """Open for appending, under the process's policy if none is given, and take over from any
+        other writer (fences and recovers its last ledger). A log that does not exist is created,
+        or, without ``create``, ``NoSuchLogError`` is raised. ``guard``: awaited before anything is
+        changed or fenced; what it raises is raised. One caller at a time per name."""
         ...
 
     async def follow(self, name: str) -> FollowedReadableLog:

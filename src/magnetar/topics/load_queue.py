@@ -1,8 +1,8 @@
 """Topics wait for their turn to be loaded: so many at a time, and groups in turn.
 
-A group is a partitioned topic, or a topic by itself. So a client that opens ten thousand partitions
-at a time gets them all, one after the other, and another's single topic waits for one turn and not
-for ten thousand.
+A group is what one client has asked for. So a client that opens ten thousand topics at a time
+gets them all, one after the other, and another's single topic waits for one turn and not for ten
+thousand.
 
 Invariant: somebody waits only while ``at_once`` are under way.
 """
@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
-
-from magnetar.cluster.topic_name import TopicName
 
 
 class LoadQueue:
@@ -22,18 +20,18 @@ class LoadQueue:
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._waiting: dict[TopicName, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
-    async def turn(self, name: TopicName) -> AsyncIterator[None]:
+    async def turn(self, group: Hashable) -> AsyncIterator[None]:
         """Wait for a turn; it lasts as long as the ``async with``."""
-        await self._enter(name.partitioned)
+        await self._enter(group)
         try:
             yield
         finally:
             self._leave()
 
-    async def _enter(self, group: TopicName) -> None:
+    async def _enter(self, group: Hashable) -> None:
         if self._free:
             self._free -= 1
             return

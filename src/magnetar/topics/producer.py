@@ -79,7 +79,7 @@ class Destination(Protocol):
     """What a producer knows of its topic."""
 
     name: TopicName
-    epoch: int
+    epoch: int | None
 
     @property
     def delay_ms_max(self) -> int:

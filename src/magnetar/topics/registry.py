@@ -15,7 +15,9 @@ first, and waits for that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -28,6 +30,7 @@ from magnetar.log.seam import LogStore, WritableLog
 from magnetar.model.errors import (
     MagnetarError,
     NoSpaceError,
+    NoSuchLogError,
     NotAllowedError,
     ServiceNotReadyError,
     TooManyConnectionsError,
@@ -51,6 +54,8 @@ DRAIN_S: Final = 5.0
 
 CLOSES_AT_ONCE: Final = 100
 """Topics whose logs are closed at a time."""
+TELLS_PER_TURN: Final = 200
+"""Clients that are told, in one turn of the loop, that their topics have moved."""
 LOADS_AT_ONCE: Final = 100
 """Topics that are loaded at a time; others wait for their turn (``load_queue``)."""
 
@@ -108,18 +113,24 @@ class Topics:
         """The topic if it is open here."""
         return self._open.get(name)
 
-    async def get(self, name: TopicName, create: bool) -> Topic:
+    async def get(self, name: TopicName, create: bool, asker: Hashable = None) -> Topic:
         """The topic, loaded if need be; with ``create`` made if it does not exist and topics are
-        created on first use. Raises ``TopicNotFoundError``, ``NotAllowedError``,
-        ``TooManyConnectionsError``, ``LogError``."""
+        created on first use. ``asker``: whose turn it takes, when many are to be loaded. Raises
+        ``TopicNotFoundError``, ``NotAllowedError``, ``TooManyConnectionsError``, ``LogError``."""
         topic = self._open.get(name)
         if topic is not None:
             self._unloading.touch(topic)
             return topic
         self._check_load(name)
         await self._control.ownership.claim(name)
-        await self._check_exists(name, create)
-        return await self._load(name)
+        await self._control.namespaces.check(name)
+        try:
+            # That its log exists says all that is to be known of a topic. So one that comes from
+            # another broker, with hundreds of others, costs no question about partitions.
+            return await self._load(name, False, asker)
+        except NoSuchLogError:
+            await self._check_may_make(name, create)
+            return await self._load(name, True, asker)
 
     async def check_space(self, topic: Topic) -> None:
         """Raises ``StorageFullError`` if the topic could not store a message for want of space: so
@@ -161,7 +172,7 @@ class Topics:
         if name.partition < 0 and await self._control.partitioned.partitions(name):
             return False
         self._check_load(name)
-        await self._load(name)
+        await self._load(name, True, None)
         return True
 
     def _check_load(self, name: TopicName) -> None:
@@ -173,8 +184,8 @@ class Topics:
                 "(broker.open_topics_max); try again later"
             )
 
-    async def _check_exists(self, name: TopicName, create: bool) -> None:
-        await self._control.namespaces.check(name)
+    async def _check_may_make(self, name: TopicName, create: bool) -> None:
+        """There is no such log. Raises why none is made."""
         if name.partition >= 0:
             count = await self._control.partitioned.partitions(name.partitioned)
             if count > name.partition:
@@ -183,33 +194,43 @@ class Topics:
                 raise TopicNotFoundError(f"{name.partitioned} has {count} partitions; no {name}")
         elif await self._control.partitioned.partitions(name):
             raise NotAllowedError(f"{name} is partitioned: connect to its partitions")
-        if create and self._config.auto_create_topics:
-            return
-        if not await self._store.exists(name.log_name):
+        if not (create and self._config.auto_create_topics):
             raise TopicNotFoundError(
                 f"topic {name} does not exist, and is not created on this request"
             )
 
-    async def _load(self, name: TopicName) -> Topic:
-        topic = self._open.get(name)
-        if topic is not None:
-            return topic
-        loading = self._loading.get(name)
-        if loading is None:
-            self._check_load(name)
-            loading = self._scope.spawn(self._open_log(name), f"load {name}", awaited(by="_load"))
-            self._loading[name] = loading
-            loading.add_done_callback(lambda _: self._loading.pop(name, None))
-        return await asyncio.shield(loading)
+    async def _load(self, name: TopicName, make: bool, asker: Hashable) -> Topic:
+        """``make``: also if there is no log; else that is a ``NoSuchLogError``."""
+        while True:
+            topic = self._open.get(name)
+            if topic is not None:
+                return topic
+            loading = self._loading.get(name)
+            if loading is None:
+                return await asyncio.shield(self._begin_loading(name, make, asker))
+            try:
+                return await asyncio.shield(loading)
+            except NoSuchLogError:
+                if not make:
+                    raise
+                await asyncio.sleep(0)  # others have looked for it only; they are done now
 
-    async def _open_log(self, name: TopicName) -> Topic:
-        async with self._turns.turn(name):
+    def _begin_loading(self, name: TopicName, make: bool, asker: Hashable) -> asyncio.Task[Topic]:
+        self._check_load(name)
+        opening = self._open_log(name, make, asker)
+        loading = self._scope.spawn(opening, f"load {name}", awaited(by="_load"))
+        self._loading[name] = loading
+        loading.add_done_callback(lambda _: self._loading.pop(name, None))
+        return loading
+
+    async def _open_log(self, name: TopicName, make: bool, asker: Hashable) -> Topic:
+        async with self._turns.turn(name.partitioned if asker is None else asker):
             if self._closed:
                 raise ServiceNotReadyError(f"topic {name} cannot be opened now; look it up again")
             await self._make_place(name)
             self._opening += 1  # in the turn of the loop that found place: it is taken now
             try:
-                return await self._open_log_now(name)
+                return await self._open_log_now(name, make)
             finally:
                 self._opening -= 1
 
@@ -224,21 +245,21 @@ class Topics:
                     "idle; try again later, or raise the setting"
                 )
 
-    async def _open_log_now(self, name: TopicName) -> Topic:
+    async def _open_log_now(self, name: TopicName, make: bool) -> Topic:
         begun_s = asyncio.get_running_loop().time()
         closing = self._closing.get(name)
         if closing is not None:
             await asyncio.shield(closing)
-        # Before the log is opened, which takes it from whoever has it.
         changes = self.policies.changes
         policy = await self.policies.of(name)
-        await self._control.ownership.verify(name)
-        source = await self._store.open(name.log_name, policy.log)
+        ownership = self._control.ownership
+        # Before the log is taken from whoever has it.
+        guard = partial(ownership.verify, name)
+        source = await self._store.open(name.log_name, policy.log, create=make, guard=guard)
         try:
-            epoch = await self._control.counters.topic_epoch(name)
             # From here until it is among the open ones there is no wait, so a release of it finds
             # it there or finds it under way.
-            self._control.ownership.check(name)
+            ownership.check(name)
         except MagnetarError:
             await _close_log(name, source)  # one that stays open cannot be opened again
             raise
@@ -262,7 +283,6 @@ class Topics:
             self._retire,
             self._unloading.touch,
         )
-        topic.epoch = epoch
         topic.loaded_at_ms = self._now_ms()
         self._open[name] = topic
         self.policies.opened(name, changes)
@@ -342,11 +362,7 @@ class Topics:
                 tell += told
         await self._wait_over(belongs)
 
-        def tell_all(service_url: str) -> None:
-            for each in tell:
-                each(service_url)
-
-        return tell_all
+        return partial(_tell_some, iter(tell))
 
     async def _wait_over(self, belongs: Callable[[TopicName], bool]) -> None:
         """What is under way with those topics: loads find that they may not."""
@@ -409,6 +425,15 @@ class Topics:
         # Those that were closing already: the end of the broker's tasks would cut them off.
         if self._closing:
             await asyncio.wait(list(self._closing.values()))
+
+
+def _tell_some(left: Iterator[Callable[[str], None]], service_url: str) -> None:
+    """A slice of them in one turn of the loop, which others need too."""
+    some = list(islice(left, TELLS_PER_TURN))
+    for tell in some:
+        tell(service_url)
+    if some:
+        asyncio.get_running_loop().call_soon(_tell_some, left, service_url)
 
 
 async def _close_log(name: TopicName, source: WritableLog) -> None:

@@ -81,7 +81,9 @@ class Topic(SubscribableTopic):
         self.publish = source.append  # bound here: a call less for every append
         self.producers: dict[str, Producer] = {}
         self.waiting: list[tuple[Producer, asyncio.Future[None]]] = []
-        self.epoch = 0
+        self.epoch: int | None = None
+        """How many exclusive producers the topic has had; None: nobody has needed it here, and it
+        was not asked for."""
         self.loaded_at_ms = 0
         """Since when the counts run."""
         self.entries_in = 0
@@ -213,7 +215,9 @@ class Topic(SubscribableTopic):
                 f"together the most allowed ({self._producers_max})"
             )
         modes = {producer.name: producer.mode for producer in self.producers.values()}
-        return access.decide(str(self.name), mode, modes, waiting, self.epoch, claimed_epoch)
+        assert mode is AccessMode.SHARED or self.epoch is not None, "it is asked for before"
+        epoch = self.epoch or 0
+        return access.decide(str(self.name), mode, modes, waiting, epoch, claimed_epoch)
 
     @property
     def cooling_down(self) -> bool:

@@ -55,11 +55,11 @@ def _owner_before_not_fenced() -> AbstractContextManager[None]:
     """A new owner reads how far the log goes and leaves the ledger to its writer."""
     original = ManagedLogStore._take_over
 
-    async def take_over(self: Any, name: str) -> Any:
+    async def take_over(self: Any, name: str, node: Any) -> Any:
         ledgers = self._ledgers
         self._ledgers = _OpensWithoutFencing(ledgers)
         try:
-            return await original(self, name)
+            return await original(self, name, node)
         finally:
             self._ledgers = ledgers
 
@@ -77,16 +77,12 @@ def _node_before_the_snapshot() -> AbstractContextManager[None]:
 
 def _cursor_rolled_back() -> AbstractContextManager[None]:
     """A cursor is opened as its node says, without what its ledger has since."""
-    original = cursor.recover_state
+    original = cursor.stored_state
 
-    async def recover_state(name: str, chain: Any, node: Any, *others: Any) -> Any:
-        record, node.record = node.record, replace(node.record, ledger_id=None)
-        try:
-            return await original(name, chain, node, *others)
-        finally:
-            node.record = record
+    async def stored_state(name: str, chain: Any, record: Any, ledgers: Any) -> Any:
+        return await original(name, chain, replace(record, ledger_id=None), ledgers)
 
-    return replaced((cursors, "recover_state", recover_state))
+    return replaced((cursors, "stored_state", stored_state), (cursor, "stored_state", stored_state))
 
 
 LOGS = (

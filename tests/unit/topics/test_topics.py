@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from magnetar.cluster.topic_name import parse_topic
+from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.log.policy import LogPolicy
 from magnetar.model.errors import (
     BrokerMetadataError,
@@ -17,6 +18,7 @@ from magnetar.model.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
+from magnetar.topics.load_queue import LoadQueue
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.doubles.admin import namespace_service
@@ -42,12 +44,50 @@ def test_a_topic_is_loaded_once() -> None:
     run(scenario)
 
 
+def test_a_client_that_opens_many_topics_does_not_hold_up_another() -> None:
+    """Both come at once, when the owner of their topics has died."""
+
+    async def scenario(world: World) -> None:
+        topics, store = world.services.topics, world.store
+        topics._turns = LoadQueue(1)
+        opened: list[str] = []
+        good = store.open
+
+        async def noted(name: str, *others: Any, **more: Any) -> MemoryLog:
+            opened.append(name.rpartition("/")[2])
+            return await good(name, *others, **more)
+
+        store.open = noted  # type: ignore[method-assign]
+        many = [parse_topic(f"many-{n}") for n in range(50)]
+        asked = [topics.get(name, True, "one client") for name in many]
+        await asyncio.gather(*asked, topics.get(parse_topic("single"), True, "another"))
+        assert opened.index("single") < 4
+        assert set(opened) == {name.local for name in many} | {"single"}
+
+    run(scenario)
+
+
+def test_who_looks_for_a_topic_does_not_fail_who_may_make_it() -> None:
+    async def scenario(world: World) -> None:
+        topics = world.services.topics
+        name = parse_topic("t")
+        looks = [topics.get(name, create=False) for _ in range(3)]
+        makes = [topics.get(name, create=True) for _ in range(3)]
+        found = await asyncio.gather(*looks, *makes, return_exceptions=True)
+        assert all(each is topics.find(name) for each in found[3:])
+        for each in found[:3]:
+            assert each is topics.find(name) or isinstance(each, TopicNotFoundError)
+        assert world.store.opens == 1
+
+    run(scenario)
+
+
 def test_a_load_that_fails_fails_for_all_and_can_be_repeated() -> None:
     async def scenario(world: World) -> None:
         topics, store = world.services.topics, world.store
         good = store.open
 
-        async def bad(name: str, policy: LogPolicy | None = None) -> None:
+        async def bad(name: str, policy: LogPolicy | None = None, **_more: object) -> None:
             await asyncio.sleep(0)
             raise MetadataUnavailableError("the store is away")
 
@@ -67,15 +107,40 @@ def test_a_load_that_fails_fails_for_all_and_can_be_repeated() -> None:
 
 def test_a_log_whose_topic_cannot_be_made_is_closed_again() -> None:
     async def scenario(world: World) -> None:
+        ownership = world.services.control.ownership
+        check = ownership.check
+
+        def taken(name: TopicName) -> None:
+            raise ServiceNotReadyError(f"{name} was given away meanwhile")
+
+        ownership.check = taken  # type: ignore[method-assign]
+        peer = world.peer()
+        answer = await peer.produce()
+        assert "given away" in answer.error.message
+        assert world.log().closed
+        ownership.check = check  # type: ignore[method-assign]
+        assert (await peer.produce()).type == BaseCommand.PRODUCER_SUCCESS
+
+    run(scenario)
+
+
+def test_how_many_exclusive_producers_a_topic_had_is_asked_for_when_one_comes() -> None:
+    async def scenario(world: World) -> None:
         epochs = "/admin/topic-epochs/public/default/persistent/t"
         await world.metadata.create(epochs, b"no number")
         peer = world.peer()
-        answer = await peer.produce()
-        assert "not a number" in answer.error.message
-        assert world.log().closed
-        await world.metadata.put(epochs, b"7", -1)
         assert (await peer.produce()).type == BaseCommand.PRODUCER_SUCCESS
-        assert world.topic().epoch == 7
+        assert world.topic().epoch is None
+        close = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        close.close_producer.producer_id = 1
+        close.close_producer.request_id = 9
+        assert (await peer.ask(close)).type == BaseCommand.SUCCESS
+        answer = await peer.produce(producer_access_mode=1)
+        assert "not a number" in answer.error.message
+        await world.metadata.put(epochs, b"7", -1)
+        answer = await peer.produce(producer_access_mode=1)
+        assert answer.producer_success.topic_epoch == 8
+        assert world.topic().epoch == 8
 
     run(scenario)
 
@@ -208,9 +273,9 @@ def test_a_topic_that_is_loaded_for_somebody_is_not_deleted_without_force() -> N
         await world.services.topics._unload(parse_topic(TOPIC))
         open_log = world.store.open
 
-        async def slow_open(name: str, policy: LogPolicy | None = None) -> MemoryLog:
+        async def slow_open(name: str, policy: LogPolicy | None = None, **more: Any) -> MemoryLog:
             await asyncio.sleep(1)
-            return await open_log(name, policy)
+            return await open_log(name, policy, **more)
 
         world.store.open = slow_open  # type: ignore[method-assign, assignment]
         peer = world.peer()

@@ -87,10 +87,10 @@ def test_a_change_while_a_topic_is_opened_is_not_missed(monkeypatch: pytest.Monk
         opening, go = asyncio.Event(), asyncio.Event()
         original = world.store.open
 
-        async def slow(name: str, policy: LogPolicy | None = None) -> Any:
+        async def slow(name: str, policy: LogPolicy | None = None, **more: Any) -> Any:
             opening.set()
             await go.wait()
-            return await original(name, policy)
+            return await original(name, policy, **more)
 
         monkeypatch.setattr(world.store, "open", slow)
         loading = asyncio.create_task(world.services.topics.get(NAME, create=True))

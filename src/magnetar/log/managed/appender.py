@@ -416,7 +416,8 @@ class Appender:
                     waiter.set_result(None)
 
     async def close(self) -> None:
-        """Refuse appends from now on, finish what is open, close the ledger."""
+        """Refuse appends from now on, finish what is open, close the ledger. The chain is to be
+        saved after it."""
         if self._refusal is None:
             self._refusal = LogClosedError(f"log {self._name} is closed")
         while self._busy():
@@ -425,4 +426,3 @@ class Appender:
             await waiter
         if self.state is not AppenderState.LOST and (self._ledger or self._former):
             await self._finish_former()
-            await self._store.save()

@@ -16,7 +16,7 @@ import structlog
 from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
-from magnetar.log.managed.records import LogRecord
+from magnetar.log.managed.records import HandedCursor, LogRecord
 from magnetar.log.managed.stamping import Extent
 from magnetar.log.seam import Checkpoint, ReaderHold
 from magnetar.model.errors import MagnetarError, NoSuchLedgerError
@@ -42,6 +42,11 @@ class ChainStore:
         """Write a new epoch, so that a former owner's next write loses."""
         await self._node.update(lambda record: self._now(replace(record, epoch=record.epoch + 1)))
 
+    async def hand_over(self, cursors: tuple[HandedCursor, ...] | None) -> None:
+        """Write for the last time, with ``cursors``, all that there are, for the next owner:
+        nothing writes them from now on. None: it is to ask for them. Raises as ``save``."""
+        await self._node.update(lambda record: replace(self._now(record), handed_over=cursors))
+
     async def confirm_owned(self) -> None:
         """Raises ``LogFencedError`` when the log has another owner."""
         await self._node.confirm_owned()
@@ -64,6 +69,7 @@ class ChainStore:
             # With what it is of: what this write trims is counted by the checkpoint in it.
             checkpoint=self.checkpoint,
             holds=self._holds(),
+            handed_over=None,  # whoever writes here owns the log, and its cursors change
         )
 
     @property

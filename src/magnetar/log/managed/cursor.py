@@ -107,6 +107,21 @@ class ManagedLending:
             self._store.mark_dirty()
 
 
+async def stored_state(name: str, chain: Chain, record: CursorRecord, ledgers: Ledgers) -> AckState:
+    """The acknowledgements that were stored. Fences the cursor's ledger, so that a former owner
+    stores nothing more, then reads it. Raises ``LogError`` when the ledger is not what a cursor
+    wrote."""
+    state = AckState(chain, record.mark_delete, record.reset_epoch)
+    if record.ledger_id is not None:
+        reader = await ledgers.open(record.ledger_id)
+        images = await _read_images(name, record.ledger_id, reader)
+        # Not at the node's mark-delete: a reset since then may have moved it back.
+        state = AckState(chain, images[0].mark_delete, images[0].reset_epoch)
+        for image in images:
+            state.merge(image)
+    return state
+
+
 async def recover_state(
     name: str,
     chain: Chain,
@@ -116,27 +131,22 @@ async def recover_state(
 ) -> AckState:
     """The acknowledgements that were stored, and the node taken over.
 
-    Fences the cursor's ledger, so that a former owner stores nothing more, then reads it; then
-    asks whether the log is still ours (``confirm_owned`` raises if not); then writes the node, so
-    that a former owner cannot move to another ledger. A state that the
-    mark-delete position says wholly goes into the node, and the ledger with it goes away.
-    Raises ``LogError`` when the ledger is not what a cursor wrote.
+    Reads what is stored; then asks whether the log is still ours (``confirm_owned`` raises if
+    not); then writes the node, so that a former owner cannot move to another ledger.
     """
-    record = node.record
-    state = AckState(chain, record.mark_delete, record.reset_epoch)
-    if record.ledger_id is not None:
-        reader = await ledgers.open(record.ledger_id)
-        images = await _read_images(name, record.ledger_id, reader)
-        # Not at the node's mark-delete: a reset since then may have moved it back.
-        state = AckState(chain, images[0].mark_delete, images[0].reset_epoch)
-        for image in images:
-            state.merge(image)
+    state = await stored_state(name, chain, node.record, ledgers)
     # A later owner may have stored what is read here, and of ledgers that our chain does not know
     # nothing is kept: written, that would forget acknowledgements. One who takes the log over from
     # here on reads the same node, and one of the two writes it first.
     await confirm_owned()
-    await node.update(lambda record: _taken_over(record, state))
+    await take_node(node, state)
     return state
+
+
+async def take_node(node: RecordNode[CursorRecord], state: AckState) -> None:
+    """Write the node for the first time. A state that the mark-delete position says wholly goes
+    into it, and the ledger with it goes away."""
+    await node.update(lambda record: _taken_over(record, state))
 
 
 def _taken_over(record: CursorRecord, state: AckState) -> CursorRecord:

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from magnetar.env.metadata import Versioned
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.cursor_format import encode_delta, encode_snapshot
@@ -301,12 +302,34 @@ class CursorStore:
                 self._leaving.pop(ledger_id, None)
 
     async def forget_leftovers(self) -> None:
-        """Delete what a former owner, or opening, left over, and say so in the node."""
-        await self._delete_leftovers()
+        """Delete what a former owner, or opening, left over, and say so in the node. Nothing is
+        stored meanwhile: a ledger that is about to be taken may be named as left over."""
+        await self._wait_idle()
+        if self._closed or self._lost is not None:
+            return
+        self._busy = True
         try:
+            await self._delete_leftovers()
             await self._node.update(self._naming_leftovers)
+        except LogFencedError as error:
+            self._on_lost(error)
         except MagnetarError as error:
             log.warning("leftovers not forgotten yet", cursor=self.name, error=str(error))
+        finally:
+            self._now_idle()
+            if self._waiters:
+                self._flush()
+
+    @property
+    def any_left(self) -> bool:
+        """The node names ledgers that may still be there."""
+        return any(ledger_id in self._leaving for ledger_id in self._node.record.deleting)
+
+    @property
+    def stored_node(self) -> Versioned | None:
+        """What the node holds; None if that is not known for certain."""
+        doubtful = self._doubtful or self._lost is not None
+        return None if doubtful else self._node.stored
 
     # -- who serves the subscription ----------------------------------------------------------
 

@@ -7,13 +7,18 @@ Rules:
 
 * A name has one cursor. One that was deleted is wholly gone before its name is used again.
 * A deletion that failed half way is finished by the log's housekeeping.
+* What is handed over to the next owner, when the log is closed, is what the nodes hold, and is
+  written by nobody here afterwards.
+
+Why: docs/adr/0096-cursors-are-handed-over.md.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import structlog
 
@@ -22,13 +27,20 @@ from magnetar.env.tasks import TaskScope
 from magnetar.log.ack_store import AckStore, NullAckStore
 from magnetar.log.acknowledgements import AckState
 from magnetar.log.managed.chain import Chain
-from magnetar.log.managed.cursor import ManagedCursor, ManagedLending, recover_state
-from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
+from magnetar.log.managed.cursor import (
+    ManagedCursor,
+    ManagedLending,
+    recover_state,
+    stored_state,
+    take_node,
+)
+from magnetar.log.managed.cursor_store import CursorLimits, CursorStore, finish_deletion
 from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import (
     CursorRecord,
+    HandedCursor,
     cursor_path,
     decode_cursor,
     encode_cursor,
@@ -43,6 +55,16 @@ from magnetar.model.errors import (
 from magnetar.model.ids import EARLIEST, LATEST, Position
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE: Final = 32
+"""Cursors of one log that are recovered side by side."""
+HANDED_MAX: Final = 100
+HANDED_BYTES_MAX: Final = 64 << 10
+"""Cursors that are handed over, and their bytes: each write of the log's record carries them once,
+and each reading of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +87,8 @@ class CursorContext:
     ledgers: Ledgers
     timer: FlushTimer
     limits: CursorLimits
+    clean_ups: asyncio.Semaphore
+    """How many delete what former owners have left, at a time."""
 
 
 async def cursor_node(
@@ -78,6 +102,34 @@ async def cursor_node(
         lambda value: decode_cursor(f"{log_name}/{name}", value),
         initial,
     )
+
+
+def handed_node(
+    metadata: MetadataStore, log_name: str, handed: HandedCursor
+) -> RecordNode[CursorRecord]:
+    """The node of a cursor, of which its last owner has said what it holds."""
+    label = f"{log_name}/{handed.name}"
+    return RecordNode(
+        metadata,
+        cursor_path(log_name, handed.name),
+        encode_cursor,
+        decode_cursor(label, handed.stored.value),
+        handed.stored,
+    )
+
+
+async def side_by_side(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """``work`` of each, ``AT_ONCE`` at a time. Raises the first error, when nothing is under way
+    any more: whoever tries again must not meet what was left of the last time."""
+    found: list[R] = []
+    for start in range(0, len(items), AT_ONCE):
+        some = items[start : start + AT_ONCE]
+        outcomes = await asyncio.gather(*map(work, some), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            found.append(outcome)
+    return found
 
 
 def mark_before(chain: Chain, start: Position) -> Position:
@@ -112,7 +164,11 @@ class ManagedCursors:
         self._scope = scope
         self._events = events
         self._open: dict[str, ManagedCursor] = {}
+        self._stores: dict[str, CursorStore] = {}
+        """Of those that are open."""
         self._deleted: dict[str, AckStore] = {}  # something of what they keep is left
+        self._half_made: dict[str, None] = {}  # perhaps
+        self._cleaning = False
         self._lock = asyncio.Lock()
 
     async def open(
@@ -120,6 +176,7 @@ class ManagedCursors:
     ) -> Cursor:
         self._events.require_usable()
         async with self._lock:
+            self._events.require_usable()  # it may be closed by now, and its cursors given away
             cursor = self._open.get(name)
             if cursor is None:
                 if name in self._deleted and not await self._finish_deletion(name):
@@ -131,22 +188,68 @@ class ManagedCursors:
                     mark_before(self._chain, start), properties=dict(properties or {})
                 )
                 try:
-                    node = await cursor_node(self._context.metadata, self._log_name, name, record)
-                    cursor = await self.recover(name, node)
+                    cursor = await self._make(name, record)
                 except LogFencedError as error:
                     self._events.lost(error)
                     raise
             return cursor
 
-    async def recover(self, name: str, node: RecordNode[CursorRecord]) -> ManagedCursor:
-        """Load a cursor that the metadata store has, and take it over."""
+    async def _make(self, name: str, record: CursorRecord) -> ManagedCursor:
         context = self._context
+        self._half_made[name] = None  # until it is known: it may be there, and nobody has it
+        node = await cursor_node(context.metadata, self._log_name, name, record)
         label = f"{self._log_name}/{name}"
         state = await recover_state(
             label, self._chain, node, context.ledgers, self._events.confirm_owned
         )
+        del self._half_made[name]
+        return self._add(name, node, state)
+
+    async def recover(self, names: Sequence[str]) -> None:
+        """Load cursors that the metadata store has, and take them over (while opening); those whose
+        deletion has begun are deleted wholly."""
+        nodes = await side_by_side(names, self._node)
+        living = [item for item in zip(names, nodes, strict=True) if not item[1].record.deleted]
+        states = await side_by_side(living, self._read)
+        # Once for all: each was read before (see ``recover_state``).
+        await self._events.confirm_owned()
+        found = list(zip(living, states, strict=True))
+        await side_by_side(found, lambda item: take_node(item[0][1], item[1]))
+        for (name, node), state in found:
+            self._add(name, node, state)
+        for node in nodes:
+            if node.record.deleted:
+                await finish_deletion(self._context.ledgers, node, node.record)
+
+    async def take_handed(self, handed: Sequence[HandedCursor]) -> None:
+        """Load the cursors that the log's last owner has handed over (while opening). Their nodes
+        need not be asked for, nor written: that owner writes them no more, and had the log until it
+        was ours. Whoever takes the log from us writes them first of all, so that what we would
+        store there afterwards is refused."""
+        context = self._context
+        nodes = [
+            (
+                each.name,
+                handed_node(context.metadata, self._log_name, each),
+            )
+            for each in handed
+        ]
+        states = await side_by_side(nodes, self._read)
+        for (name, node), state in zip(nodes, states, strict=True):
+            self._add(name, node, state)
+
+    async def _node(self, name: str) -> RecordNode[CursorRecord]:
+        return await cursor_node(self._context.metadata, self._log_name, name)
+
+    async def _read(self, item: tuple[str, RecordNode[CursorRecord]]) -> AckState:
+        name, node = item
+        label = f"{self._log_name}/{name}"
+        return await stored_state(label, self._chain, node.record, self._context.ledgers)
+
+    def _add(self, name: str, node: RecordNode[CursorRecord], state: AckState) -> ManagedCursor:
+        context = self._context
         store = CursorStore(
-            label,
+            f"{self._log_name}/{name}",
             state,
             node,
             context.ledgers,
@@ -159,8 +262,7 @@ class ManagedCursors:
         lending = ManagedLending(state, store)
         cursor = ManagedCursor(name, self._chain, state, node.record.properties, store, lending)
         self._open[name] = cursor
-        if node.record.deleting:
-            self._scope.spawn(store.forget_leftovers(), f"cursor-leftovers/{name}")
+        self._stores[name] = store
         return cursor
 
     def reader(self, name: str, start: Position) -> Cursor:
@@ -169,6 +271,7 @@ class ManagedCursors:
     async def delete(self, name: str) -> None:
         self._events.require_usable()
         async with self._lock:
+            self._events.require_usable()
             cursor = self._open.get(name)
             if cursor is None:
                 raise CursorNotFoundError(f"log {self._log_name} has no cursor {name!r}")
@@ -177,7 +280,7 @@ class ManagedCursors:
             except LogFencedError as error:
                 self._events.lost(error)
                 raise
-            del self._open[name]
+            del self._open[name], self._stores[name]
             self._deleted[name] = cursor.store
             await self._finish_deletion(name)
         self._events.stored()
@@ -202,15 +305,43 @@ class ManagedCursors:
 
     # -- for the log --------------------------------------------------------------------------
 
-    def finish_deletions_nowait(self) -> None:
-        """Try again what deletions that failed have left."""
+    def clean_up_nowait(self) -> None:
+        """Try again what deletions that failed have left, and delete what former owners did: not
+        while the log is being opened, when clients wait for it and for others beside it."""
         if self._deleted and not self._lock.locked():
             self._scope.spawn(self._finish_deletions(), "cursor-deletions")
+        if not self._cleaning and any(store.any_left for store in self._stores.values()):
+            self._cleaning = True
+            self._scope.spawn(self._forget_leftovers(), "cursor-leftovers")
 
     async def _finish_deletions(self) -> None:
         async with self._lock:
             for name in list(self._deleted):
                 await self._finish_deletion(name)
+
+    async def _forget_leftovers(self) -> None:
+        try:
+            for store in [each for each in self._stores.values() if each.any_left]:
+                async with self._context.clean_ups:
+                    await store.forget_leftovers()
+        finally:
+            self._cleaning = False
+
+    async def handed_over(self) -> tuple[HandedCursor, ...] | None:
+        """All cursors, once the log and they are closed, for the next owner; None if something of
+        them is not known for certain, or if they are too much for the log's node."""
+        async with self._lock:  # who has it still makes a cursor, or deletes one
+            return self._handed()
+
+    def _handed(self) -> tuple[HandedCursor, ...] | None:
+        if self._deleted or self._half_made or len(self._stores) > HANDED_MAX:
+            return None
+        found = [(name, store.stored_node) for name, store in self._stores.items()]
+        handed = tuple(HandedCursor(name, stored) for name, stored in found if stored is not None)
+        byte_count = sum(len(each.stored.value) for each in handed)
+        if len(handed) < len(found) or byte_count > HANDED_BYTES_MAX:
+            return None
+        return handed
 
     def stores(self) -> Iterable[AckStore]:
         return [cursor.store for cursor in self._open.values()]

@@ -15,7 +15,7 @@ Invariants beside those of the seam:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -28,10 +28,9 @@ from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCur
 from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.holds import HoldEvents, LogHolds
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
-from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
-from magnetar.log.managed.records import CursorRecord, closed_stats
+from magnetar.log.managed.records import HandedCursor, closed_stats
 from magnetar.log.managed.rules import deletable, frees_later
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import LogPolicy
@@ -193,7 +192,7 @@ class ManagedLog:
         if not self._closed and self.lost is None:
             self._appender.tick()
             self._maybe_trim(leftovers=True)
-            self._cursors.finish_deletions_nowait()
+            self._cursors.clean_up_nowait()
 
     def _deletable(self) -> int:
         return deletable(
@@ -285,9 +284,13 @@ class ManagedLog:
     def closed(self) -> bool:
         return self._closed
 
-    async def recover_cursor(self, name: str, node: RecordNode[CursorRecord]) -> None:
-        """Load a cursor that the metadata store has (while opening)."""
-        await self._cursors.recover(name, node)
+    async def recover_cursors(self, names: Sequence[str]) -> None:
+        """Load the cursors that the metadata store has (while opening)."""
+        await self._cursors.recover(names)
+
+    async def take_cursors(self, handed: Sequence[HandedCursor]) -> None:
+        """Load the cursors that the last owner has handed over (while opening)."""
+        await self._cursors.take_handed(handed)
 
     async def abandon(self) -> None:
         """End without finishing anything (opening failed)."""
@@ -295,7 +298,10 @@ class ManagedLog:
         await self._scope.close()
 
     async def close(self) -> None:
-        """See the seam. Raises what could not be finished, after everything was tried."""
+        """See the seam. Raises what could not be finished, after everything was tried.
+
+        The log's record is written last, and hands the cursors over: nothing of this process writes
+        to any of them afterwards, so the next owner need not take them from it one by one."""
         if self._closed:
             return
         self._closed = True
@@ -303,17 +309,30 @@ class ManagedLog:
         # what a cursor stores does not depend on the last ledger being closed.
         storing = asyncio.gather(*(_error_of(store.close()) for store in self._cursors.stores()))
         try:
-            found = [await _error_of(self._appender.close()), *await storing]
+            unfinished = await _error_of(self._appender.close())
+            found = [unfinished, *await storing]
         finally:
             storing.cancel()
-        errors = [each for each in found if each is not None]
         await self._scope.close()
         self._tail.clear()
+        errors = [each for each in found if each is not None]
+        if unfinished is None and self.lost is None:
+            errors += await self._hand_over(bool(errors))
         if errors and self.lost is None:
             raise LogError(
                 f"log {self.name} was not closed cleanly; the next opening recovers it: "
                 + "; ".join(str(error) for error in errors)
             ) from errors[0]
+
+    async def _hand_over(self, doubtful: bool) -> list[MagnetarError]:
+        """Write the record for the last time; without the cursors, if they are ``doubtful``."""
+        try:
+            await self._store.hand_over(None if doubtful else await self._cursors.handed_over())
+        except LogFencedError as error:
+            self.lost = error  # it is another's by now, who has found what is stored
+        except MagnetarError as error:
+            return [error]
+        return []
 
 
 async def _error_of(closing: Awaitable[None]) -> MagnetarError | None:

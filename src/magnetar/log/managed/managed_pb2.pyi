@@ -82,6 +82,7 @@ class LogRecord(_message.Message):
     FIRST_OFFSET_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     HOLDS_FIELD_NUMBER: _builtins.int
+    HANDED_OVER_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     trimmed_ledger_id: _builtins.int
@@ -109,6 +110,10 @@ class LogRecord(_message.Message):
 
     @_builtins.property
     def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReaderHold]: ...
+    @_builtins.property
+    def handed_over(self) -> Global___HandedOver:
+        """absent: the log is open, or its owner did not end in order"""
+
     def __init__(
         self,
         *,
@@ -122,11 +127,12 @@ class LogRecord(_message.Message):
         first_offset: _builtins.int = ...,
         checkpoint: Global___Checkpoint | None = ...,
         holds: _abc.Iterable[Global___ReaderHold] | None = ...,
+        handed_over: Global___HandedOver | None = ...,
         created_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "handed_over", b"handed_over"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "holds", b"holds", "ledgers", b"ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -159,6 +165,58 @@ class ReaderHold(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReaderHold: _TypeAlias = ReaderHold  # noqa: Y015
+
+@_typing.final
+class HandedOver(_message.Message):
+    """the last that an owner wrote: it writes no cursor any more"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def cursors(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandedCursor]:
+        """all that there are"""
+
+    def __init__(
+        self,
+        *,
+        cursors: _abc.Iterable[Global___HandedCursor] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursors", b"cursors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandedOver: _TypeAlias = HandedOver  # noqa: Y015
+
+@_typing.final
+class HandedCursor(_message.Message):
+    """a cursor's node, as it was then"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NODE_VERSION_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    node_version: _builtins.int
+    value: _builtins.bytes
+    """a CursorRecord"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        node_version: _builtins.int = ...,
+        value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node_version", b"node_version", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandedCursor: _TypeAlias = HandedCursor  # noqa: Y015
 
 @_typing.final
 class Checkpoint(_message.Message):

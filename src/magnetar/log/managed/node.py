@@ -9,7 +9,6 @@ outcome is unknown (the store's connection broke) is looked up before the next o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -60,10 +59,31 @@ class RecordNode(Generic[R]):
         except NoNodeError:
             if initial is None:
                 raise
-            with contextlib.suppress(NodeExistsError):  # ours, answered late, or another's
-                await store.create(path, encode(initial))
+            return await cls.create(store, path, encode, decode, initial)
+        return cls(store, path, encode, decode(stored.value), stored)
+
+    @classmethod
+    async def create(
+        cls,
+        store: MetadataStore,
+        path: str,
+        encode: Callable[[R], bytes],
+        decode: Callable[[bytes], R],
+        initial: R,
+    ) -> RecordNode[R]:
+        """Make the node with ``initial``; one that is there after all is read."""
+        stored = Versioned(encode(initial), 0)
+        try:
+            await store.create(path, stored.value)
+        except NodeExistsError:  # ours, answered late, or another's
             stored = await store.get(path)
         return cls(store, path, encode, decode(stored.value), stored)
+
+    @property
+    def stored(self) -> Versioned | None:
+        """What the node holds, as this process last read or wrote it; None while that is in
+        doubt."""
+        return self._stored if self._attempted is None else None
 
     async def update(self, change: Callable[[R], R]) -> R:
         """Write ``change(record)``. Raises ``LogFencedError`` if somebody else wrote."""

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import quote_plus, unquote_plus
 
 from google.protobuf.message import DecodeError
 
+from magnetar.env.metadata import Versioned
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.managed_pb2 import Binding as BindingMessage
 from magnetar.log.managed.managed_pb2 import Checkpoint as CheckpointMessage
 from magnetar.log.managed.managed_pb2 import CursorRecord as CursorMessage
+from magnetar.log.managed.managed_pb2 import HandedCursor as HandedCursorMessage
+from magnetar.log.managed.managed_pb2 import HandedOver as HandedOverMessage
 from magnetar.log.managed.managed_pb2 import LedgerRecord as LedgerMessage
 from magnetar.log.managed.managed_pb2 import LogRecord as LogMessage
 from magnetar.log.managed.managed_pb2 import ReaderHold as HoldMessage
@@ -32,9 +36,18 @@ VERSION = 1
 NOBODY = Binding()
 
 
+class HandedCursor(NamedTuple):
+    """A cursor's node, as its last owner has left it."""
+
+    name: str
+    stored: Versioned
+
+
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A log's metadata. ``deleting`` are ledgers that left the log and may still exist."""
+    """A log's metadata. ``deleting`` are ledgers that left the log and may still exist.
+    ``handed_over``: all cursors, by an owner that has written this record last, and writes none of
+    them any more; None: there is no such owner."""
 
     ledgers: tuple[LedgerInfo, ...] = ()
     deleting: tuple[int, ...] = ()
@@ -45,6 +58,7 @@ class LogRecord:
     created_ms: int = 0  # 0: not known, made by an older release
     checkpoint: Checkpoint | None = None
     holds: tuple[ReaderHold, ...] = ()
+    handed_over: tuple[HandedCursor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +130,29 @@ def encode_log(record: LogRecord) -> bytes:
         created_ms=record.created_ms,
         checkpoint=_checkpoint_message(record.checkpoint),
         holds=[HoldMessage(**hold._asdict()) for hold in record.holds],
+        handed_over=_handed_message(record.handed_over),
     )
     return message.SerializeToString()
+
+
+def _handed_message(handed: tuple[HandedCursor, ...] | None) -> HandedOverMessage | None:
+    if handed is None:
+        return None
+    return HandedOverMessage(
+        cursors=[
+            HandedCursorMessage(name=name, node_version=stored.version, value=stored.value)
+            for name, stored in handed
+        ]
+    )
+
+
+def _handed(message: LogMessage) -> tuple[HandedCursor, ...] | None:
+    if not message.HasField("handed_over"):
+        return None
+    return tuple(
+        HandedCursor(each.name, Versioned(each.value, each.node_version))
+        for each in message.handed_over.cursors
+    )
 
 
 def _checkpoint_message(checkpoint: Checkpoint | None) -> CheckpointMessage | None:
@@ -161,6 +196,7 @@ def decode_log(name: str, value: bytes) -> LogRecord:
         created_ms=message.created_ms,
         checkpoint=_checkpoint(message),
         holds=tuple(ReaderHold(m.holder, m.ledger_id, m.until_ms) for m in message.holds),
+        handed_over=_handed(message),
     )
 
 

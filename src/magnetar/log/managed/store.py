@@ -1,7 +1,9 @@
 """The logs of a process: opening, following, listing, deleting. Implements ``log.seam.LogStore``.
 
 Opening takes a log over from whoever had it: the last ledger is recovered (fenced, closed), the
-record is written (so that a former owner's next write loses), then the same for every cursor.
+record is written (so that a former owner's next write loses), then the same for every cursor. An
+owner that ends in order hands the cursors over in the record, and then opening is one read and one
+write.
 The ledger to append to is created by the first append, so opening many idle logs is cheap.
 """
 
@@ -9,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import islice
+from typing import TypeAlias
 
 import structlog
 
@@ -40,13 +43,23 @@ from magnetar.log.managed.records import (
 from magnetar.log.managed.stamping import extent_of
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import LogPolicy, Retention, RollRule
-from magnetar.model.errors import LogError, LogFencedError, MagnetarError, NoNodeError
+from magnetar.model.errors import (
+    LogError,
+    LogFencedError,
+    MagnetarError,
+    NoNodeError,
+    NoSuchLogError,
+)
 
 log = structlog.get_logger(__name__)
 
 OPEN_ATTEMPTS = 5
 HOUSEKEEPING_S = 10.0
 TICKS_PER_TURN = 500
+CLEAN_UPS_AT_ONCE = 4
+"""Cursors of which leftovers are deleted at a time, over all logs: nobody waits for that."""
+
+Guard: TypeAlias = Callable[[], Awaitable[None]]
 
 
 def wall_clock_ms() -> int:
@@ -83,7 +96,13 @@ class ManagedLogStore:
             ledgers=ledgers,
             tail_cache=TailCache(config.tail_cache_bytes),
             read_ahead=ReadAheadCache(config.read_ahead_bytes_max),
-            cursors=CursorContext(metadata, ledgers, self._timer, cursor_limits or CursorLimits()),
+            cursors=CursorContext(
+                metadata,
+                ledgers,
+                self._timer,
+                cursor_limits or CursorLimits(),
+                asyncio.Semaphore(CLEAN_UPS_AT_ONCE),
+            ),
             policy=policy_of(config),
             roll_queue_bytes_max=config.roll_queue_bytes_max,
             now_ms=now_ms,
@@ -100,15 +119,23 @@ class ManagedLogStore:
         """See the seam."""
         return self._context.policy
 
-    async def open(self, name: str, policy: LogPolicy | None = None) -> ManagedLog:
-        """See the seam. Raises ``LogError``, ``LedgerError``, ``MetadataError``."""
+    async def open(
+        self,
+        name: str,
+        policy: LogPolicy | None = None,
+        *,
+        create: bool = True,
+        guard: Guard | None = None,
+    ) -> ManagedLog:
+        """See the seam. Raises ``NoSuchLogError``, ``LogError``, ``LedgerError``,
+        ``MetadataError``."""
         assert not self._closed
         former = self._open.get(name)
         if former is not None and former.lost is None and not former.closed:
             raise LogError(f"log {name} is open here already")
         for attempt in range(1, OPEN_ATTEMPTS + 1):
             try:
-                opened = await self._open_once(name, policy)
+                opened = await self._open_once(name, policy, create, guard or _unguarded)
             except LogFencedError:
                 if attempt == OPEN_ATTEMPTS:
                     raise
@@ -118,29 +145,59 @@ class ManagedLogStore:
             return opened
         raise AssertionError("the last attempt returns or raises")
 
-    async def _open_once(self, name: str, policy: LogPolicy | None) -> ManagedLog:
-        store = await self._take_over(name)
+    async def _open_once(
+        self, name: str, policy: LogPolicy | None, create: bool, guard: Guard
+    ) -> ManagedLog:
+        node = await self._look(name, create, guard)
+        opened_before, handed = node.record.epoch > 0, node.record.handed_over
+        store = await self._take_over(name, node)
         opened = ManagedLog(name, self._context, store, policy)
         try:
-            for segment in await self._children(log_path(name)):
-                cursor = decode_name(segment)
-                node = await cursor_node(self._metadata, name, cursor)
-                if node.record.deleted:
-                    await finish_deletion(self._ledgers, node, node.record)
-                else:
-                    await opened.recover_cursor(cursor, node)
+            if handed is not None:
+                await opened.take_cursors(handed)
+            elif opened_before:  # else there are none: only who has the log open makes cursors
+                # After the record is written: a former owner that makes a cursor now finds, before
+                # anybody hears of it, that the log is not its own any more.
+                segments = await self._children(log_path(name))
+                await opened.recover_cursors([decode_name(segment) for segment in segments])
         except BaseException:
             await opened.abandon()
             raise
         opened.delete_left_nowait()
         return opened
 
-    async def _take_over(self, name: str) -> ChainStore:
+    async def _look(self, name: str, create: bool, guard: Guard) -> RecordNode[LogRecord]:
+        """The log's record. The guard is asked beside it: what is read changes nothing, and the
+        record is written only as it was read here."""
+        guarded, found = await asyncio.gather(
+            guard(), self._log_node_or_none(name), return_exceptions=True
+        )
+        for outcome in (guarded, found):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        assert not isinstance(found, BaseException)
+        if found is not None and not found.record.deleted:
+            return found
+        if not create:
+            raise NoSuchLogError(f"there is no log {name}")
+        if found is not None:
+            await self._delete(name, found)
+        return await RecordNode.create(
+            self._metadata,
+            log_path(name),
+            encode_log,
+            partial(decode_log, name),
+            self._new_record(),
+        )
+
+    async def _log_node_or_none(self, name: str) -> RecordNode[LogRecord] | None:
+        try:
+            return await self._log_node(name)
+        except NoNodeError:
+            return None
+
+    async def _take_over(self, name: str, node: RecordNode[LogRecord]) -> ChainStore:
         """Recover the last ledger and write the record."""
-        node = await self._log_node(name, self._new_record())
-        if node.record.deleted:
-            await self._delete(name, node)
-            node = await self._log_node(name, self._new_record())
         record = node.record
         chain = Chain(record.ledgers, record.trimmed, record.first_offset)
         store = ChainStore(name, chain, node, self._ledgers)
@@ -157,13 +214,9 @@ class ManagedLogStore:
     def _new_record(self) -> LogRecord:
         return LogRecord(created_ms=self._context.now_ms())
 
-    async def _log_node(self, name: str, initial: LogRecord | None) -> RecordNode[LogRecord]:
+    async def _log_node(self, name: str) -> RecordNode[LogRecord]:
         return await RecordNode.load_or_create(
-            self._metadata,
-            log_path(name),
-            encode_log,
-            lambda value: decode_log(name, value),
-            initial,
+            self._metadata, log_path(name), encode_log, partial(decode_log, name), None
         )
 
     async def _children(self, path: str) -> list[str]:
@@ -224,7 +277,7 @@ class ManagedLogStore:
 
     async def exists(self, name: str) -> bool:
         try:
-            node = await self._log_node(name, None)
+            node = await self._log_node(name)
         except NoNodeError:
             return False
         return not node.record.deleted
@@ -240,7 +293,7 @@ class ManagedLogStore:
         if opened is not None and not opened.closed:
             raise LogError(f"log {name} is open; close it before deleting it")
         try:
-            node = await self._log_node(name, None)
+            node = await self._log_node(name)
         except NoNodeError:
             return
         await self._delete(name, node)
@@ -286,3 +339,7 @@ class ManagedLogStore:
         self._timer.close()
         if errors:
             raise errors[0]
+
+
+async def _unguarded() -> None:
+    """Nobody else opens logs."""

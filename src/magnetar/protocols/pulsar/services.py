@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from magnetar.cluster.control_plane import ControlPlane
@@ -52,11 +52,13 @@ class Services:
     staged_writes: StagedWrites | None = None
     steering: ReadSteering | None = None
 
-    async def subscribable(self, name: TopicName, create: bool) -> SubscribableTopic:
+    async def subscribable(
+        self, name: TopicName, create: bool, asker: Hashable
+    ) -> SubscribableTopic:
         """The topic that a consumer is to get here. Raises as ``Topics.get``."""
         if self.followed is not None:
             return await self.followed.get(name, create)
-        return await self.topics.get(name, create)
+        return await self.topics.get(name, create, asker)
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

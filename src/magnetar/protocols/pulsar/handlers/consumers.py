@@ -79,7 +79,7 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
         return
     if subscribed_again(session, str(name), request):
         return
-    topic = await session.services.subscribable(name, create=request.force_topic_creation)
+    topic = await session.services.subscribable(name, request.force_topic_creation, session)
     with topic.held():  # until the consumer is connected, an idle topic could be unloaded
         if not request.durable:
             await topic.see_end()  # a reader begins at a place that its client knows

@@ -55,7 +55,7 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
                 return
         old.topic.remove_producer(old)
         old.client.drop(tell=False)
-    topic = await services.topics.get(name, create=True)
+    topic = await services.topics.get(name, create=True, asker=session)
     with topic.held():  # until the producer is connected, an idle topic could be unloaded
         await _open_on(session, topic, request)
 
@@ -107,6 +107,9 @@ def _comes_back(request: CommandProducer) -> bool:
 async def _admit_once(admission: ProducerAdmission) -> None:
     session, topic, producer, request, _ = admission
     async with topic.lock:
+        if producer.mode is not AccessMode.SHARED and topic.epoch is None:
+            # Not for each topic that is opened: few ever have such a producer.
+            topic.epoch = await session.services.control.counters.topic_epoch(topic.name)
         verdict = topic.admit(
             producer.name,
             producer.mode,
@@ -183,7 +186,7 @@ def _tell_success(
     producer: Producer,
     request: CommandProducer,
     schema_version: bytes,
-    topic_epoch: int,
+    topic_epoch: int | None,
     ready: bool = True,
 ) -> None:
     answer = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
@@ -196,6 +199,7 @@ def _tell_success(
     reply.schema_version = schema_version
     reply.producer_ready = ready
     if ready and producer.mode is not AccessMode.SHARED:
+        assert topic_epoch is not None, "it was raised for this producer"
         reply.topic_epoch = topic_epoch
     session.send_command(answer)
 
