@@ -13,6 +13,7 @@ from functools import partial
 
 from magnetar import __version__
 from magnetar.app.balancing import Balancing
+from magnetar.app.handing_over import cut_large_bundles
 from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import SoleBroker, TellClients
@@ -225,7 +226,13 @@ class Broker:
         elif isinstance(bundles, SharedTopics):
             self._steer(bundles, report)
             cut_off = partial(self._cut_off, lost)
-            await bundles.begin(report, session_timeout_ms, self._close_topics, cut_off)
+            await bundles.begin(
+                report,
+                session_timeout_ms,
+                self._close_topics,
+                cut_off,
+                partial(self._before_drain, bundles),
+            )
             self._scope.spawn(bundles.run(self._load), "report")
             if self._config.balance_interval_ms:
                 balancing = Balancing(self._config, bundles, self.topics, self.rates)
@@ -252,6 +259,9 @@ class Broker:
 
     async def _close_topics(self, bundle: Bundle) -> TellClients:
         return await self.topics.hand_over(bundle.holds)
+
+    async def _before_drain(self, bundles: SharedTopics) -> None:
+        await cut_large_bundles(bundles, [topic.name for topic in self.topics.loaded()])
 
     def _load(self) -> Load:
         rates, followed = self.rates, 0 if self.followed is None else len(self.followed)

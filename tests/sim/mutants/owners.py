@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,10 @@ from magnetar.cluster.ownership import Here
 from magnetar.cluster.reports import owner_path
 from magnetar.cluster.sharing import SharedTopics
 from magnetar.cluster.watched_nodes import WatchedNodes
+from magnetar.log.acknowledgements import AckState
+from magnetar.log.managed.chain_store import ChainStore
+from magnetar.log.managed.cursors import ManagedCursors
+from magnetar.log.managed.records import HandedCursor, LogRecord
 from magnetar.model.errors import NoNodeError
 from magnetar.topics.registry import Topics
 from tests.sim.mutants.mutant import Mutant, replaced
@@ -183,6 +188,37 @@ def _halves_without_nodes() -> AbstractContextManager[None]:
     return replaced((SharedTopics, "_cut_now", cut_without))
 
 
+def _handed_over_for_ever() -> AbstractContextManager[None]:
+    """What an owner has handed over stays in the log's record, and is believed by whoever opens the
+    log next, also after another has had it."""
+    now = ChainStore._now
+
+    def kept(self: Any, record: LogRecord, opened: Any = None) -> LogRecord:
+        return replace(now(self, record, opened), handed_over=record.handed_over)
+
+    return replaced((ChainStore, "_now", kept))
+
+
+def _handed_over_unread() -> AbstractContextManager[None]:
+    """Cursors are handed over as their nodes say, without what their ledgers have."""
+    take = ManagedCursors.take_handed
+
+    async def as_in_nodes(self: Any, handed: Sequence[HandedCursor]) -> None:
+        reads = self._read
+
+        async def read(item: Any) -> AckState:
+            _, node = item
+            return AckState(self._chain, node.record.mark_delete, node.record.reset_epoch)
+
+        self._read = read
+        try:
+            await take(self, handed)
+        finally:
+            self._read = reads
+
+    return replaced((ManagedCursors, "take_handed", as_in_nodes))
+
+
 def _mutant(name: str, plant: Any) -> Mutant:
     return Mutant(name, 2, "", plant, SEEDS_MAX, brokers=True)
 
@@ -197,6 +233,8 @@ OWNERS = (
     _mutant("a topic that is being loaded survives its release", _loads_are_left),
     _mutant("a release deletes another owner's node", _anybodys_node_goes),
     _mutant("a bundle that was cut is taken again", _former_ranges_are_taken),
+    _mutant("cursors that were handed over are believed for ever", _handed_over_for_ever),
+    _mutant("cursors are handed over without what their ledgers have", _handed_over_unread),
     _mutant("a bundle is given away before it is cut", _given_before_it_is_cut),
     _mutant("the parts of a bundle have no nodes", _halves_without_nodes),
 )
