@@ -150,9 +150,11 @@ class ConsumeWorker:
         subscriptions: list[str],
         batch: int,
         shared: bool = False,
+        lookup: bool = True,
     ) -> None:
+        how = (shared, lookup)
         pairs = zip(topics, subscriptions, strict=True)
-        self._socks = [open_consumer(host, port, topic, name, shared) for topic, name in pairs]
+        self._socks = [open_consumer(host, port, topic, name, *how) for topic, name in pairs]
         self._batch = batch
 
     def run(self, phase: ConsumePhase) -> Consumed:

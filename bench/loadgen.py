@@ -74,7 +74,7 @@ class PublishLoad:
 @dataclass(frozen=True)
 class ConsumeLoad:
     """What is consumed: ``messages`` per connection. ``shared``: all connections have one
-    subscription, else each has one of its own."""
+    subscription, else each has one of its own. Without ``lookup`` they are at that very broker."""
 
     connections: int = 1
     messages: int = 1
@@ -83,6 +83,7 @@ class ConsumeLoad:
     acknowledge: str = "none"
     processes: int = 1
     shared: bool = False
+    lookup: bool = True
 
 
 class Workers:
@@ -219,7 +220,7 @@ class ConsumeRun:
         self._target, self._load = target, load
         self._count = count = min(load.processes, load.connections)
         where = ("consume", target.host, target.port)
-        how = (load.batch, load.shared)
+        how = (load.batch, load.shared, load.lookup)
         self._workers = Workers(
             [(*where, topics[i::count], names[i::count], *how) for i in range(count)]
         )

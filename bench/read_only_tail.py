@@ -77,9 +77,7 @@ def publish(url: str, rate: float, warmup: int, count: int) -> None:
     client.close()
 
 
-def steer(owner: Server) -> None:
-    """The one subscription to the read-only broker."""
-    rule = {"subscription": AT_READ_ONLY, "to": "any"}
+def steer(owner: Server, rule: Mapping[str, str]) -> None:
     path = "/admin/v2/namespaces/public/default/readOnlyBrokers"
     request = urllib.request.Request(
         f"http://127.0.0.1:{owner.http_port}{path}",
@@ -150,7 +148,7 @@ def main() -> None:
         broker(store, *one) as owner,
         broker(store, "--read-only", *one) as read_only,
     ):
-        steer(owner)
+        steer(owner, {"subscription": AT_READ_ONLY, "to": "any"})
         reports = [measure(owner, read_only, options.rate, seconds) for _ in range(rounds)]
     rows = [
         [number, name, *(report[name][each] for each in ("p50", "p99", "p99_9", "max"))]

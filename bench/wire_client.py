@@ -106,10 +106,11 @@ def open_producer(host: str, port: int, topic: str) -> socket.socket:
 
 
 def open_consumer(
-    host: str, port: int, topic: str, subscription: str, shared: bool = False
+    host: str, port: int, topic: str, subscription: str, shared: bool = False, lookup: bool = True
 ) -> socket.socket:
-    """A socket on which MESSAGEs follow once FLOW is sent; reads from the topic's start."""
-    connection = connect_to_owner(host, port, topic)
+    """A socket on which MESSAGEs follow once FLOW is sent; reads from the topic's start. Without
+    ``lookup`` at that very broker."""
+    connection = connect_to_owner(host, port, topic) if lookup else Connection(host, port)
     command = BaseCommand(type=BaseCommand.SUBSCRIBE)
     command.subscribe.topic = topic
     command.subscribe.subscription = subscription
