@@ -172,7 +172,11 @@ class BrokerRun:
     def _tap(self, server: SimServer) -> WatchedConnection | None:
         if server.port != BROKER_PORT:
             return None
-        return WatchedConnection(self.watch, self.watch.number_of(server.process))
+        process = server.process
+        read_only = {each.name for each in self.brokers if each.read_only}
+        return WatchedConnection(
+            self.watch, self.watch.number_of(process), process.name in read_only
+        )
 
     @property
     def ledgers(self) -> int:

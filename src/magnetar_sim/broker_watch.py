@@ -80,8 +80,8 @@ class BrokerWatch:
         self.left: dict[tuple[int, Subscription], dict[Position, int]] = {}
         """What is not acknowledged, as that broker knows: it was told so by the cursor, which may
         have lost what another was told, and then by its own consumers."""
-        self.lingering: dict[tuple[int, str, str], Subscription] = {}
-        """Of readers that have sought and are not back yet, by process, topic and name."""
+        self.lingering: dict[tuple[tuple[int, object], str, str], Subscription] = {}
+        """Of readers that have sought and are not back yet, by place, topic and name."""
         self.unloading: Counter[str] = Counter()
         """Topics that somebody has begun to unload."""
         self.refused: dict[tuple[int, Subscription], dict[Position, int]] = {}

@@ -86,9 +86,12 @@ class Seeking:
 class WatchedConnection:
     """``network.Tap`` of one connection, on the broker's side."""
 
-    def __init__(self, watch: BrokerWatch, process: int) -> None:
+    def __init__(self, watch: BrokerWatch, process: int, read_only: bool = False) -> None:
         self._watch = watch
         self._process = process
+        self._lingers_at = (process, self if read_only else None)
+        """Where a reader that has sought finds its place again: at an owner, or, since it may have
+        sought at the owner meanwhile, by this very connection to a read-only broker."""
         self._in, self._out = Frames(), Frames()
         self._producers: dict[int, Producing] = {}
         self._consumers: dict[int, Consuming] = {}
@@ -231,7 +234,7 @@ class WatchedConnection:
         if request.consumer_id in self._consumers:
             return  # it was asked for twice
         topic = watch.topic(request.topic)
-        key = self._process, request.topic, request.subscription
+        key = self._lingers_at, request.topic, request.subscription
         subscription = watch.lingering.pop(key, None)
         if subscription is not None and watch.unloading[request.topic]:
             subscription.vague = True  # it is there still, or begins anew
@@ -398,7 +401,7 @@ class WatchedConnection:
         """A reader that has sought comes back to the same place, whatever start it names."""
         topic, subscription = consumer.topic, consumer.subscription
         if not subscription.durable:
-            self._watch.lingering[self._process, topic.name, subscription.name] = subscription
+            self._watch.lingering[self._lingers_at, topic.name, subscription.name] = subscription
 
     def _unsubscribe(self, command: BaseCommand, _payload: memoryview) -> None:
         consumer = self._consumers.get(command.unsubscribe.consumer_id)

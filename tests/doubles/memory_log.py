@@ -140,6 +140,7 @@ class MemoryLending:
     def __init__(self, cursor: MemoryCursor) -> None:
         self._cursor = cursor
         self.binding = Binding()
+        self.term = 1
         self.reset_epoch = 0
         self.failing: MagnetarError | None = None
 
@@ -535,6 +536,7 @@ class FollowedMemoryLog:
         self._watch = ReadableWatch()
         self._ended: LogError | None = None
         self._ended_watchers: list[Callable[[LogError], None]] = []
+        self.told: list[Position] = []
         self.chain = MemoryChain(log)
         chain: Any = self.chain
         self.cursors: FollowedCursors = CursorsOfFollowed(chain, self.wait_seen)
@@ -543,6 +545,9 @@ class FollowedMemoryLog:
     async def wait_seen(self, position: Position) -> None:
         while self.positions.readable < position:  # noqa: ASYNC110 (a test's own pace)
             await asyncio.sleep(0.01)
+
+    def told_end(self, last: Position) -> None:
+        self.told.append(last)
 
     def watch_ended(self, ended: Callable[[LogError], None]) -> None:
         self._ended_watchers.append(ended)

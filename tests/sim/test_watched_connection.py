@@ -23,8 +23,10 @@ class Watched:
         )
         self.watch.topic(TOPIC).sent(content_of(memoryview(ENTRY)))
 
+    read_only = False
+
     def connect(self) -> WatchedConnection:
-        return WatchedConnection(self.watch, PROCESS)
+        return WatchedConnection(self.watch, PROCESS, self.read_only)
 
     def read_from(self, entry_id: int) -> WatchedConnection:
         """The reader subscribes, and may be sent a message."""
@@ -58,6 +60,14 @@ def seek(connection: WatchedConnection, entry_id: int) -> None:
     connection.received(encode_command(command))
 
 
+def sought(connection: WatchedConnection, entry_id: int) -> None:
+    """A seek that is answered."""
+    seek(connection, entry_id)
+    answer = BaseCommand(type=BaseCommand.SUCCESS)
+    answer.success.request_id = 2
+    connection.sent(encode_command(answer))
+
+
 def test_a_reader_begins_where_it_asks() -> None:
     watched = Watched()
     watched.message(watched.read_from(179), 78)
@@ -81,9 +91,19 @@ def test_who_comes_back_after_a_seek_without_an_answer_is_held_to_the_next_seek(
     seek(connection, 78)
     connection.ended()
     again = watched.read_from(179)
-    seek(again, 90)
-    answer = BaseCommand(type=BaseCommand.SUCCESS)
-    answer.success.request_id = 2
-    again.sent(encode_command(answer))
+    sought(again, 90)
     watched.message(again, 78)
     assert len(watched.broken) == 1
+
+
+def test_after_a_seek_at_a_read_only_broker_another_connection_begins_where_it_asks() -> None:
+    """There a place after a seek is that of the connection: a reader that comes by another one may
+    have sought at the topic's owner meanwhile."""
+    for read_only, broken in ((False, 1), (True, 0)):
+        watched = Watched()
+        watched.read_only = read_only
+        connection = watched.read_from(70)
+        sought(connection, 90)
+        connection.ended()
+        watched.message(watched.read_from(70), 78)
+        assert len(watched.broken) == broken

@@ -126,7 +126,7 @@ class Broker:
         if read_only:
             self._links = OwnerLinks(self.control.ownership, connections, self._scope)
             self.followed = self._follow_topics(config, log_store, self._links, now_ms)
-        self.rates = Rates(self.topics)
+        self.rates = Rates(self.topics if self.followed is None else self.followed)
         upkept: Upkept = self.topics if self.followed is None else self.followed
         self.upkeep = PolicyUpkeep(upkept, config.expiry_check_interval_ms, now_ms)
         self._intake_scope = self._scope.inner("staged writes", fails(self._task_failed))

@@ -8,7 +8,8 @@ Rules:
 * The metadata store tells of changes (a watch): the ensemble changed, the ledger is in recovery,
   closed or deleted.
 * What a reader sees trails the writer by the entries not yet followed by another, until the
-  writer is idle for ``explicit_lac_interval_ms``.
+  writer is idle for ``explicit_lac_interval_ms``. Who hears it from the writer itself says so
+  (``told``): then bookies are not asked, until the writer has been silent for ``TOLD_S``.
 * Without any bookie that answers, it looks again after ``BACKOFF_S``, doubling to
   ``BACKOFF_S_MAX``.
 
@@ -34,6 +35,7 @@ from magnetar.model.ledger import LedgerMetadata
 POLL_S = 30.0
 BACKOFF_S = 0.05
 BACKOFF_S_MAX = 2.0
+TOLD_S = 1.0
 
 
 class WatchedLedgers(Protocol):
@@ -70,6 +72,8 @@ class TailingReader(LedgerReader):
         )
         self._manager = manager
         self._changed = asyncio.Event()
+        self._news = asyncio.Event()  # the metadata has changed, or the writer has told something
+        self._told_s = -TOLD_S  # when it did
         self._unread = False  # a change that could not be read: nobody tells of it again
         self._end_watch: Callable[[], None] | None = None
 
@@ -97,6 +101,13 @@ class TailingReader(LedgerReader):
         except TimeoutError:
             pass  # what is known now is the answer
         return self.last_add_confirmed
+
+    def told(self, entry_id: EntryId) -> None:
+        """The ledger's writer says that it has confirmed entries up to that one."""
+        self._told_s = asyncio.get_running_loop().time()
+        if entry_id > self.last_add_confirmed:
+            self.last_add_confirmed = entry_id
+            self._news.set()
 
     async def read(self, first_entry_id: EntryId, max_entries: int, max_bytes: int) -> list[Entry]:
         """As ``LedgerReader.read``; if it fails and the metadata names other bookies by now, once
@@ -127,15 +138,28 @@ class TailingReader(LedgerReader):
     async def _wait_past(self, entry_id: EntryId, until_s: float | None) -> None:
         loop, backoff_s = asyncio.get_running_loop(), BACKOFF_S
         while self.last_add_confirmed <= entry_id and not self.closed:
+            self._news.clear()
             if not self._unread:
                 await self._keep_metadata()
             if self.closed:
                 return
-            if await self._poll(POLL_S if until_s is None else min(POLL_S, until_s - loop.time())):
+            now_s = loop.time()
+            if self._told_s + TOLD_S > now_s:
+                await self._wait_told(until_s)
+            elif await self._poll(POLL_S if until_s is None else min(POLL_S, until_s - now_s)):
                 backoff_s = BACKOFF_S
             else:
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+    async def _wait_told(self, until_s: float | None) -> None:
+        """For news; not for longer than a writer that tells is ever silent while it goes on."""
+        silent_s = self._told_s + TOLD_S
+        try:
+            async with asyncio.timeout_at(silent_s if until_s is None else min(silent_s, until_s)):
+                await self._news.wait()
+        except TimeoutError:
+            pass  # bookies are asked
 
     async def _keep_metadata(self) -> None:
         """Read the metadata if it may have changed since."""
@@ -160,6 +184,7 @@ class TailingReader(LedgerReader):
 
     def _metadata_changed(self, _ledger_id: int) -> None:
         self._changed.set()
+        self._news.set()
 
     async def _poll(self, poll_s: float) -> bool:
         """One round of long polls; True when there is news: a higher LAC, or a change of the
@@ -190,10 +215,11 @@ class TailingReader(LedgerReader):
             await scope.close()
 
     async def _look(self) -> MagnetarError | None:
-        """Wait for a change of the metadata. One that could not be read is read, beside the polls:
-        bookies tell of entries also while the store is away. Returns what that failed with."""
+        """Wait for a change of the metadata, or for the writer. A change that could not be read is
+        read, beside the polls: bookies tell of entries also while the store is away. Returns what
+        that failed with."""
         if not self._unread:
-            await self._changed.wait()
+            await self._news.wait()
             return None
         self._changed.set()
         try:

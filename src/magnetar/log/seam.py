@@ -145,6 +145,12 @@ class CursorLending(Protocol):
         """As it was stored last; what a former owner stored included."""
         ...
 
+    @property
+    def term(self) -> int:
+        """Another one when an owner opens the cursor, unless the last one stored all and handed it
+        over: what is not stored is of one term."""
+        ...
+
     async def bind(self, binding: Binding) -> None:
         """Durable when it returns; in doubt when it raises. Raises ``LogError``,
         ``MetadataError``."""
@@ -404,6 +410,11 @@ class FollowedReadableLog(ReadableLog, Protocol):
     async def wait_seen(self, position: Position) -> None:
         """Until the log is seen up to ``position``, as long as it takes. Raises ``LogError`` when
         nothing more will be seen of it."""
+        ...
+
+    def told_end(self, last: Position) -> None:
+        """The log's owner says that it may be read up to ``last``. Else that is seen somewhat
+        later."""
         ...
 
     def watch_ended(self, ended: Callable[[LogError], None]) -> None:

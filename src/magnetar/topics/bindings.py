@@ -2,7 +2,7 @@
 
 ``binding_rules`` decides; here it is done, under each subscription's lock, and stored before
 anybody acts on it (``Subscription.bind``, ``end_binding``). What is merged is acknowledged as if a
-consumer here had acknowledged it, and is answered when it is stored.
+consumer here had acknowledged it.
 
 A look every ``LOOK_S`` ends the bindings of brokers that are gone, or silent.
 
@@ -19,20 +19,21 @@ import structlog
 
 from magnetar.cluster.topic_name import TopicName
 from magnetar.log.acknowledgements import AckImage
-from magnetar.log.seam import Binding
+from magnetar.log.seam import Binding, Cursor
 from magnetar.model.errors import BindingEndedError, MagnetarError, ServiceNotReadyError
 from magnetar.model.ids import Position
 from magnetar.topics.binding_rules import give, holds, is_asked, why_over
-from magnetar.topics.bound import BoundBroker, BoundSubscription
+from magnetar.topics.bound import BoundBroker, BoundSubscription, SeatsTaken
 from magnetar.topics.opening import open_durable
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Subscription
+from magnetar.topics.subscription import Kind, Subscription, check_seats
 
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
 TOPICS_PER_TURN: Final = 1000
 GIVEN_BACK_S: Final = 5.0
+SEATS_S: Final = 1.0
 FREE_S: Final = 10.0
 """Less than brokers and clients wait for an answer."""
 ENDS_AT_ONCE: Final = 100
@@ -47,6 +48,7 @@ class Lent(NamedTuple):
 
     binding: Binding
     image: AckImage
+    term: int
     properties: Mapping[str, str]
 
 
@@ -96,32 +98,48 @@ class OwnerBindings:
             bound.heard(client)
             log.info("subscription is served elsewhere", **_who(topic, subscription, binding))
             # Not before it is bound: until then it goes on here.
-            return Lent(binding, lending.image(), subscription.cursor.properties)
+            cursor = subscription.cursor
+            return Lent(binding, lending.image(), lending.term, cursor.properties)
 
     def _check_there(self, topic: SubscribableTopic, subscription: Subscription) -> None:
         if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
             raise ServiceNotReadyError(f"subscription {subscription.name} just ended; try again")
 
-    async def merge(
+    def _check_open(self, topic: SubscribableTopic) -> None:
+        """What a cursor takes when its log is being closed is perhaps not stored any more, and the
+        next owner has it without it, in the same term."""
+        if topic.closed:
+            raise ServiceNotReadyError(f"topic {topic.name} is closing here; try again")
+
+    def merge(
         self,
         topic: SubscribableTopic,
         name: str,
         claimed: Binding,
         image: AckImage,
         client: BoundBroker,
-    ) -> None:
-        """What ``image`` says is acknowledged, and stored when this returns. Raises
-        ``BindingEndedError``, ``NotAllowedError``, and what storing does."""
-        subscription = self._held(topic, name, claimed, client)
-        assert subscription.cursor.lending is not None
-        subscription.cursor.lending.merge(image)
-        await subscription.cursor.wait_stored()
+    ) -> Cursor:
+        """What ``image`` says is acknowledged when this returns, and is stored in the time of the
+        cursor, which is returned. Raises ``BindingEndedError``, ``NotAllowedError``,
+        ``ServiceNotReadyError``."""
+        self._check_open(topic)
+        cursor = self._held(topic, name, claimed, client).cursor
+        assert cursor.lending is not None
+        cursor.lending.merge(image)
+        return cursor
 
     def keep(
-        self, topic: SubscribableTopic, name: str, claimed: Binding, client: BoundBroker
+        self,
+        topic: SubscribableTopic,
+        name: str,
+        claimed: Binding,
+        client: BoundBroker,
+        seats: SeatsTaken | None,
     ) -> None:
-        """It is served still. Raises ``BindingEndedError``."""
-        self._held(topic, name, claimed, client)
+        """It is served still, to those. Raises ``BindingEndedError``."""
+        bound = self._held(topic, name, claimed, client).bound
+        if seats is not None and bound is not None:
+            bound.heard_seats(seats)
 
     async def release(
         self, topic: SubscribableTopic, name: str, claimed: Binding, client: BoundBroker
@@ -173,6 +191,17 @@ class OwnerBindings:
                 await bound.over.wait()
         except TimeoutError:
             return  # whoever wants it is refused
+
+    async def check_room(self, topic: TopicName, name: str, broker_id: str, kind: Kind) -> None:
+        """Raise ``ConsumerBusyError`` if a consumer of ``kind`` cannot join those who are connected
+        to the subscription where that broker serves it. Where it is not bound, or the broker does
+        not answer soon, nobody is refused: it will be there."""
+        bound = self._bound(topic, name)
+        if bound is None or bound.binding.broker_id != broker_id:
+            return
+        seats = await bound.seats(SEATS_S)
+        if seats is not None:
+            check_seats(f"subscription {name} on {topic.log_name}", kind, seats)
 
     # -- subscriptions that are wanted back ---------------------------------------------------
 

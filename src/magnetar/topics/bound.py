@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from magnetar.log.seam import Binding
 from magnetar.model.ids import Position
+
+
+class SeatsTaken(NamedTuple):
+    """Who is connected to a subscription where it is served. ``kind``: a ``subscription.Kind``;
+    ``taken_by``: the first of them."""
+
+    kind: int
+    consumers: int
+    taken_by: str = ""
 
 
 class BoundBroker(Protocol):
@@ -48,6 +57,7 @@ class BoundSubscription:
         self._client: BoundBroker | None = None
         self._now_s = now_s
         self._heard_s = now_s()
+        self._ask_seats: list[asyncio.Future[SeatsTaken]] = []
 
     @property
     def client(self) -> BoundBroker | None:
@@ -69,6 +79,27 @@ class BoundSubscription:
         """Have it say whether it serves the subscription."""
         if self.client is not None:
             self.client.tell_asked(self.binding)
+
+    async def seats(self, within_s: float) -> SeatsTaken | None:
+        """Who is connected there, as the broker says now; None if it says nothing in that time."""
+        if self.client is None:
+            return None
+        told: asyncio.Future[SeatsTaken] = asyncio.get_running_loop().create_future()
+        self._ask_seats.append(told)
+        self.ask()
+        try:
+            async with asyncio.timeout(within_s):
+                return await told
+        except TimeoutError:
+            self._ask_seats = [each for each in self._ask_seats if each is not told]
+            return None
+
+    def heard_seats(self, seats: SeatsTaken) -> None:
+        """The broker has answered."""
+        asked, self._ask_seats = self._ask_seats, []
+        for told in asked:
+            if not told.done():
+                told.set_result(seats)
 
     def lost(self) -> bool:
         """Whether its connection is gone since somebody asked last."""

@@ -1,7 +1,7 @@
 """A topic that another broker owns, as a read-only broker serves it.
 
-Owns: the followed log, the subscriptions that it was bound to here (each with a cursor that the
-owner keeps, ``remote_acks``), and readers.
+Owns: the followed log (whose end its owner tells, ``told_end``), the subscriptions that it was
+bound to here (each with a cursor that the owner keeps, ``remote_acks``), and readers.
 
 Rules:
 
@@ -15,13 +15,16 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
 
 import structlog
 
 from magnetar.cluster.topic_name import TopicName
+from magnetar.env.flush_timer import FlushTimer
+from magnetar.env.keyed_locks import KeyedLocks
 from magnetar.env.tasks import TaskScope
 from magnetar.log.acknowledgements import AckState
 from magnetar.log.seam import Cursor, Cursors, FollowedReadableLog
@@ -32,6 +35,7 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.model.ids import Position
+from magnetar.topics.bound import SeatsTaken
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.policy import TopicPolicy
 from magnetar.topics.remote_acks import (
@@ -43,7 +47,8 @@ from magnetar.topics.remote_acks import (
     RemoteAckStore,
 )
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Limits, Subscription
+from magnetar.topics.subscription import Kind, Limits, Subscription
+from magnetar.topics.told_end import ToldEnd
 from magnetar.topics.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -57,7 +62,8 @@ class BorrowedCursors:
     """``log.seam.Cursors`` of a followed topic: each is kept by the topic's owner.
 
     ``ended`` is called with the name of a subscription whose binding was ended by others, ``moved``
-    when the owner has acknowledged something of it, ``wanted`` when it is to be given back."""
+    when the owner has acknowledged something of it, ``wanted`` when it is to be given back.
+    ``seats``: who is connected to it."""
 
     def __init__(
         self,
@@ -65,21 +71,23 @@ class BorrowedCursors:
         source: FollowedReadableLog,
         owners: CursorOwners,
         scope: TaskScope,
-        interval_s: float,
+        timer: FlushTimer,
         patience_s: float,
         ended: Callable[[str, MagnetarError], None],
         moved: Callable[[str, Position], None],
         wanted: Callable[[str], None],
+        seats: Callable[[str], Awaitable[SeatsTaken | None]],
     ) -> None:
         self._topic = topic
         self._log = source
         self._owners = owners
         self._scope = scope
-        self._interval_s = interval_s
+        self._timer = timer
         self._patience_s = patience_s
         self._ended = ended
         self._moved = moved
         self._wanted = wanted
+        self._seats = seats
         self._open: dict[str, Cursor] = {}
         self._stores: dict[str, RemoteAckStore] = {}
         self._early: dict[str, list[OwnerNews]] = {}
@@ -113,7 +121,7 @@ class BorrowedCursors:
     async def _begin(self, name: str, bound: Borrowed) -> Cursor:
         try:
             async with asyncio.timeout(SEEN_S):
-                keep = partial(self._keep, bound.cursor)
+                keep = partial(self._keep, bound)
                 cursor = await self._log.cursors.lent(name, bound.image, bound.properties, keep)
         except (MagnetarError, TimeoutError) as error:
             await self._give_back(bound.cursor)
@@ -126,17 +134,18 @@ class BorrowedCursors:
         self._open[name] = cursor
         return cursor
 
-    def _keep(self, cursor: LentCursor, state: AckState) -> RemoteAckStore:
+    def _keep(self, bound: Borrowed, state: AckState) -> RemoteAckStore:
+        name = bound.cursor.subscription
         store = RemoteAckStore(
-            cursor,
+            bound,
             state,
             self._owners,
             self._scope,
-            self._interval_s,
+            self._timer,
             self._patience_s,
-            partial(self._over, cursor.subscription),
+            partial(self._over, name),
         )
-        self._stores[cursor.subscription] = store
+        self._stores[name] = store
         return store
 
     async def _give_back(self, cursor: LentCursor) -> None:
@@ -162,7 +171,7 @@ class BorrowedCursors:
         elif news.what is NewsKind.WANTED:
             self._wanted(name)
         elif news.what is NewsKind.ASKED:
-            store.keep()
+            store.keep(self._seats(name))
         elif news.mark_delete is not None:
             self._moved(name, news.mark_delete)
 
@@ -227,7 +236,7 @@ class FollowedTopic(SubscribableTopic):
         policy: TopicPolicy,
         now_ms: Callable[[], int],
         owners: CursorOwners,
-        ack_interval_s: float,
+        ack_timer: FlushTimer,
         patience_s: float,
         idle_s: float,
         on_closed: Callable[[FollowedTopic], None],
@@ -239,6 +248,7 @@ class FollowedTopic(SubscribableTopic):
         self._idle_s = idle_s
         self._unused_since_s: dict[str, float] = {}
         self._look: asyncio.TimerHandle | None = None
+        self._opening: KeyedLocks[str] = KeyedLocks()
         self._on_closed = on_closed
         self._on_released = on_released
         self._cursors = BorrowedCursors(
@@ -246,13 +256,15 @@ class FollowedTopic(SubscribableTopic):
             source,
             owners,
             self._scope,
-            ack_interval_s,
+            ack_timer,
             patience_s,
             self._binding_ended,
             self._moved,
             self._wanted_back,
+            self._live_seats,
         )
         source.watch_ended(self._log_ended)
+        self._told_end = ToldEnd(name, owners, self._scope, source.told_end)
 
     @property
     def cursors(self) -> Cursors:
@@ -274,6 +286,11 @@ class FollowedTopic(SubscribableTopic):
         """Nobody uses it, and it is bound to nothing."""
         return not self.in_use and not self.subscriptions
 
+    def opening(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Each for itself: bindings are asked for side by side. One that has to wait until another
+        broker has given it back keeps none of the others."""
+        return self._opening.held(name)
+
     async def see_end(self) -> None:
         """What is readable here trails what the owner has told others: where the end matters, it
         says where that is."""
@@ -285,6 +302,10 @@ class FollowedTopic(SubscribableTopic):
             raise ServiceNotReadyError(
                 f"log {self._source.name} is not seen up to {last} yet; try again"
             ) from None
+
+    def _watch_while_subscribed(self) -> None:
+        super()._watch_while_subscribed()
+        self._told_end.want(bool(self.subscriptions) and not self.closed)
 
     # -- bindings that end --------------------------------------------------------------------
 
@@ -305,6 +326,15 @@ class FollowedTopic(SubscribableTopic):
         subscription = self.subscriptions.get(name)
         if subscription is not None:
             subscription.expire(self.readable.positions.next_position(mark_delete))
+
+    async def _live_seats(self, name: str) -> SeatsTaken | None:
+        """The owner refuses whom there is no room for; not for the sake of one who is dead."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            return None
+        if subscription.kind is Kind.EXCLUSIVE:
+            await self.drop_dead(subscription)
+        return subscription.seats
 
     # -- bindings that nobody uses ------------------------------------------------------------
 

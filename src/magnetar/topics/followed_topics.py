@@ -15,6 +15,7 @@ import structlog
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig
+from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.log.seam import FollowedReadableLog, LogStore
 from magnetar.model.errors import (
@@ -58,6 +59,8 @@ class FollowedTopics:
         self._traffic = traffic
         self._format = entry_format
         self._now_ms = now_ms
+        self._ack_timer = FlushTimer(config.bound_ack_interval_ms)
+        """One for all: what is to be told to an owner is told together."""
         self._open: dict[TopicName, FollowedTopic] = {}
         self._loading: dict[TopicName, asyncio.Task[FollowedTopic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
@@ -126,7 +129,7 @@ class FollowedTopics:
             policy,
             self._now_ms,
             self._owners,
-            config.bound_ack_interval_ms / 1000,
+            self._ack_timer,
             patience_s(config.binding_silence_ms / 1000),
             config.binding_idle_ms / 1000,
             self._retire,
@@ -177,3 +180,4 @@ class FollowedTopics:
         under_way = [*self._loading.values(), *self._closing.values()]
         if under_way:
             await asyncio.wait(under_way)
+        self._ack_timer.close()

@@ -19,7 +19,7 @@ async def open_durable(
     """The durable subscription of that name, made so that ``start`` is read first if there is
     none; durable when it returns. Raises ``NotAllowedError`` if there is one of a reader,
     ``TooManyConnectionsError``."""
-    async with topic.lock:
+    async with topic.opening(name):
         found = topic.subscriptions.get(name)
         if found is not None:
             _check_durable(topic, found, True)  # a reader of that name may have come meanwhile

@@ -9,12 +9,12 @@ not kept, so topics that nobody uses cost a look each interval and no memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.producer import Producer
-from magnetar.topics.registry import Topics
+from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Subscription
 from magnetar.topics.topic import Topic
 
@@ -68,10 +68,16 @@ class _Sample(NamedTuple):
     counts: dict[Counted, Counts]
 
 
+class RatedTopics(Protocol):
+    """The topics of a broker: its own, or at a read-only broker those that it follows."""
+
+    def loaded(self) -> Sequence[SubscribableTopic]: ...
+
+
 class Rates:
     """The rates of a broker's open topics."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: RatedTopics) -> None:
         self._topics = topics
         self._loop = asyncio.get_running_loop()
         self._older = self._newer = _Sample(self._loop.time(), {})
@@ -122,9 +128,10 @@ class Rates:
         return Rate(*(change / passed_s for change in changes))
 
 
-def _parts(topic: Topic) -> Iterator[Counted]:
-    yield topic
-    yield from topic.producers.values()
+def _parts(topic: SubscribableTopic) -> Iterator[Counted]:
+    if isinstance(topic, Topic):
+        yield topic
+        yield from topic.producers.values()
     for subscription in topic.subscriptions.values():
         yield subscription
         yield from subscription.consumers

@@ -7,7 +7,10 @@ the end of its binding, whoever ends it.
 Rules:
 
 * What is reported as stored has been stored by the owner. Whoever waits for it waits while the
-  owner moves: the state has it all, and the next owner is told.
+  owner moves: the state has it all, and the next owner is told. Where nobody waits the owner stores
+  it in its own time.
+* All that changed is sent in one turn of the loop, every so often (``env.flush_timer``), so that
+  one request has it for each owner.
 * When no owner has answered for ``patience_s`` the binding is given up, before its owner takes it
   for abandoned (``binding_rules``).
 * After the end nothing is sent; whoever waits is told ``BindingEndedError``.
@@ -16,13 +19,14 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from magnetar.cluster.topic_name import TopicName
+from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.tasks import TaskScope
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.model.errors import (
@@ -34,6 +38,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.topics.ack_sending import AckSending, Send
+from magnetar.topics.bound import SeatsTaken
 
 log = structlog.get_logger(__name__)
 
@@ -53,10 +58,11 @@ class LentCursor(NamedTuple):
 
 
 class Borrowed(NamedTuple):
-    """What the owner says when it binds us to a subscription."""
+    """What the owner says when it binds us to a subscription. ``term``: see ``ack_sending``."""
 
     cursor: LentCursor
     image: AckImage
+    term: int
     properties: Mapping[str, str]
 
 
@@ -68,6 +74,7 @@ class NewsKind(Enum):
     ASKED = "asked"  # whether it is served
     MOVED = "moved"  # the cursor, by what the owner has done
     SAY_AGAIN = "say again"  # the owner is another one, or the connection broke
+    GREW = "grew"  # the topic's log may be read up to ``mark_delete``; of no subscription
 
 
 class OwnerNews(NamedTuple):
@@ -97,12 +104,23 @@ class CursorOwners(Protocol):
         none. ``told`` hears of every binding to it, until ``forget``."""
         ...
 
-    async def merge(self, cursor: LentCursor, image: AckImage) -> None:
-        """Stored when it returns. Raises ``BindingEndedError``, ``NotAllowedError``."""
+    async def merge(self, cursor: LentCursor, image: AckImage, stored: bool) -> int:
+        """Taken by the owner when it returns, in the term that is returned (``ack_sending``); also
+        stored if that is asked for. Raises ``BindingEndedError``, ``NotAllowedError``."""
         ...
 
-    async def keep(self, cursor: LentCursor) -> None:
-        """It is served by this binding. Raises ``BindingEndedError``."""
+    async def follow(self, topic: TopicName, told: Callable[[OwnerNews], None]) -> Position:
+        """Have ``told`` hear, from now on, how far the topic's log may be read; returns how far
+        that is now. It hears ``SAY_AGAIN`` when it has to be asked for again. Raises
+        ``TopicNotFoundError``."""
+        ...
+
+    def unfollow(self, topic: TopicName) -> None:
+        """Tell nothing of it from now on."""
+        ...
+
+    async def keep(self, cursor: LentCursor, seats: SeatsTaken | None) -> None:
+        """It is served by this binding, to those. Raises ``BindingEndedError``."""
         ...
 
     async def release(self, cursor: LentCursor) -> None:
@@ -125,27 +143,27 @@ class RemoteAckStore:
 
     def __init__(
         self,
-        cursor: LentCursor,
+        borrowed: Borrowed,
         state: AckState,
         owners: CursorOwners,
         scope: TaskScope,
-        interval_s: float,
+        timer: FlushTimer,
         patience_s: float,
         ended: Callable[[MagnetarError], None],
     ) -> None:
-        self.cursor = cursor
+        self.cursor = borrowed.cursor
         self._state = state
         self._owners = owners
         self._scope = scope
-        self._interval_s = interval_s
+        self._timer = timer
         self._patience_s = patience_s
         self._on_ended = ended
-        self._sending = AckSending(state.version)
+        self._sending = AckSending(state.version, borrowed.term)
         self._stored_mark_delete = state.mark_delete
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._due = scope.guarded(self._flush, f"acknowledgements {cursor.subscription}")
+        self._name = f"acknowledgements {borrowed.cursor.subscription}"
+        self._due = scope.guarded(self._flush, self._name)
         self._failing_since_s: float | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._over: MagnetarError | None = None
@@ -157,13 +175,21 @@ class RemoteAckStore:
         return min(self._stored_mark_delete, self._state.mark_delete)
 
     def mark_dirty(self) -> None:
-        if self._timer is None and self._task is None and self._over is None:
-            self._timer = self._loop.call_later(self._interval_s, self._due)
+        self._timer.add(self)
+
+    @property
+    def dirty(self) -> bool:
+        """For ``FlushTimer``."""
+        return self._over is None and self._sending.wants(self._state.version, stored=False)
+
+    def tick(self) -> None:
+        """For ``FlushTimer``."""
+        self._due()
 
     async def wait_stored(self) -> None:
         if self._over is not None:
             raise self._over
-        if not self._sending.wants(self._state.version):
+        if not self._sending.wants(self._state.version, stored=True):
             return
         waiter = self._loop.create_future()
         self._waiters.append((self._state.version, waiter))
@@ -205,13 +231,13 @@ class RemoteAckStore:
         self._sending.say_again()
         self._due()
 
-    def keep(self) -> None:
-        """The owner asks whether we serve it."""
-        self._scope.spawn(self._keep(), f"keep {self.cursor.subscription}")
+    def keep(self, seats: Awaitable[SeatsTaken | None]) -> None:
+        """The owner asks whether we serve it, and to whom."""
+        self._scope.spawn(self._keep(seats), f"keep {self.cursor.subscription}")
 
-    async def _keep(self) -> None:
+    async def _keep(self, seats: Awaitable[SeatsTaken | None]) -> None:
         try:
-            await self._owners.keep(self.cursor)
+            await self._owners.keep(self.cursor, await seats)
         except BindingEndedError as error:
             self.fail(error)
         except MagnetarError as error:  # it asks again
@@ -229,8 +255,6 @@ class RemoteAckStore:
             return
         self._over = error
         self._owners.forget(self.cursor.topic, self.cursor.subscription)
-        if self._timer is not None:
-            self._timer.cancel()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         waiters, self._waiters = self._waiters, []
@@ -241,25 +265,28 @@ class RemoteAckStore:
     # -- sending ------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._task is None and self._over is None and self._sending.wants(self._state.version):
-            name = f"acknowledgements {self.cursor.subscription}"
-            self._task = self._scope.spawn(self._send_all(), name)
+        if self._task is None and self._over is None and self._has_more:
+            self._task = self._scope.spawn(self._send_all(), self._name)
+
+    @property
+    def _has_more(self) -> bool:
+        return self._sending.wants(self._state.version, stored=bool(self._waiters))
 
     async def _send_all(self) -> None:
-        """Until all is stored."""
-        retry_s = RETRY_FIRST_S
+        """Until all is taken, and stored if somebody waits for that."""
+        retry_s, opens = RETRY_FIRST_S, False
         try:
-            while (send := self._begin()) is not None:
-                version, mark_delete = self._state.version, self._state.mark_delete
+            while (send := self._begin(stored := bool(self._waiters))) is not None:
+                mark_delete = self._state.mark_delete
                 # Taken whatever is sent: what is in the whole need not be sent again as a change.
                 changes = self._state.take_changes()
-                whole = changes is None or send is Send.WHOLE
-                image = self._state.snapshot() if changes is None or whole else changes
+                if changes is None or send is Send.WHOLE:
+                    self._sending.sends_whole()
+                    changes = self._state.snapshot()
                 try:
-                    await self._owners.merge(self.cursor, image)
+                    if opens:  # an owner takes nothing for a topic that it has not opened yet
+                        await self._owners.open_topic(self.cursor.topic, create=False)
+                    term = await self._owners.merge(self.cursor, changes, stored)
                 except (BindingEndedError, NotAllowedError, TopicNotFoundError) as error:
                     self.fail(error)
                     return
@@ -268,18 +295,18 @@ class RemoteAckStore:
                     if not self._may_try_again(error):
                         return
                     await asyncio.sleep(retry_s)
-                    retry_s = min(2 * retry_s, RETRY_MAX_S)
+                    retry_s, opens = min(2 * retry_s, RETRY_MAX_S), True
                 else:
-                    retry_s = RETRY_FIRST_S
-                    self._answered(version, mark_delete)
+                    retry_s, opens = RETRY_FIRST_S, False
+                    self._answered(term, stored, mark_delete)
         finally:
             self._task = None
 
-    def _begin(self) -> Send | None:
+    def _begin(self, stored: bool) -> Send | None:
         # What was trimmed meanwhile nobody will read: the owner has let it expire, and images of it
         # would speak of ledgers that the log does not hold.
         self._state.acknowledge_cumulative(EARLIEST)
-        return self._sending.begin(self._state.version)
+        return self._sending.begin(self._state.version, stored)
 
     def _may_try_again(self, error: MagnetarError) -> bool:
         now_s = self._loop.time()
@@ -301,15 +328,17 @@ class RemoteAckStore:
         )
         return False
 
-    def _answered(self, version: int, mark_delete: Position) -> None:
-        self._sending.answered()
+    def _answered(self, term: int, stored: bool, mark_delete: Position) -> None:
+        self._sending.answered(term)
         self._failing_since_s = None
+        if not stored:
+            return
         self._stored_mark_delete = mark_delete
         waiters, self._waiters = self._waiters, []
         for wanted, waiter in waiters:
             if waiter.done():
                 continue
-            if wanted <= version:
+            if wanted <= self._sending.stored:
                 waiter.set_result(None)
             else:
                 self._waiters.append((wanted, waiter))

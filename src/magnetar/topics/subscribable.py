@@ -14,8 +14,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Final, NamedTuple
 
 import structlog
@@ -111,6 +111,10 @@ class SubscribableTopic:
             self._held -= 1
             self._released()
 
+    def opening(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Held while the durable subscription of that name is looked for, and made if need be."""
+        return self.lock
+
     async def see_end(self) -> None:
         """What was stored before the call is readable when it returns. Raises what finding out
         does."""
@@ -186,6 +190,18 @@ class SubscribableTopic:
         if subscription.remove(consumer):
             self.drop_reader(subscription)
             self._released()
+
+    async def drop_dead(self, subscription: Subscription, but: Sequence[Consumer] = ()) -> bool:
+        """Remove consumers whose connections are dead; those of ``but`` are not asked. True if
+        there were any."""
+        others = [consumer for consumer in subscription.consumers if consumer not in but]
+        alive = await asyncio.gather(*(consumer.client.is_alive() for consumer in others))
+        dead = [consumer for consumer, lives in zip(others, alive, strict=True) if not lives]
+        for consumer in dead:
+            consumer.client.abort()
+            consumer.client.forget()
+            self.remove_consumer(subscription, consumer)
+        return bool(dead)
 
     def drop_reader(self, subscription: Subscription) -> None:
         """A reader's subscription goes when it has no consumer."""

@@ -30,7 +30,7 @@ from magnetar.model.errors import BoundElsewhereError, ConsumerBusyError, NotAll
 from magnetar.model.ids import Position
 from magnetar.topics.acknowledging import Acked, Acknowledging
 from magnetar.topics.binding_rules import over
-from magnetar.topics.bound import BoundSubscription
+from magnetar.topics.bound import BoundSubscription, SeatsTaken
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.delays import Delays
 from magnetar.topics.dispatch.delayed import DelayPolicy
@@ -49,6 +49,19 @@ class Kind(IntEnum):
     EXCLUSIVE = 0
     SHARED = 1
     FAILOVER = 2
+
+
+def check_seats(subscription: str, kind: Kind, seats: SeatsTaken) -> None:
+    """Raise ``ConsumerBusyError`` if a consumer of ``kind`` cannot join those."""
+    if not seats.consumers:
+        return
+    if kind != seats.kind:
+        raise ConsumerBusyError(
+            f"{subscription} is {Kind(seats.kind).name.lower()} and has {seats.consumers} "
+            f"consumers; it cannot be {kind.name.lower()} at once"
+        )
+    if kind is Kind.EXCLUSIVE:
+        raise ConsumerBusyError(f"{subscription} is exclusive and taken by {seats.taken_by}")
 
 
 class Limits(NamedTuple):
@@ -170,23 +183,19 @@ class Subscription:
 
     def check_room(self, kind: Kind) -> None:
         """Raise ``ConsumerBusyError`` if a consumer of ``kind`` cannot join."""
-        if not self.consumers:
-            return
-        if kind is not self.kind:
-            raise ConsumerBusyError(
-                f"subscription {self.name} on {self._log_name} is {self.kind.name.lower()} and has "
-                f"{len(self.consumers)} consumers; it cannot be {kind.name.lower()} at once"
-            )
-        if kind is Kind.EXCLUSIVE:
-            raise ConsumerBusyError(
-                f"subscription {self.name} on {self._log_name} is exclusive and taken by "
-                f"{self.consumers[0].name} ({self.consumers[0].client.peer})"
-            )
+        check_seats(f"subscription {self.name} on {self._log_name}", kind, self.seats)
         if len(self.consumers) >= self._limits.consumers_max:
             raise ConsumerBusyError(
                 f"subscription {self.name} on {self._log_name} has {len(self.consumers)} "
                 "consumers, the most that are allowed"
             )
+
+    @property
+    def seats(self) -> SeatsTaken:
+        """Who is connected here."""
+        first = self.consumers[0] if self.consumers else None
+        taken_by = "" if first is None else f"{first.name} ({first.client.peer})"
+        return SeatsTaken(self.kind, len(self.consumers), taken_by)
 
     def add(self, consumer: Consumer, kind: Kind) -> None:
         """Seat ``consumer``; ``check_room`` has passed, in the same loop turn. Call ``announce``

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 import structlog
@@ -36,10 +36,12 @@ from magnetar.model.errors import (
     StorageFullError,
     TooManyConnectionsError,
 )
+from magnetar.model.ids import Position
 from magnetar.staging.marks import SENDER_PREFIX
 from magnetar.topics import access
 from magnetar.topics.access import AccessMode, Verdict
 from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.followers import Follower, Followers
 from magnetar.topics.intake import TopicIntake
 from magnetar.topics.policy import TopicPolicy
 from magnetar.topics.producer import Producer
@@ -94,6 +96,8 @@ class Topic(SubscribableTopic):
         """What producers that come back may send again (``resend``)."""
         self.intake = TopicIntake(str(name), source, entry_format, self.entries_confirmed)
         """What queries write beside the topic, on its way in."""
+        self.followers = Followers(source, self._scope)
+        """Read-only brokers, which serve subscriptions of it."""
         self._on_closed = on_closed
         self._on_released = on_released
         self._cool_until = 0.0
@@ -152,8 +156,22 @@ class Topic(SubscribableTopic):
     @property
     def in_use(self) -> bool:
         """Somebody is connected, waits to be, or may come back to a reader's subscription; sends
-        are under way; or the topic is held. ``on_released`` is called when that ends."""
-        return bool(self.producers or self.waiting or self._leaving) or super().in_use
+        are under way; another broker follows the log for its consumers; or the topic is held.
+        ``on_released`` is called when that ends."""
+        connected = bool(self.producers or self.waiting or self._leaving or self.followers)
+        return connected or super().in_use
+
+    def follow(self, key: Hashable, follower: Follower) -> Position:
+        """``follower`` is told how far the log may be read, as long as the topic is open here;
+        returns how far that is now. Raises ``ServiceNotReadyError``."""
+        if self.closed:
+            raise ServiceNotReadyError(f"topic {self.name} is closing here; look it up again")
+        return self.followers.add(key, follower)
+
+    def unfollow(self, key: Hashable) -> None:
+        """Fine if it does not follow."""
+        self.followers.remove(key)
+        self._on_released(self)
 
     # -- publishing ---------------------------------------------------------------------------
 
@@ -350,7 +368,7 @@ class Topic(SubscribableTopic):
         for producer in list(self.producers.values()):
             self.disconnect_producer(producer, tell=False)
             tell.append(producer.client.tell_closed)
-        return tell + super().detach()
+        return tell + self.followers.detach() + super().detach()
 
     async def close(self) -> None:
         """Send everybody away, close the log, end the topic's tasks."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.log.acknowledgements import AckImage
+from magnetar.ledger.tailing import TailingReader
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.model.ids import Position
+from magnetar.protocols.pulsar.merging import Merging
 from magnetar.topics import bindings
 from magnetar.topics.ack_sending import AckSending
 from magnetar.topics.bindings import OwnerBindings
@@ -102,20 +104,42 @@ def _begins_before_it_sees() -> AbstractContextManager[None]:
 
 def _answered_before_stored() -> AbstractContextManager[None]:
     """The owner answers a delta when it has merged it, and stores it later."""
+    ask = Merging._ask
 
-    async def merge(
-        self: Any, topic: Any, name: str, claimed: Any, image: AckImage, client: Any
-    ) -> None:
-        self._held(topic, name, claimed, client).cursor.lending.merge(image)
+    async def at_once(self: Any, line: Any, merges: Any, stored: bool) -> None:
+        await ask(self, line, merges, stored=False)
 
-    return replaced((OwnerBindings, "merge", merge))
+    return replaced((Merging, "_ask", at_once))
+
+
+def _taken_is_stored() -> AbstractContextManager[None]:
+    """What an owner has taken counts as stored."""
+    answered = AckSending.answered
+
+    def stored(self: Any, term: int) -> None:
+        answered(self, term)
+        self.stored = self.taken
+
+    return replaced((AckSending, "answered", stored))
+
+
+def _terms_are_one() -> AbstractContextManager[None]:
+    """What a former owner has taken counts as taken by this one."""
+    answered = AckSending.answered
+
+    def any_term(self: Any, term: int) -> None:
+        answered(self, self._term)
+
+    def nothing(self: Any) -> None: ...
+
+    return replaced((AckSending, "answered", any_term), (AckSending, "say_again", nothing))
 
 
 def _dropped_at_a_change() -> AbstractContextManager[None]:
     """What was under way when the owner changed counts as stored."""
 
     def failed(self: Any) -> None:
-        self.answered()
+        self.answered(self._term)
 
     return replaced((AckSending, "failed", failed))
 
@@ -159,6 +183,17 @@ def _past_the_end() -> AbstractContextManager[None]:
     return replaced((FollowedLog, "_take_entries", take_entries))
 
 
+def _told_too_far() -> AbstractContextManager[None]:
+    """The owner tells of what it has sent to the bookies, and not of what is confirmed."""
+
+    def told(self: Any, entry_id: int) -> None:
+        self._told_s = asyncio.get_running_loop().time()
+        self.last_add_confirmed = max(self.last_add_confirmed, entry_id + 1)
+        self._news.set()
+
+    return replaced((TailingReader, "told", told))
+
+
 def _end_not_asked() -> AbstractContextManager[None]:
     """A seek to the end goes to where the follower sees it."""
 
@@ -179,9 +214,12 @@ READ_ONLY = (
     _mutant("a lent cursor begins at the mark", _begins_at_the_mark),
     _mutant("a lent cursor begins before its log is seen", _begins_before_it_sees),
     _mutant("a delta is answered before it is stored", _answered_before_stored),
+    _mutant("what an owner has taken counts as stored", _taken_is_stored),
+    _mutant("what a former owner has taken counts for the next", _terms_are_one),
     _mutant("deltas are dropped when the owner changes", _dropped_at_a_change),
     _mutant("after a failure only changes are sent", _changes_after_failure),
     _mutant("what is lent counts as read", _trimmed_unread),
     _mutant("a follower reads past the readable end", _past_the_end),
+    _mutant("a follower is told of more than is confirmed", _told_too_far),
     _mutant("a follower's end is taken for the log's", _end_not_asked),
 )

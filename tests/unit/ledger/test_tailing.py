@@ -79,6 +79,41 @@ def test_an_entry_followed_by_another_is_seen_at_once_and_the_last_one_soon() ->
     run_virtual(run())
 
 
+def test_who_hears_from_the_writer_asks_no_bookie() -> None:
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2))
+        loop = asyncio.get_running_loop()
+        async with tailed(cluster) as (writer, reader):
+            outcomes = Outcomes()
+            waiting = asyncio.ensure_future(reader.wait_past(-1))
+            await asyncio.sleep(0.1)
+            asked = sum(bookie.reads for bookie in cluster.ensemble(writer.ledger_id))
+            for number in range(20):
+                writer.append(payloads(number, 1), outcomes)
+                await outcomes.wait(number + 1)
+                began_s = loop.time()
+                reader.told(number)
+                assert await waiting == number
+                assert loop.time() == began_s, "at once, and the entry is read"
+                (entry,) = await reader.read(number, 1, 100)
+                assert [entry.payload] == payloads(number, 1)
+                waiting = asyncio.ensure_future(reader.wait_past(number))
+                await asyncio.sleep(0.3)
+            reads = sum(bookie.reads for bookie in cluster.ensemble(writer.ledger_id))
+            assert reads - asked <= 20 + 3, "one read for each, and the polls of the beginning"
+            # The writer goes on and is not heard any more: bookies are asked again.
+            writer.append(payloads(20, 1), outcomes)
+            await outcomes.wait(21)
+            reader.told(3)
+            assert await waiting == 20
+            assert reader.last_add_confirmed == 20, "what was told late moves nothing back"
+            await writer.close()
+            assert await reader.wait_past(20) == 20
+            assert reader.closed
+
+    run_virtual(run())
+
+
 def test_a_busy_writer_writes_no_explicit_lac_and_an_idle_one_writes_it_once() -> None:
     async def run() -> None:
         cluster = Cluster(1, (1, 1, 1))

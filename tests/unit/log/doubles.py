@@ -236,6 +236,7 @@ class MemoryLedgers:
         self.hold = False  # writers do not confirm until ``MemoryWriter.confirm``
         self.writers: list[MemoryWriter] = []
         self.tails = 0  # readers that wait
+        self.told: list[tuple[int, int]] = []  # ledger and entry: what tails were told
         self.tail_errors: list[MagnetarError] = []
         self.reads: list[tuple[int, int, int]] = []  # ledger, first, entries read
 
@@ -422,6 +423,10 @@ class MemoryReader:
         finally:
             self._waited = False
             self._owner.tails -= 1
+
+    def told(self, entry_id: int) -> None:
+        self.last_add_confirmed = max(self.last_add_confirmed, entry_id)
+        self._owner.told.append((self._ledger_id, entry_id))
 
     def close(self) -> None:
         pass

@@ -54,6 +54,24 @@ def test_nothing_is_written_and_one_reader_waits_at_a_time() -> None:
     run_virtual(scenario())
 
 
+def test_what_the_owner_tells_reaches_the_ledger_that_is_followed() -> None:
+    async def scenario() -> None:
+        world = World()
+        config = replace(SMALL, ledger_entries_max=1000)
+        log = await Process(world).store(config).open(NAME)
+        held = await publish(log, 0, 3)
+        process, source = await follow(world)
+        source.told_end(held[-1])
+        assert process.ledgers.told == [tuple(held[-1])]
+        source.told_end(Position(held[-1].ledger_id + 1, 0))
+        assert len(process.ledgers.told) == 1, "of another ledger the record tells"
+        await source.close()
+        source.told_end(held[-1])
+        assert len(process.ledgers.told) == 1
+
+    run_virtual(scenario())
+
+
 def test_new_entries_are_served_from_memory_and_old_ones_are_not_read_for_nothing() -> None:
     async def scenario() -> None:
         world = World()

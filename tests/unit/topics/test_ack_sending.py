@@ -1,5 +1,6 @@
 """A lent cursor and its owner: images that are lost, late, repeated and out of order, seeks, and
-owners that change. What was answered is never lost; nothing of before a seek is merged after it."""
+owners that change. What was answered as stored is never lost; nothing of before a seek is merged
+after it."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from magnetar.topics.ack_sending import AckSending, Send
 
 ENTRIES = 12
 NOTHING = AckImage(Position(3, -1))
+TERM = 4
 
 
 def chain() -> Chain:
@@ -29,34 +31,65 @@ ALL = [Position(3, i) for i in range(4)] + [Position(7, i) for i in range(ENTRIE
 
 
 def test_the_table() -> None:
-    sending = AckSending(5)
-    assert sending.begin(5) is None
-    assert sending.begin(6) is Send.CHANGES
+    sending = AckSending(5, TERM)
+    assert sending.begin(5, True) is None
+    assert sending.begin(6, True) is Send.CHANGES
     assert sending.busy
-    assert sending.begin(7) is None, "one is under way"
-    sending.answered()
+    assert sending.begin(7, True) is None, "one is under way"
+    sending.answered(TERM)
     assert sending.stored == 6
-    assert sending.begin(7) is Send.CHANGES
+    assert sending.begin(7, True) is Send.CHANGES
     sending.failed()
-    assert (sending.stored, sending.begin(7)) == (6, Send.WHOLE)
-    sending.answered()
-    assert sending.begin(7) is None
+    assert (sending.stored, sending.begin(7, True)) == (6, Send.WHOLE)
+    sending.answered(TERM)
+    assert sending.begin(7, True) is None
     sending.say_again()
-    assert sending.wants(7)
-    assert sending.begin(7) is Send.WHOLE
+    assert sending.wants(7, False)
+    assert sending.begin(7, False) is Send.WHOLE
+
+
+def test_what_was_taken_is_stored_when_somebody_waits_for_that() -> None:
+    sending = AckSending(0, TERM)
+    assert sending.begin(1, False) is Send.CHANGES
+    sending.answered(TERM)
+    assert (sending.taken, sending.stored) == (1, 0)
+    assert sending.begin(1, False) is None
+    assert sending.wants(1, True)
+    assert sending.begin(1, True) is Send.CHANGES, "which are none"
+    sending.answered(TERM)
+    assert sending.stored == 1
+    assert not sending.wants(1, True)
 
 
 def test_an_owner_that_changes_while_an_image_is_under_way_is_told_all() -> None:
-    sending = AckSending(0)
-    assert sending.begin(1) is Send.CHANGES
+    sending = AckSending(0, TERM)
+    assert sending.begin(1, True) is Send.CHANGES
     sending.say_again()
-    sending.answered()
-    assert sending.begin(1) is Send.WHOLE
+    sending.answered(TERM)
+    assert sending.begin(1, True) is Send.WHOLE
+
+
+def test_changes_that_another_term_took_are_no_use_to_it() -> None:
+    sending = AckSending(0, TERM)
+    sending.begin(1, False)
+    sending.answered(TERM)
+    assert sending.begin(2, True) is Send.CHANGES
+    sending.answered(TERM + 1)
+    assert (sending.taken, sending.stored) == (1, 0), "it does not know what the former one took"
+    assert sending.begin(2, True) is Send.WHOLE
+    sending.answered(TERM + 1)
+    assert sending.stored == 2
+    assert sending.begin(3, True) is Send.CHANGES
+    sending.sends_whole()  # a reset
+    sending.answered(TERM + 2)
+    assert sending.stored == 3
 
 
 @dataclass
 class Owner:
     """``stored`` is what its next owner finds; ``state`` may be ahead of it."""
+
+    term: int = TERM
 
     state: AckState = field(default_factory=lambda: AckState(chain(), Position(3, -1)))
     stored: AckImage = NOTHING
@@ -74,28 +107,33 @@ class Owner:
         assert self.stored == self.state.snapshot(), "changes say all that was merged"
 
     def fail_over(self) -> None:
+        self.term += 1
         self.state = AckState(chain(), self.stored.mark_delete, self.stored.reset_epoch)
         self.state.merge(self.stored)
 
 
 @dataclass
 class Bound:
-    """The read-only broker's side. ``answered``: what it was told is stored."""
+    """The read-only broker's side. ``answered``: what it was told is stored, if it ``waits``."""
 
     state: AckState = field(default_factory=lambda: AckState(chain(), Position(3, -1)))
-    sending: AckSending = field(default_factory=lambda: AckSending(0))
+    sending: AckSending = field(default_factory=lambda: AckSending(0, TERM))
+    waits: bool = False
     answered: AckImage = NOTHING
     under_way: AckImage | None = None
     wire: list[AckImage] = field(default_factory=list)
     at_send: AckImage = NOTHING
 
-    def begin(self) -> None:
-        send = self.sending.begin(self.state.version)
+    def begin(self, waits: bool) -> None:
+        send = self.sending.begin(self.state.version, waits)
         if send is None:
             return
+        self.waits = waits
         changes = self.state.take_changes()
-        whole = changes is None or send is Send.WHOLE
-        self.under_way = self.state.snapshot() if changes is None or whole else changes
+        if changes is None or send is Send.WHOLE:
+            self.sending.sends_whole()
+            changes = self.state.snapshot()
+        self.under_way = changes
         self.wire.append(self.under_way)
         self.at_send = self.state.snapshot()
 
@@ -130,16 +168,20 @@ def test_what_was_answered_is_never_lost(seed: int) -> None:
         if what < 4:
             act(bound, rng)
         elif what < 6:
-            bound.begin()
+            bound.begin(rng.random() < 0.5)
         elif (
             what == 6 and bound.wire
         ):  # something old or new arrives, perhaps not for the last time
             owner.merge(rng.choice(bound.wire))
         elif what == 7 and bound.under_way is not None:
             owner.merge(bound.under_way)
-            owner.store()
-            bound.sending.answered()
-            bound.answered, bound.under_way = bound.at_send, None
+            if bound.waits or rng.random() < 0.2:
+                owner.store()
+            before = bound.sending.stored
+            bound.sending.answered(owner.term)
+            if bound.sending.stored > before:
+                bound.answered = bound.at_send
+            bound.under_way = None
         elif what == 8 and bound.under_way is not None:
             bound.sending.failed()
             bound.under_way = None
@@ -150,12 +192,14 @@ def test_what_was_answered_is_never_lost(seed: int) -> None:
         assert covers(owner.stored, bound.answered)
         assert covers(owner.state.snapshot(), bound.answered)
         assert owner.state.reset_epoch <= bound.state.reset_epoch
-    while bound.sending.busy or bound.sending.wants(bound.state.version):
-        bound.begin()
+    for _ in range(4):
+        if not (bound.sending.busy or bound.sending.wants(bound.state.version, True)):
+            break
+        bound.begin(True)
         assert bound.under_way is not None
         owner.merge(bound.under_way)
         owner.store()
-        bound.sending.answered()
+        bound.sending.answered(owner.term)
     assert owner.stored == bound.state.snapshot()
     for late in bound.wire:  # whatever comes still
         owner.merge(late)
@@ -180,7 +224,11 @@ def _late_after_reset() -> tuple[type, str, object]:
 
 def _dropped_at_a_change() -> tuple[type, str, object]:
     """What was under way when the owner changed counts as stored."""
-    return AckSending, "failed", AckSending.answered
+
+    def failed(self: AckSending) -> None:
+        self.answered(self._term)
+
+    return AckSending, "failed", failed
 
 
 def _changes_after_a_failure() -> tuple[type, str, object]:
@@ -192,8 +240,36 @@ def _changes_after_a_failure() -> tuple[type, str, object]:
     return AckSending, "failed", failed
 
 
+def _taken_is_stored() -> tuple[type, str, object]:
+    """What the owner has taken counts as stored."""
+    answered = AckSending.answered
+
+    def stored(self: AckSending, term: int) -> None:
+        answered(self, term)
+        self.stored = self.taken
+
+    return AckSending, "answered", stored
+
+
+def _terms_are_one() -> tuple[type, str, object]:
+    """What a former owner has taken counts as taken by this one."""
+    answered = AckSending.answered
+
+    def any_term(self: AckSending, term: int) -> None:
+        answered(self, self._term)
+
+    return AckSending, "answered", any_term
+
+
 @pytest.mark.parametrize(
-    "plant", [_late_after_reset, _dropped_at_a_change, _changes_after_a_failure]
+    "plant",
+    [
+        _late_after_reset,
+        _dropped_at_a_change,
+        _changes_after_a_failure,
+        _taken_is_stored,
+        _terms_are_one,
+    ],
 )
 def test_such_histories_find_bugs(plant: Callable[[], tuple[type, str, object]]) -> None:
     owner, name, planted = plant()

@@ -99,6 +99,10 @@ class ManagedLending:
     def binding(self) -> Binding:
         return self._store.binding
 
+    @property
+    def term(self) -> int:
+        return self._store.term
+
     def image(self) -> AckImage:
         return self._state.snapshot()
 

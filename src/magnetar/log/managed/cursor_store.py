@@ -31,11 +31,11 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.metadata import Versioned
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.cursor_format import encode_delta, encode_snapshot
-from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.ledgers import ChainWriter, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
@@ -336,6 +336,12 @@ class CursorStore:
     @property
     def binding(self) -> Binding:
         return self._node.record.binding
+
+    @property
+    def term(self) -> int:
+        """Each opening writes the node with an epoch of its own, but for one that was handed over,
+        with all that its last owner had."""
+        return self._node.record.epoch
 
     async def bind(self, binding: Binding) -> None:
         """Store ``binding`` in the node, beside whatever is being stored of the state."""

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.log.ack_store import AckStore, NullAckStore
@@ -35,7 +36,6 @@ from magnetar.log.managed.cursor import (
     take_node,
 )
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore, finish_deletion
-from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import (

@@ -15,7 +15,8 @@ Rules:
   not be read is read again.
 * The owner deletes a ledger after the record says that it has left. So whoever finds no ledger
   reads the record again before an error is believed.
-* What is readable here trails the owner by as much as a tailing reader does.
+* What is readable here trails the owner by as much as a tailing reader does, or, where the owner
+  tells of its end (``told_end``), by the time that takes.
 * A log that was deleted, perhaps made anew under its name, ends here: watchers are called once
   more, reads raise ``NoSuchLogError``.
 
@@ -138,6 +139,12 @@ class FollowedLog:
                 grown.clear()
         finally:
             end_watch()
+
+    def told_end(self, last: Position) -> None:
+        followed = self._reader
+        # A ledger that is not followed yet: its record is on its way.
+        if followed is not None and followed[0] == last.ledger_id:
+            followed[1].told(last.entry_id)
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -107,6 +107,10 @@ class ChainTail(ChainReader, Protocol):
         ``last_add_confirmed``. One caller at a time."""
         ...
 
+    def told(self, entry_id: int) -> None:
+        """The ledger's writer says that it has confirmed entries up to that one."""
+        ...
+
     def close(self) -> None:
         """End what waiting began; reading goes on. Idempotent."""
         ...

@@ -19,12 +19,12 @@ from typing import TypeAlias
 import structlog
 
 from magnetar.config import LedgerConfig
+from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.metadata import MetadataStore
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
 from magnetar.log.managed.cursors import CursorContext, cursor_node
-from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.managed_log import LogContext, ManagedLog

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
@@ -30,104 +30,60 @@ import structlog
 from magnetar import __version__
 from magnetar.cluster.ownership import At, Ownership
 from magnetar.cluster.topic_name import TopicName, parse_topic
-from magnetar.env.asking import AskingConnection
 from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.log.ack_images import decode_image, encode_in_parts
 from magnetar.log.acknowledgements import AckImage
 from magnetar.model.errors import (
-    BindingEndedError,
-    BrokerError,
     MagnetarError,
-    NotAllowedError,
     ProtocolError,
     ServiceNotReadyError,
-    TopicNotFoundError,
 )
 from magnetar.model.ids import Position
-from magnetar.topics.remote_acks import Borrowed, LentCursor, NewsKind, OwnerNews
-from magnetar.wire.pulsar.codes import ServerError
-from magnetar.wire.pulsar.commands import (
-    PING_FRAME,
-    PONG_FRAME,
-    PROTOCOL_VERSION,
-    decode_command,
-    encode_command,
+from magnetar.protocols.pulsar.merging import IMAGE_BYTES_MAX, Merging
+from magnetar.protocols.pulsar.owner_line import (
+    GREETING,
+    OwnerLine,
+    answer,
+    check_greeting,
+    encode,
+    refusal,
 )
+from magnetar.topics.bound import SeatsTaken
+from magnetar.topics.remote_acks import Borrowed, LentCursor, NewsKind, OwnerNews
+from magnetar.wire.pulsar.commands import PING_FRAME, PROTOCOL_VERSION, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandBindingNews,
     CommandBoundCursor,
     CommandBoundCursorResponse,
+    LentImage,
 )
 
 log = structlog.get_logger(__name__)
 
-FRAME_BYTES_MAX: Final = 64 << 20
-IMAGE_BYTES_MAX: Final = 1 << 20
-"""Of one request: below what any broker takes as a frame."""
 CONNECT_S: Final = 5.0
-ANSWER_S: Final = 15.0
 PING_S: Final = 5.0
 SILENCE_S: Final = 15.0
-GREETING: Final = 0
-"""The id of what CONNECTED answers; requests have others."""
 
-Asked: TypeAlias = tuple[TopicName, str]
-"""Topic and subscription."""
+Asked: TypeAlias = tuple[TopicName, str | None]
+"""Topic and subscription; without one: the end of its log."""
 
-KINDS: Final[Mapping[int, type[MagnetarError]]] = {
-    ServerError.TOPIC_NOT_FOUND: TopicNotFoundError,
-    ServerError.NOT_ALLOWED: NotAllowedError,
-}
 NEWS: Final = {
     CommandBindingNews.ENDED: NewsKind.ENDED,
     CommandBindingNews.MOVED: NewsKind.MOVED,
     CommandBindingNews.CLOSED: NewsKind.SAY_AGAIN,
     CommandBindingNews.WANTED: NewsKind.WANTED,
     CommandBindingNews.ASKED: NewsKind.ASKED,
+    CommandBindingNews.GREW: NewsKind.GREW,
 }
-
-
-class _OwnerLine(AskingConnection[BaseCommand]):
-    """A connection to an owner. ``told`` hears what it says unasked, ``broke`` that it is gone."""
-
-    def __init__(
-        self,
-        connections: Connections,
-        told: Callable[[CommandBindingNews], None],
-        broke: Callable[[_OwnerLine], None],
-    ) -> None:
-        super().__init__(FRAME_BYTES_MAX, connections, "owner", ServiceNotReadyError)
-        self.heard_s = self._loop.time()
-        self._told = told
-        self._broke = broke
-
-    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
-        self.heard_s = self._loop.time()
-        for start, end in bounds:
-            command = decode_command(view, start, end)
-            if command.type == BaseCommand.PING:
-                self.write(PONG_FRAME)
-            elif command.type == BaseCommand.BOUND_CURSOR_RESPONSE:
-                self.answered(command.bound_cursor_response.request_id, command)
-            elif command.type == BaseCommand.BINDING_NEWS:
-                self._told(command.binding_news)
-            elif command.type in (BaseCommand.CONNECTED, BaseCommand.ERROR):
-                self.answered(GREETING, command)
-
-    def fail(self, why: str) -> None:
-        if self.why:
-            return
-        super().fail(f"{self.peer}: {why}")
-        self._broke(self)
 
 
 class _BindingListener(NamedTuple):
     """Who hears of a subscription, and the connection by which it was spoken of last."""
 
     told: Callable[[OwnerNews], None]
-    line: _OwnerLine | None
+    line: OwnerLine | None
 
 
 class ReadOnlyBroker(NamedTuple):
@@ -146,10 +102,11 @@ class OwnerLinks:
         self.me: ReadOnlyBroker | None = None
         self._ownership = ownership
         self._connections = connections
-        self._lines: dict[str, _OwnerLine] = {}
+        self._lines: dict[str, OwnerLine] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
         self._listeners: dict[Asked, _BindingListener] = {}
         self._request_ids = itertools.count(GREETING + 1)
+        self._merging = Merging(self._merge_request, scope)
         self._closed = False
 
     # -- what is asked ------------------------------------------------------------------------
@@ -157,7 +114,7 @@ class OwnerLinks:
     async def open_topic(self, topic: TopicName, create: bool) -> Position:
         request = self._request(CommandBoundCursor.OPEN, topic)
         request.create = create
-        reply = await self._ask(topic, request)
+        reply = await self._ask(topic, request, "")
         return Position(reply.last_ledger_id, reply.last_entry_id)
 
     async def bind(
@@ -178,39 +135,73 @@ class OwnerLinks:
             request.properties.add(key=key, value=value)
         self._listeners[topic, subscription] = _BindingListener(told, None)
         try:
-            reply = await self._ask(topic, request)
+            reply = await self._ask(topic, request, subscription)
             image = decode_image(reply.image)
         except BaseException:
             self.forget(topic, subscription)
             raise
         kept = {each.key: each.value for each in reply.properties}
-        return Borrowed(LentCursor(topic, subscription, reply.epoch), image, kept)
+        return Borrowed(LentCursor(topic, subscription, reply.epoch), image, reply.term, kept)
 
-    async def merge(self, cursor: LentCursor, image: AckImage) -> None:
+    async def merge(self, cursor: LentCursor, image: AckImage, stored: bool) -> int:
+        terms = set()
         for part in encode_in_parts(image, IMAGE_BYTES_MAX):
-            request = self._of(CommandBoundCursor.MERGE, cursor)
-            request.image = part
-            await self._ask(cursor.topic, request)
+            line = await self._line_to(cursor.topic, cursor.subscription)
+            terms.add(await self._merging.send(line, _lent(cursor, part), stored))
+        if len(terms) > 1:
+            raise ServiceNotReadyError(f"topic {cursor.topic} has another owner now; say all again")
+        return terms.pop()
+
+    async def follow(self, topic: TopicName, told: Callable[[OwnerNews], None]) -> Position:
+        self._listeners[topic, None] = _BindingListener(told, None)
+        try:
+            reply = await self._ask(topic, self._request(CommandBoundCursor.FOLLOW, topic), None)
+        except BaseException:
+            self._listeners.pop((topic, None), None)
+            raise
+        return Position(reply.last_ledger_id, reply.last_entry_id)
+
+    def unfollow(self, topic: TopicName) -> None:
+        listener = self._listeners.pop((topic, None), None)
+        if listener is not None and listener.line is not None and not listener.line.why:
+            self._unfollow(listener.line, topic)
+
+    def _unfollow(self, line: OwnerLine, topic: TopicName) -> None:
+        """Nobody waits for the answer: an owner that tells on is asked again."""
+        line.write(encode(self._request(CommandBoundCursor.UNFOLLOW, topic)))
 
     async def release(self, cursor: LentCursor) -> None:
-        await self._ask(cursor.topic, self._of(CommandBoundCursor.RELEASE, cursor))
+        await self._ask_of(CommandBoundCursor.RELEASE, cursor)
 
     async def delete(self, cursor: LentCursor) -> None:
-        await self._ask(cursor.topic, self._of(CommandBoundCursor.DELETE, cursor))
+        await self._ask_of(CommandBoundCursor.DELETE, cursor)
 
-    async def keep(self, cursor: LentCursor) -> None:
-        await self._ask(cursor.topic, self._of(CommandBoundCursor.KEEP, cursor))
+    async def keep(self, cursor: LentCursor, seats: SeatsTaken | None) -> None:
+        request = self._of(CommandBoundCursor.KEEP, cursor)
+        if seats is not None:
+            told = request.seats
+            told.type, told.consumers, told.taken_by = seats  # type: ignore[assignment]
+        await self._ask(cursor.topic, request, cursor.subscription)
 
     def forget(self, topic: TopicName, subscription: str) -> None:
         self._listeners.pop((topic, subscription), None)
+
+    def _merge_request(self) -> CommandBoundCursor:
+        request = CommandBoundCursor(request_id=next(self._request_ids))
+        request.action, request.topic = CommandBoundCursor.MERGE, ""
+        self._sign(request)
+        return request
+
+    def _sign(self, request: CommandBoundCursor) -> None:
+        if self.me is not None:
+            request.broker_id, request.start = self.me.broker_id, self.me.start
 
     def _request(
         self, action: CommandBoundCursor.Action.ValueType, topic: TopicName, subscription: str = ""
     ) -> CommandBoundCursor:
         request = CommandBoundCursor(request_id=next(self._request_ids), action=action)
         request.topic, request.subscription = str(topic), subscription
-        if self.me is not None:
-            request.broker_id, request.start = self.me.broker_id, self.me.start
+        self._sign(request)
         return request
 
     def _of(
@@ -220,36 +211,38 @@ class OwnerLinks:
         request.epoch = cursor.epoch
         return request
 
+    async def _ask_of(
+        self, action: CommandBoundCursor.Action.ValueType, cursor: LentCursor
+    ) -> None:
+        await self._ask(cursor.topic, self._of(action, cursor), cursor.subscription)
+
     # -- asking -------------------------------------------------------------------------------
 
     async def _ask(
-        self, topic: TopicName, request: CommandBoundCursor
+        self, topic: TopicName, request: CommandBoundCursor, about: str | None
     ) -> CommandBoundCursorResponse:
         """Raises ``BindingEndedError``, ``TopicNotFoundError``, ``NotAllowedError``; when asking
         again may help ``ServiceNotReadyError``, ``MetadataError`` and what else the owner says."""
+        line = await self._line_to(topic, about)
+        reply = await answer(line, request)
+        if reply.HasField("error"):
+            raise refusal(line, reply)
+        return reply
+
+    async def _line_to(self, topic: TopicName, about: str | None) -> OwnerLine:
+        """To the topic's owner; that subscription, or the end of the log, is spoken of by it from
+        now on."""
         owner = await self._ownership.locate(topic)
         if not isinstance(owner, At):
             raise ServiceNotReadyError(f"topic {topic} has no owner now; try again")
         line = await self._connected(owner.service_url)
-        listener = self._listeners.get((topic, request.subscription))
-        if listener is not None:
+        listener = self._listeners.get((topic, about))
+        if listener is not None and listener.line is not line:
             # Before the answer: it may break before that comes.
-            self._listeners[topic, request.subscription] = listener._replace(line=line)
-        command = BaseCommand(type=BaseCommand.BOUND_CURSOR, bound_cursor=request)
-        reply = (
-            await line.ask(encode_command(command), request.request_id, ANSWER_S)
-        ).bound_cursor_response
-        if not reply.HasField("error"):
-            return reply
-        if reply.ended:
-            raise BindingEndedError(reply.message)
-        code = int(reply.error)
-        if code == ServerError.SERVICE_NOT_READY:
-            raise ServiceNotReadyError(f"the broker at {line.peer}: {reply.message}")
-        kind = KINDS.get(code, BrokerError)
-        raise kind(f"the broker at {line.peer} refuses: {reply.message}")
+            self._listeners[topic, about] = listener._replace(line=line)
+        return line
 
-    async def _connected(self, service_url: str) -> _OwnerLine:
+    async def _connected(self, service_url: str) -> OwnerLine:
         lock = self._connecting.setdefault(service_url, asyncio.Lock())
         async with lock:
             line = self._lines.get(service_url)
@@ -257,7 +250,7 @@ class OwnerLinks:
                 line = self._lines[service_url] = await self._connect(service_url)
             return line
 
-    async def _connect(self, service_url: str) -> _OwnerLine:
+    async def _connect(self, service_url: str) -> OwnerLine:
         if self._closed:
             raise ServiceNotReadyError("this broker is closing")
         parts = urlsplit(service_url)
@@ -265,7 +258,7 @@ class OwnerLinks:
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, line = await loop.create_connection(
-                    lambda: _OwnerLine(self._connections, self._told, self._broke),
+                    lambda: OwnerLine(self._connections, self._told, self._broke),
                     parts.hostname or "",
                     parts.port or 0,
                 )
@@ -288,17 +281,19 @@ class OwnerLinks:
 
     # -- what is told -------------------------------------------------------------------------
 
-    def _told(self, news: CommandBindingNews) -> None:
+    def _told(self, line: OwnerLine, news: CommandBindingNews) -> None:
         try:
             topic = parse_topic(news.topic)
         except MagnetarError as error:
             raise ProtocolError(f"news of {news.topic!r}: {error}") from error
-        listener = self._listeners.get((topic, news.subscription))
+        listener = self._listeners.get((topic, news.subscription or None))
         if listener is None:
             # It was given back, and the owner had not heard yet; or it does not know that we have
             # never heard of the binding.
             if news.what == CommandBindingNews.ASKED:
                 self._disown(LentCursor(topic, news.subscription, news.epoch))
+            elif news.what == CommandBindingNews.GREW:
+                self._unfollow(line, topic)
             return
         moved = news.HasField("mark_ledger_id")
         mark = Position(news.mark_ledger_id, news.mark_entry_id) if moved else None
@@ -313,7 +308,7 @@ class OwnerLinks:
 
         self._scope.spawn(release(), f"disown {cursor.subscription}")
 
-    def _broke(self, line: _OwnerLine) -> None:
+    def _broke(self, line: OwnerLine) -> None:
         for asked, listener in list(self._listeners.items()):
             if listener.line is line and self._listeners.get(asked) is listener:
                 self._listeners[asked] = listener._replace(line=None)
@@ -339,13 +334,7 @@ class OwnerLinks:
             line.end("this broker is closing")
 
 
-def check_greeting(answer: BaseCommand, owner: str) -> None:
-    """Raises ``ServiceNotReadyError`` unless the owner lends cursors."""
-    if answer.type != BaseCommand.CONNECTED:
-        raise ServiceNotReadyError(f"{owner} refused the connection: {answer.error.message}")
-    connected = answer.connected
-    if not connected.feature_flags.supports_bound_cursors:
-        raise ServiceNotReadyError(
-            f"the owner at {owner} ({connected.server_version}) does not lend subscriptions; it is "
-            "of an older release"
-        )
+def _lent(cursor: LentCursor, image: bytes) -> LentImage:
+    return LentImage(
+        topic=str(cursor.topic), subscription=cursor.subscription, epoch=cursor.epoch, image=image
+    )

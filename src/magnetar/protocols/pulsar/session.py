@@ -29,6 +29,7 @@ from typing import Final, Protocol, TypeAlias
 import structlog
 
 from magnetar.cluster.steering import Sent
+from magnetar.cluster.topic_name import TopicName
 from magnetar.env.framed import NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import (
@@ -46,6 +47,7 @@ from magnetar.protocols.pulsar.requests import Requests, Subject
 from magnetar.protocols.pulsar.services import Services
 from magnetar.topics.producer import METADATA_BYTES_MAX, Producer, SearchFirst, Sequences
 from magnetar.topics.subscribable import Subscribed
+from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import (
     COMMAND_NAMES,
@@ -134,6 +136,8 @@ class Session(FramedConnection):
         """Consumers that another broker is to serve, and that have not been told yet."""
         self.sent: dict[int, Sent] = {}
         """Where consumers were sent last."""
+        self.following: dict[TopicName, Topic] = {}
+        """Topics whose ends a read-only broker is told of."""
         self.frames = 0
         """Whole frames received; stands still while one is incomplete."""
         self._touched: list[Producer] = []
@@ -172,6 +176,9 @@ class Session(FramedConnection):
         for leaving in self.leaving.values():
             leaving.end()
         self.leaving.clear()
+        for topic in self.following.values():
+            topic.unfollow(self)
+        self.following.clear()
 
     def writable_changed(self) -> None:
         for _, subscription, consumer in self.consumers.values():

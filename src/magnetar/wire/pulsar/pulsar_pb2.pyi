@@ -682,6 +682,7 @@ class FeatureFlags(_message.Message):
     supports_staged_writes: _builtins.bool
     """Not Pulsar's: clients that do not know it skip it."""
     supports_bound_cursors: _builtins.bool
+    """1001: when each image was a request of its own"""
     def __init__(
         self,
         *,
@@ -3195,13 +3196,17 @@ class CommandBoundCursor(_message.Message):
         BIND: CommandBoundCursor._Action.ValueType  # 2
         """``broker_id`` serves the subscription from now on, which is made if need be"""
         MERGE: CommandBoundCursor._Action.ValueType  # 3
-        """``image`` is acknowledged"""
+        """what ``images`` say is acknowledged"""
         RELEASE: CommandBoundCursor._Action.ValueType  # 4
         """it is served no more"""
         DELETE: CommandBoundCursor._Action.ValueType  # 5
         """the subscription is to be deleted"""
         KEEP: CommandBoundCursor._Action.ValueType  # 6
         """it is served still"""
+        FOLLOW: CommandBoundCursor._Action.ValueType  # 7
+        """tell from now on how far the topic's log may be read"""
+        UNFOLLOW: CommandBoundCursor._Action.ValueType  # 8
+        """no more"""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
     OPEN: CommandBoundCursor.Action.ValueType  # 1
@@ -3209,13 +3214,17 @@ class CommandBoundCursor(_message.Message):
     BIND: CommandBoundCursor.Action.ValueType  # 2
     """``broker_id`` serves the subscription from now on, which is made if need be"""
     MERGE: CommandBoundCursor.Action.ValueType  # 3
-    """``image`` is acknowledged"""
+    """what ``images`` say is acknowledged"""
     RELEASE: CommandBoundCursor.Action.ValueType  # 4
     """it is served no more"""
     DELETE: CommandBoundCursor.Action.ValueType  # 5
     """the subscription is to be deleted"""
     KEEP: CommandBoundCursor.Action.ValueType  # 6
     """it is served still"""
+    FOLLOW: CommandBoundCursor.Action.ValueType  # 7
+    """tell from now on how far the topic's log may be read"""
+    UNFOLLOW: CommandBoundCursor.Action.ValueType  # 8
+    """no more"""
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
@@ -3224,31 +3233,43 @@ class CommandBoundCursor(_message.Message):
     BROKER_ID_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
-    IMAGE_FIELD_NUMBER: _builtins.int
     CREATE_FIELD_NUMBER: _builtins.int
     FIRST_LEDGER_ID_FIELD_NUMBER: _builtins.int
     FIRST_ENTRY_ID_FIELD_NUMBER: _builtins.int
     PROPERTIES_FIELD_NUMBER: _builtins.int
     SERVICE_URL_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
+    SEATS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     action: Global___CommandBoundCursor.Action.ValueType
     topic: _builtins.str
+    """empty in MERGE"""
     subscription: _builtins.str
     broker_id: _builtins.str
     start: _builtins.int
     """of that broker"""
     epoch: _builtins.int
     """of the binding"""
-    image: _builtins.bytes
     create: _builtins.bool
     first_ledger_id: _builtins.int
     """what a new subscription reads first"""
     first_entry_id: _builtins.int
     service_url: _builtins.str
     """where the broker serves it"""
+    stored: _builtins.bool
+    """of MERGE: it is answered when all is stored"""
     @_builtins.property
     def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]:
         """of a new subscription"""
+
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___LentImage]:
+        """of MERGE: of several subscriptions, of any topics"""
+
+    @_builtins.property
+    def seats(self) -> Global___Seats:
+        """of KEEP"""
 
     def __init__(
         self,
@@ -3260,20 +3281,113 @@ class CommandBoundCursor(_message.Message):
         broker_id: _builtins.str | None = ...,
         start: _builtins.int | None = ...,
         epoch: _builtins.int | None = ...,
-        image: _builtins.bytes | None = ...,
         create: _builtins.bool | None = ...,
         first_ledger_id: _builtins.int | None = ...,
         first_entry_id: _builtins.int | None = ...,
         properties: _abc.Iterable[Global___KeyValue] | None = ...,
         service_url: _builtins.str | None = ...,
+        images: _abc.Iterable[Global___LentImage] | None = ...,
+        stored: _builtins.bool | None = ...,
+        seats: Global___Seats | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "broker_id", b"broker_id", "create", b"create", "epoch", b"epoch", "first_entry_id", b"first_entry_id", "first_ledger_id", b"first_ledger_id", "image", b"image", "request_id", b"request_id", "service_url", b"service_url", "start", b"start", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "broker_id", b"broker_id", "create", b"create", "epoch", b"epoch", "first_entry_id", b"first_entry_id", "first_ledger_id", b"first_ledger_id", "request_id", b"request_id", "seats", b"seats", "service_url", b"service_url", "start", b"start", "stored", b"stored", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "broker_id", b"broker_id", "create", b"create", "epoch", b"epoch", "first_entry_id", b"first_entry_id", "first_ledger_id", b"first_ledger_id", "image", b"image", "properties", b"properties", "request_id", b"request_id", "service_url", b"service_url", "start", b"start", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "broker_id", b"broker_id", "create", b"create", "epoch", b"epoch", "first_entry_id", b"first_entry_id", "first_ledger_id", b"first_ledger_id", "images", b"images", "properties", b"properties", "request_id", b"request_id", "seats", b"seats", "service_url", b"service_url", "start", b"start", "stored", b"stored", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommandBoundCursor: _TypeAlias = CommandBoundCursor  # noqa: Y015
+
+@_typing.final
+class Seats(_message.Message):
+    """Who is connected to a subscription where it is served."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    CONSUMERS_FIELD_NUMBER: _builtins.int
+    TAKEN_BY_FIELD_NUMBER: _builtins.int
+    type: Global___CommandSubscribe.SubType.ValueType
+    consumers: _builtins.int
+    taken_by: _builtins.str
+    """the first of them"""
+    def __init__(
+        self,
+        *,
+        type: Global___CommandSubscribe.SubType.ValueType | None = ...,
+        consumers: _builtins.int | None = ...,
+        taken_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers", "taken_by", b"taken_by", "type", b"type"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers", "taken_by", b"taken_by", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Seats: _TypeAlias = Seats  # noqa: Y015
+
+@_typing.final
+class LentImage(_message.Message):
+    """What is acknowledged of a subscription that the broker serves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    subscription: _builtins.str
+    epoch: _builtins.int
+    image: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str | None = ...,
+        subscription: _builtins.str | None = ...,
+        epoch: _builtins.int | None = ...,
+        image: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "image", b"image", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "image", b"image", "subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LentImage: _TypeAlias = LentImage  # noqa: Y015
+
+@_typing.final
+class LentImageResult(_message.Message):
+    """What became of an image."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TERM_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """it was taken, in that term of the cursor"""
+    error: Global___ServerError.ValueType
+    """else"""
+    message: _builtins.str
+    ended: _builtins.bool
+    """an error: the binding is over"""
+    def __init__(
+        self,
+        *,
+        term: _builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: _builtins.str | None = ...,
+        ended: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "error", b"error", "message", b"message", "term", b"term"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "error", b"error", "message", b"message", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LentImageResult: _TypeAlias = LentImageResult  # noqa: Y015
 
 @_typing.final
 class CommandBoundCursorResponse(_message.Message):
@@ -3288,6 +3402,8 @@ class CommandBoundCursorResponse(_message.Message):
     PROPERTIES_FIELD_NUMBER: _builtins.int
     LAST_LEDGER_ID_FIELD_NUMBER: _builtins.int
     LAST_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     error: Global___ServerError.ValueType
     message: _builtins.str
@@ -3299,8 +3415,14 @@ class CommandBoundCursorResponse(_message.Message):
     last_ledger_id: _builtins.int
     """the last entry that may be read"""
     last_entry_id: _builtins.int
+    term: _builtins.int
+    """of the cursor that was lent: another for each opening"""
     @_builtins.property
     def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___LentImageResult]:
+        """of MERGE: of each image, in order"""
+
     def __init__(
         self,
         *,
@@ -3313,10 +3435,12 @@ class CommandBoundCursorResponse(_message.Message):
         properties: _abc.Iterable[Global___KeyValue] | None = ...,
         last_ledger_id: _builtins.int | None = ...,
         last_entry_id: _builtins.int | None = ...,
+        term: _builtins.int | None = ...,
+        results: _abc.Iterable[Global___LentImageResult] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "epoch", b"epoch", "error", b"error", "image", b"image", "last_entry_id", b"last_entry_id", "last_ledger_id", b"last_ledger_id", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "epoch", b"epoch", "error", b"error", "image", b"image", "last_entry_id", b"last_entry_id", "last_ledger_id", b"last_ledger_id", "message", b"message", "request_id", b"request_id", "term", b"term"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "epoch", b"epoch", "error", b"error", "image", b"image", "last_entry_id", b"last_entry_id", "last_ledger_id", b"last_ledger_id", "message", b"message", "properties", b"properties", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "epoch", b"epoch", "error", b"error", "image", b"image", "last_entry_id", b"last_entry_id", "last_ledger_id", b"last_ledger_id", "message", b"message", "properties", b"properties", "request_id", b"request_id", "results", b"results", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3344,6 +3468,8 @@ class CommandBindingNews(_message.Message):
         """release the subscription"""
         ASKED: CommandBindingNews._What.ValueType  # 5
         """keep it, if it is served by this binding, else release it"""
+        GREW: CommandBindingNews._What.ValueType  # 6
+        """the topic's log may be read up to ``mark``; of no subscription, it has no epoch"""
 
     class What(_What, metaclass=_WhatEnumTypeWrapper): ...
     ENDED: CommandBindingNews.What.ValueType  # 1
@@ -3356,6 +3482,8 @@ class CommandBindingNews(_message.Message):
     """release the subscription"""
     ASKED: CommandBindingNews.What.ValueType  # 5
     """keep it, if it is served by this binding, else release it"""
+    GREW: CommandBindingNews.What.ValueType  # 6
+    """the topic's log may be read up to ``mark``; of no subscription, it has no epoch"""
 
     WHAT_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.log.ack_store import AckStore, NullAckStore
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.cursor import ManagedCursor, recover_state
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
-from magnetar.log.managed.flush_timer import FlushTimer
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord, cursor_path, decode_cursor, encode_cursor
 from magnetar.model.ids import EARLIEST, Position

@@ -10,13 +10,20 @@ from typing import Any
 import pytest
 
 from magnetar.app.broker import Broker
+from magnetar.cluster.read_rules import ReadRules
 from magnetar.cluster.reports import broker_path
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import BrokerConfig
 from magnetar.log.acknowledgements import AckImage
 from magnetar.log.seam import Binding
-from magnetar.model.errors import BindingEndedError, MagnetarError, NotAllowedError
+from magnetar.model.errors import (
+    BindingEndedError,
+    MagnetarError,
+    NotAllowedError,
+    ServiceNotReadyError,
+)
 from magnetar.model.ids import EARLIEST, LATEST, Position
+from magnetar.protocols.pulsar.handlers import bound_cursors
 from magnetar.protocols.pulsar.owner_links import OwnerLinks
 from magnetar.topics.remote_acks import LentCursor, NewsKind, OwnerNews
 from magnetar.topics.subscription import Subscription
@@ -227,7 +234,7 @@ def test_a_binding_that_its_broker_never_heard_of_is_disowned() -> None:
         await succeeded(at_owner, at_owner.subscribe())
         assert two.bound() is None
         with pytest.raises(BindingEndedError):
-            await links.keep(lost.cursor)
+            await links.keep(lost.cursor, None)
 
     with_two(scenario)
 
@@ -312,7 +319,7 @@ def test_a_binding_ends_with_its_brokers_registration() -> None:
         assert ended.type == BaseCommand.CLOSE_CONSUMER
         late = LentCursor(NAME, "s", bound.epoch)
         with pytest.raises(BindingEndedError):
-            await links.merge(late, AckImage(Position(1, 2)))
+            await links.merge(late, AckImage(Position(1, 2)), stored=True)
         assert two.mark() == Position(1, -1), "a delta of a binding that is over has no effect"
         at_owner = two.owner.peer()
         await succeeded(at_owner, at_owner.subscribe())
@@ -330,10 +337,15 @@ def test_what_is_said_of_an_older_binding_has_no_effect() -> None:
         again = await links.bind(NAME, "s", EARLIEST, {}, told.append)
         assert (first.cursor.epoch, again.cursor.epoch) == (1, 2)
         assert again.properties == {"k": "v"}
-        for ask in (links.release(first.cursor), links.merge(first.cursor, again.image)):
+        for ask in (
+            links.release(first.cursor),
+            links.merge(first.cursor, again.image, stored=True),
+        ):
             with pytest.raises(BindingEndedError):
                 await ask
-        await links.merge(again.cursor, replace(again.image, mark_delete=Position(1, 1)))
+        await links.merge(
+            again.cursor, replace(again.image, mark_delete=Position(1, 1)), stored=True
+        )
         assert two.mark() == Position(1, 1)
         await links.release(again.cursor)
         assert two.bound() is None
@@ -492,5 +504,180 @@ def test_where_a_new_subscription_begins() -> None:
         assert latest.image.mark_delete == Position(1, 2)
         at = await links.bind(NAME, "at", Position(1, 1), {}, lambda _: None)
         assert at.image.mark_delete == Position(1, 0)
+
+    with_two(scenario)
+
+
+def test_the_owner_tells_how_far_the_log_may_be_read() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(2)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        followed = two.reading.services.followed
+        assert followed is not None
+        topic = followed.find(NAME)
+        assert topic is not None
+        told = topic.readable.told  # type: ignore[attr-defined]
+        await eventually(lambda: told == [Position(1, 1)])
+        await two.publish(2, first=2)
+        await eventually(lambda: told[-1] == Position(1, 3))
+        # Its next owner is asked, and after a broken connection the same one.
+        assert await two.owner.services.topics.unload(NAME)
+        await eventually(lambda: bool(two.owner.services.topics.loaded()))
+        await eventually(lambda: bool(two.owner.topic().followers))
+        await two.publish(1, first=4)
+        await eventually(lambda: told[-1] == Position(1, 4))
+        for session in list(two.owner.services.sessions):
+            session.abort()  # type: ignore[attr-defined]
+        await eventually(lambda: not two.owner.topic().followers)
+        await eventually(lambda: bool(two.owner.topic().followers))
+        await two.publish(1, first=5)
+        await eventually(lambda: told[-1] == Position(2, 0))
+        # When nobody is served there any more it is not told.
+        peer.lose()
+        await eventually(lambda: not two.owner.topic().followers)
+
+    with_two(scenario)
+
+
+def test_what_is_told_to_nobody_is_told_no_more() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        links = two.links()
+        assert await links.follow(NAME, lambda _: None) == Position(1, 0)
+        links._listeners.clear()  # the answer to a question that was given up
+        await two.publish(1, first=1)
+        await eventually(lambda: not two.owner.topic().followers)
+
+    with_two(scenario)
+
+
+def test_deltas_of_many_subscriptions_are_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[int] = []
+    merge_all = bound_cursors._merge_all
+
+    async def counted(bindings: Any, session: Any, request: Any, reply: Any) -> None:
+        requests.append(len(request.images))
+        await merge_all(bindings, session, request, reply)
+
+    monkeypatch.setattr(bound_cursors, "_merge_all", counted)
+
+    async def scenario(two: Two) -> None:
+        await two.publish(5)
+        names = [f"s{number}" for number in range(8)]
+        peers = [two.reading.peer() for _ in names]
+        for peer, name in zip(peers, names, strict=True):
+            await succeeded(peer, peer.subscribe(name))
+            peer.flow(100)
+            await entries(peer, 5)
+        for peer in peers:
+            peer.acknowledge(0, 1)
+        await eventually(lambda: all(two.mark(name) == Position(1, 1) for name in names))
+        assert sum(requests) == len(names)
+        assert len(requests) < len(names), "together"
+        waits = [two.owner.topic().subscription(name).cursor.waits for name in names]  # type: ignore[attr-defined]
+        assert waits == [0] * len(names), "nobody waits: the owner stores them in its own time"
+
+    with_two(scenario)
+
+
+def test_an_image_that_is_refused_keeps_no_other_back() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(4)
+        links = two.links()
+        lent = [await links.bind(NAME, each, EARLIEST, {}, lambda _: None) for each in "abc"]
+        image = AckImage(Position(1, 1))
+        wrong = lent[1].cursor._replace(epoch=99)
+        cursors = [lent[0].cursor, wrong, lent[2].cursor]
+        found = await asyncio.gather(
+            *(links.merge(each, image, stored=False) for each in cursors),
+            links.merge(lent[0].cursor, image, stored=True),
+            return_exceptions=True,
+        )
+        assert found[0] == lent[0].term
+        assert isinstance(found[1], BindingEndedError)
+        assert found[2] == lent[2].term
+        assert found[3] == lent[0].term
+        assert [two.mark(each) for each in "abc"] == [
+            Position(1, 1),
+            Position(1, -1),
+            Position(1, 1),
+        ]
+
+    with_two(scenario)
+
+
+def test_bindings_of_a_topic_are_asked_for_side_by_side() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        first = two.reading.peer()
+        await succeeded(first, first.subscribe("first"))
+        links, gate = two.links(), asyncio.Event()
+        asked: list[str] = []
+        bind = links.bind
+
+        async def slow(topic: Any, name: str, *args: Any) -> Any:
+            asked.append(name)
+            await gate.wait()
+            return await bind(topic, name, *args)
+
+        links.bind = slow  # type: ignore[method-assign]
+        peers = [two.reading.peer() for _ in range(4)]
+        names = ["a", "b", "c", "a"]
+        pending = [
+            asyncio.ensure_future(peer.subscribe(name))
+            for peer, name in zip(peers, names, strict=True)
+        ]
+        await eventually(lambda: len(asked) == 3)
+        await asyncio.sleep(0.05)
+        assert sorted(asked) == ["a", "b", "c"], "each once, however many want it"
+        gate.set()
+        for peer, each in zip(peers, pending, strict=True):
+            await succeeded(peer, each)
+        assert len(two.serving("a").consumers) == 2
+
+    with_two(scenario)
+
+
+def test_the_owner_refuses_whom_there_is_no_room_for_elsewhere() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        policies = two.owner.broker.control.policies
+        rules = ReadRules.decode({"rules": [{"to": "any"}]})
+        await policies.set_namespace("public/default", "read_only_brokers", rules)
+        first = two.reading.peer()
+        await succeeded(first, first.subscribe(kind=EXCLUSIVE))
+        peer = two.owner.peer(version="Pulsar-CPP-v4.2.0")
+        await eventually(lambda: bool(two.owner.topic().policy.reading.rules))
+        for kind in (EXCLUSIVE, SHARED):
+            refused = await peer.subscribe(kind=kind)
+            assert refused.type == BaseCommand.ERROR
+            assert refused.error.error == ServerError.CONSUMER_BUSY, refused
+        # There is room once the first one has left, and the owner knows it at once.
+        leave = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        leave.close_consumer.consumer_id, leave.close_consumer.request_id = 1, 77
+        await succeeded(first, first.ask(leave))
+        await succeeded(peer, peer.subscribe(kind=EXCLUSIVE))
+        # One that was sent there, and comes again, is not refused for its own sake.
+        peer.flow(1)
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+        await succeeded(first, first.subscribe(kind=EXCLUSIVE))
+        await succeeded(peer, peer.subscribe(kind=EXCLUSIVE))
+
+    with_two(scenario)
+
+
+def test_a_topic_that_closes_takes_nothing() -> None:
+    """Its cursors may be stored for the last time already."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(2)
+        links = two.links()
+        lent = await links.bind(NAME, "s", EARLIEST, {}, lambda _: None)
+        topic = two.owner.topic()
+        topic.stop()
+        with pytest.raises(ServiceNotReadyError):
+            await links.merge(lent.cursor, AckImage(Position(1, 1)), stored=False)
+        assert topic.subscription("s").cursor.mark_delete == Position(1, -1)
 
     with_two(scenario)

@@ -1,34 +1,48 @@
 """BOUND_CURSOR: what read-only brokers ask a topic's owner about subscriptions that they serve.
 
-A broker that is asked for a topic that nobody owns takes it, as for PRODUCER and SUBSCRIBE.
+A broker that is asked for a topic that nobody owns takes it, as for PRODUCER and SUBSCRIBE. MERGE,
+which has images of many subscriptions, is an exception: those of topics that are not open here are
+refused, so that the others do not wait; who asks has them opened first.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.ack_images import decode_image, encode_image
-from magnetar.log.seam import Binding
-from magnetar.model.errors import BindingEndedError, NotAllowedError, ProtocolError
+from magnetar.log.seam import Binding, Cursor
+from magnetar.model.errors import (
+    BindingEndedError,
+    MagnetarError,
+    NotAllowedError,
+    ProtocolError,
+    ServiceNotReadyError,
+)
 from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.bounds import check_subscription
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.bindings import OwnerBindings
+from magnetar.topics.bound import SeatsTaken
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.codes import ServerError
+from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandBindingNews,
     CommandBoundCursor,
     CommandBoundCursorResponse,
+    LentImage,
+    LentImageResult,
 )
 
 
 class SessionBroker:
-    """The read-only broker on a session, for one subscription (``topics.bound.BoundBroker``)."""
+    """The read-only broker on a session, for one subscription (``topics.bound.BoundBroker``), or,
+    without one, as it follows the topic's log (``topics.followers.Follower``)."""
 
     __slots__ = ("_session", "_subscription", "_topic")
 
@@ -55,6 +69,13 @@ class SessionBroker:
 
     def tell_closed(self, service_url: str = "") -> None:
         self._tell(CommandBindingNews.CLOSED, 0)
+
+    @property
+    def writable(self) -> bool:
+        return self._session.writable
+
+    def tell_grew(self, last: Position) -> None:
+        self._tell(CommandBindingNews.GREW, 0, last)
 
     def _tell(
         self,
@@ -92,12 +113,29 @@ class BoundQuestion(NamedTuple):
 
 async def bound_cursor(session: Session, command: BaseCommand) -> None:
     request, bindings = command.bound_cursor, session.services.bindings
-    action = ACTIONS.get(request.action)
-    if bindings is None or action is None:
-        raise NotAllowedError("this broker does not serve what is asked of bound cursors")
+    if bindings is None:
+        raise NotAllowedError("this broker owns no topics, and lends no cursors")
     answer = BaseCommand(type=BaseCommand.BOUND_CURSOR_RESPONSE)
     reply = answer.bound_cursor_response
     reply.request_id = request.request_id
+    if request.action == CommandBoundCursor.MERGE:
+        await _merge_all(bindings, session, request, reply)
+    elif request.action == CommandBoundCursor.UNFOLLOW:
+        _unfollow(session, request)
+    else:
+        await _of_topic(bindings, session, request, reply)
+    session.send_command(answer)
+
+
+async def _of_topic(
+    bindings: OwnerBindings,
+    session: Session,
+    request: CommandBoundCursor,
+    reply: CommandBoundCursorResponse,
+) -> None:
+    action = ACTIONS.get(request.action)
+    if action is None:
+        raise NotAllowedError("this broker does not serve what is asked of bound cursors")
     creates = request.action == CommandBoundCursor.OPEN and request.create
     topic = await session.services.topics.get(parse_topic(request.topic), create=creates)
     try:
@@ -106,7 +144,6 @@ async def bound_cursor(session: Session, command: BaseCommand) -> None:
     except BindingEndedError as error:
         reply.error = ServerError.SERVICE_NOT_READY  # type: ignore[assignment]
         reply.message, reply.ended = str(error), True
-    session.send_command(answer)
 
 
 async def _open(asked: BoundQuestion) -> None:
@@ -127,23 +164,85 @@ async def _bind(asked: BoundQuestion) -> None:
         asked.client(),
     )
     reply.epoch, reply.image = lent.binding.epoch, encode_image(lent.image)
+    reply.term = lent.term
     for key, value in sorted(lent.properties.items()):
         reply.properties.add(key=key, value=value)
 
 
-async def _merge(asked: BoundQuestion) -> None:
-    request = asked.request
+async def _merge_all(
+    bindings: OwnerBindings,
+    session: Session,
+    request: CommandBoundCursor,
+    reply: CommandBoundCursorResponse,
+) -> None:
+    """Each image for itself: one that is refused keeps none of the others back. All are taken in
+    this turn of the loop, so that what is stored of them goes to the bookies together."""
+    taken: list[tuple[LentImageResult, Cursor]] = []
+    for lent in request.images:
+        result = reply.results.add()
+        try:
+            cursor = _merge(bindings, session, request, lent)
+        except MagnetarError as error:
+            _refuse(result, error)
+        else:
+            assert cursor.lending is not None
+            result.term = cursor.lending.term
+            taken.append((result, cursor))
+    if request.stored:
+        stored = (cursor.wait_stored() for _, cursor in taken)
+        outcomes = await asyncio.gather(*stored, return_exceptions=True)
+        for (result, _), outcome in zip(taken, outcomes, strict=True):
+            if isinstance(outcome, MagnetarError):
+                result.ClearField("term")
+                _refuse(result, outcome)
+            elif outcome is not None:
+                raise outcome
+
+
+def _merge(
+    bindings: OwnerBindings, session: Session, request: CommandBoundCursor, lent: LentImage
+) -> Cursor:
+    topic = session.services.topics.find(parse_topic(lent.topic))
+    if topic is None:
+        raise ServiceNotReadyError(f"topic {lent.topic} is not open here; open it, and try again")
     try:
-        image = decode_image(request.image)
+        image = decode_image(lent.image)
     except ProtocolError as error:
         raise NotAllowedError(str(error)) from error
-    await asked.bindings.merge(
-        asked.topic, request.subscription, asked.claimed, image, asked.client()
-    )
+    claimed = Binding(lent.epoch, request.broker_id, request.start)
+    client = SessionBroker(session, lent.topic, lent.subscription)
+    return bindings.merge(topic, lent.subscription, claimed, image, client)
+
+
+def _refuse(result: LentImageResult, error: MagnetarError) -> None:
+    result.error = server_error(error)  # type: ignore[assignment]
+    result.message = str(error)
+    result.ended = isinstance(error, BindingEndedError)
+
+
+async def _follow(asked: BoundQuestion) -> None:
+    session, topic, reply = asked.session, asked.topic, asked.reply
+    if session.closed:
+        return  # nobody would end it
+    session.following[topic.name] = topic
+    last = topic.follow(session, SessionBroker(session, asked.request.topic, ""))
+    reply.last_ledger_id, reply.last_entry_id = last
+
+
+def _unfollow(session: Session, request: CommandBoundCursor) -> None:
+    """Without a topic that is open: it is not to be taken for that."""
+    found = session.following.pop(parse_topic(request.topic), None)
+    if found is not None:
+        found.unfollow(session)
 
 
 async def _keep(asked: BoundQuestion) -> None:
-    asked.bindings.keep(asked.topic, asked.request.subscription, asked.claimed, asked.client())
+    request, seats = asked.request, None
+    if request.HasField("seats"):
+        told = request.seats
+        seats = SeatsTaken(int(told.type), told.consumers, told.taken_by)
+    name, client = request.subscription, asked.client()
+    asked.bindings.keep(asked.topic, name, asked.claimed, client, seats)
 
 
 async def _release(asked: BoundQuestion) -> None:
@@ -162,9 +261,9 @@ ACTIONS: Final[Mapping[int, Action]] = MappingProxyType(
     {
         CommandBoundCursor.OPEN: _open,
         CommandBoundCursor.BIND: _bind,
-        CommandBoundCursor.MERGE: _merge,
         CommandBoundCursor.RELEASE: _release,
         CommandBoundCursor.DELETE: _delete,
         CommandBoundCursor.KEEP: _keep,
+        CommandBoundCursor.FOLLOW: _follow,
     }
 )

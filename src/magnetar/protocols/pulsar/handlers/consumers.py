@@ -6,7 +6,6 @@ for a consumer that is not there (any more) they mean nothing.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import structlog
@@ -102,7 +101,8 @@ async def _join_alive(
         await _join(session, topic, request, kind, answered)
     except ConsumerBusyError:
         found = topic.subscriptions.get(request.subscription)
-        if found is None or not await _drop_dead(session, topic, found):
+        own = [item.consumer for item in session.consumers.values()]
+        if found is None or not await topic.drop_dead(found, own):
             raise
         await _join(session, topic, request, kind, answered)
 
@@ -198,21 +198,6 @@ async def _roll_back(
 def _check_there(topic: SubscribableTopic, subscription: Subscription) -> None:
     if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
         raise ServiceNotReadyError(f"subscription {subscription.name} just ended; try again")
-
-
-async def _drop_dead(
-    session: Session, topic: SubscribableTopic, subscription: Subscription
-) -> bool:
-    """Remove consumers whose connections are dead; True if there were any."""
-    own = [item.consumer for item in session.consumers.values()]
-    others = [consumer for consumer in subscription.consumers if consumer not in own]
-    alive = await asyncio.gather(*(consumer.client.is_alive() for consumer in others))
-    dead = [consumer for consumer, lives in zip(others, alive, strict=True) if not lives]
-    for consumer in dead:
-        consumer.client.abort()
-        consumer.client.forget()
-        topic.remove_consumer(subscription, consumer)
-    return bool(dead)
 
 
 async def _here(session: Session, consumer_id: int) -> Subscribed:

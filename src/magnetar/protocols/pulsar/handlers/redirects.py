@@ -45,11 +45,12 @@ async def send_elsewhere(
     session: Session, topic: SubscribableTopic, request: CommandSubscribe, kind: Kind, start: Place
 ) -> bool:
     """Whether another broker is to serve the consumer; it is told so then. Raises as
-    ``ReadSteering.place``."""
+    ``ReadSteering.place``, and ``ConsumerBusyError`` if there is no room for it there."""
     steering = session.services.steering
     if steering is None:
         return False
     properties = check_subscribe(request)
+    before = session.sent.get(request.consumer_id)
     found = await steering.place(
         topic,
         Subscribing(
@@ -57,13 +58,18 @@ async def send_elsewhere(
             kind,
             consumer_properties(request),
             session.follows_assigned_url,
-            session.sent.get(request.consumer_id),
+            before,
             not request.durable and start == LATEST,
         ),
     )
     if found is None:
         session.sent.pop(request.consumer_id, None)
         return False
+    if before is None and session.services.bindings is not None:
+        # One that was there already may have left without that broker's having noticed.
+        await session.services.bindings.check_room(
+            topic.name, request.subscription, found.sent.broker, kind
+        )
     begin = await topic.position_at(start) if isinstance(start, PublishTime) else start
     if request.durable:
         await open_subscription(topic, request.subscription, True, begin, properties)

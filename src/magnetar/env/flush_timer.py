@@ -1,4 +1,4 @@
-"""When the cursors of a process are stored: one timer, not one per cursor."""
+"""When what has changed is stored, or sent: one timer, not one for each of thousands of cursors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Flushed(Protocol):
 
     @property
     def dirty(self) -> bool:
-        """True while it has something to store."""
+        """True while it has something to flush."""
         ...
 
     def tick(self) -> None:
@@ -20,8 +20,8 @@ class Flushed(Protocol):
 
 
 class FlushTimer:
-    """One timer for all cursors of a process: every ``interval_ms`` while any has something to
-    store, each that has is told to."""
+    """One timer for all: every ``interval_ms`` while any has something to flush, each that has is
+    told to, all in one turn of the loop."""
 
     def __init__(self, interval_ms: int) -> None:
         self._interval_s = interval_ms / 1000
