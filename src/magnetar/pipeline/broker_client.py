@@ -14,7 +14,12 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.model.errors import BrokerError
-from magnetar.pipeline.broker_connection import BrokerConnection, parse_service_url, refused
+from magnetar.pipeline.broker_connection import (
+    BrokerConnection,
+    parse_service_url,
+    parse_service_urls,
+    refused,
+)
 from magnetar.pipeline.losses import LogExtent
 from magnetar.pipeline.places import START, Place
 from magnetar.pipeline.topic_reader import TopicReader
@@ -24,11 +29,11 @@ REDIRECTS_MAX = 10
 
 
 class BrokerClient:
-    """Look-ups and readers against a cluster's service URL. The connection for questions about
-    names is kept between them, until ``close``."""
+    """Look-ups and readers against a cluster's service URL: of its addresses the last good one
+    comes first. The connection for questions about names is kept between them, until ``close``."""
 
     def __init__(self, service_url: str, timeout_s: float = 60.0) -> None:
-        self._address = parse_service_url(service_url)
+        self._addresses = parse_service_urls(service_url)
         self.timeout_s = timeout_s
         self._kept: BrokerConnection | None = None
 
@@ -62,7 +67,7 @@ class BrokerClient:
             else:
                 self._kept = connection
                 return answer
-        connection = BrokerConnection(self._address, self.timeout_s)
+        connection = self._any_broker()
         try:
             answer = connection.call(command)
         except BaseException:
@@ -71,6 +76,20 @@ class BrokerClient:
         self._kept = connection
         return answer
 
+    def _any_broker(self) -> BrokerConnection:
+        """Raises ``BrokerError`` when none of the addresses answers."""
+        whys = []
+        for address in list(self._addresses):
+            try:
+                connection = BrokerConnection(address, self.timeout_s)
+            except BrokerError as error:
+                whys.append(str(error))
+                continue
+            self._addresses.remove(address)
+            self._addresses.insert(0, address)
+            return connection
+        raise BrokerError("; ".join(whys))
+
     def close(self) -> None:
         connection, self._kept = self._kept, None
         if connection is not None:
@@ -78,13 +97,18 @@ class BrokerClient:
 
     def owner(self, topic: str) -> tuple[str, int]:
         """The address of the broker that serves a topic (partition)."""
-        address, authoritative = self._address, False
+        address: tuple[str, int] | None = None
+        entrance: tuple[str, int] | None = None
+        authoritative = False
         for _ in range(REDIRECTS_MAX):
+            connection = (
+                self._any_broker() if address is None else BrokerConnection(address, self.timeout_s)
+            )
+            entrance = entrance or connection.address
             command = BaseCommand(type=BaseCommand.LOOKUP)
             command.lookupTopic.topic = topic
             command.lookupTopic.request_id = 1
             command.lookupTopic.authoritative = authoritative
-            connection = BrokerConnection(address, self.timeout_s)
             try:
                 answer = connection.call(command).lookupTopicResponse
             finally:
@@ -92,7 +116,7 @@ class BrokerClient:
             if answer.response == answer.Failed:
                 raise refused(answer.error, f"topic {topic}: {answer.message}")
             if answer.proxy_through_service_url:
-                return self._address
+                return entrance
             address = parse_service_url(answer.brokerServiceUrl)
             if answer.response == answer.Connect:
                 return address

@@ -65,9 +65,13 @@ class BrokerConnection:
         self.greeting = answer.connected
 
     def send(self, command: BaseCommand) -> None:
+        self.send_frame(encode_command(command))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Waits while the broker takes nothing. Raises ``BrokerError``."""
         try:
             self._socket.settimeout(self._timeout_s)
-            self._socket.sendall(encode_command(command))
+            self._socket.sendall(frame)
         except OSError as error:
             raise BrokerError(f"connection to {self} broke: {error}") from error
 

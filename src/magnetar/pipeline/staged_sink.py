@@ -41,11 +41,10 @@ from magnetar.pipeline.delivery import query_of
 from magnetar.pipeline.log_watch import LogWatch
 from magnetar.pipeline.loss_reports import warn
 from magnetar.pipeline.options import WriteOptions
-from magnetar.pipeline.row_encoding import Encoding, RowEncoder, without_schema
+from magnetar.pipeline.row_encoding import RowEncoder, without_schema
 from magnetar.pipeline.served import SERVED
-from magnetar.pipeline.sink import refuse_given
+from magnetar.pipeline.sink import encoder_of, refuse_given
 from magnetar.pipeline.staged_session import SESSIONS, StagedSession
-from magnetar.pipeline.topic_names import full_topic
 from magnetar.pipeline.typed.writing import TypedWrite, ValueWriter
 from magnetar.staging.commit_rules import CommitVerdict, Offer
 from magnetar.staging.committer import Committer, QueryRun
@@ -194,15 +193,8 @@ class StagedSink:
         return QueryRun(query, run), int(batch)
 
     def _encoder(self, logs: LogWatch, values: ValueWriter | None) -> RowEncoder:
-        options = self.options
-        encoding = Encoding(
-            options.compression,
-            options.batching_messages_max,
-            options.delivery.batching_bytes_max,
-            options.delivery.by_key,
-        )
         version = without_schema if values is None else values.version
-        return RowEncoder(encoding, options.topic, full_topic, logs.partitions, _now_ms, version)
+        return encoder_of(self.options, logs.partitions, version)
 
     def _expires_ms(self, after_ms: int) -> int:
         """When the record of a query may go that has one batch; others stay."""

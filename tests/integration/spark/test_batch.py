@@ -138,14 +138,14 @@ def test_chosen_columns_and_compressed_batches(
     assert sorted(row["count"] for row in counts) == [50] * 5
 
 
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 def test_written_rows_are_messages(
-    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, guarantee: str
 ) -> None:
     rows = [(f"k{n % 3}", f"v{n}", {"n": str(n)}) for n in range(1000)]
     frame = spark.createDataFrame(rows, "key string, value string, properties map<string,string>")
-    frame.write.format("magnetar").option("service.url", platform.service_url).option(
-        "topic", topic
-    ).mode("append").save()
+    writer = frame.write.format("magnetar").option("service.url", platform.service_url)
+    writer.option("topic", topic).option("deliveryGuarantee", guarantee).mode("append").save()
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found = []
     while reader.has_message_available():
@@ -153,6 +153,26 @@ def test_written_rows_are_messages(
         found.append((message.partition_key(), message.data().decode(), message.properties()))
     reader.close()
     assert sorted(found, key=lambda row: int(row[1][1:])) == rows
+
+
+def test_rows_through_brokers_to_topics_with_partitions(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str
+) -> None:
+    """A key's rows are in one partition, in their order, whatever the compression."""
+    url = f"{platform.http_url}/admin/v2/persistent/public/default/{topic}/partitions"
+    assert httpx.put(url, json=3, timeout=60).status_code < 300
+    rows = [(f"k{n % 50}", str(n), topic if n % 2 else f"{topic}-other") for n in range(4000)]
+    frame = spark.createDataFrame(rows, "key string, value string, topic string").coalesce(1)
+    writer = frame.write.format("magnetar").option("service.url", platform.service_url)
+    options = {"deliveryGuarantee": "at-least-once", "compression": "zstd"}
+    writer.options(**options).mode("append").save()
+    found = read(spark, platform, topic).orderBy("partition", "message_id").collect()
+    assert {row.partition for row in found} == {0, 1, 2}
+    by_key: dict[str, list[int]] = {}
+    for row in found:
+        by_key.setdefault(row.key, []).append(int(row.value))
+    assert by_key == {f"k{k}": list(range(k, 4000, 50)) for k in range(1, 50, 2)}
+    assert numbers(read(spark, platform, f"{topic}-other")) == list(range(0, 4000, 2))
 
 
 def test_what_cannot_be_written_is_refused(

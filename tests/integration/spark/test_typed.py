@@ -248,15 +248,27 @@ ROWS = [Row(key=f"k{n}", value=Row(carrier=f"C{n}", number=n if n % 2 else None)
 COLUMNS = "key string, value struct<carrier: string, number: int>"
 
 
-@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+@pytest.mark.parametrize(
+    ("kind", "guarantee"),
+    [
+        (AvroSchema, "exactly-once"),
+        (JsonSchema, "exactly-once"),
+        (AvroSchema, "at-least-once"),
+    ],
+)
 def test_typed_consumers_read_what_is_written_by_the_topics_schema(
-    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, kind: Any
+    spark: SparkSession,
+    platform: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    kind: Any,
+    guarantee: str,
 ) -> None:
     """A field that the rows do not have is as by default; the version is on every message."""
     publish(client, topic, kind(EarlierFlight), [EarlierFlight(carrier="A", number=1, pilot="")])
     publish(client, topic, kind(LaterFlight), [])
     frame = spark.createDataFrame(ROWS, COLUMNS)
-    write(frame.coalesce(1), platform, topic)
+    write(frame.coalesce(1), platform, topic, deliveryGuarantee=guarantee)
     found = consumed(client, topic, kind(LaterFlight), 7)
     assert [version_of(each) for each in found] == [0] + [1] * 6
     written = [(f"k{n}", f"C{n}", n if n % 2 else None, "A1") for n in range(6)]

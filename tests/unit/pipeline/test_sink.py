@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from magnetar.model.errors import ConfigError
-from magnetar.model.schema import SchemaType, TopicSchema
 from magnetar.pipeline.options import parse_write_options
 from magnetar.pipeline.schema import spark_schema
-from magnetar.pipeline.sink import _message_fields, check_write_schema, refuse_given
-from magnetar.pipeline.typed.client_schema import encoded_schema
+from magnetar.pipeline.sink import Sink, check_write_schema, refuse_given
+from magnetar.wire.pulsar.batches import iterate_messages
+from tests.unit.pipeline.scripted_broker import scripted_broker
 
 OPTIONS = parse_write_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t"})
 
@@ -40,27 +40,23 @@ def test_what_cannot_be_written_is_refused() -> None:
         check_write_schema(StructType().add("key", StringType()), OPTIONS, overwrite=False)
 
 
-def test_keys_properties_and_headers() -> None:
+def test_rows_are_sent_as_messages() -> None:
     at = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
-    row = {
-        "key": b"k",
-        "event_time": at,
-        "properties": [("a", "1")],
-        "headers": [{"key": "b", "value": b"2"}, {"key": "c", "value": None}],
+    rows = {
+        "value": [b"a", None],
+        "key": ["k", None],
+        "event_time": [at, None],
+        "properties": pa.array([[("a", "1")], None], pa.map_(pa.string(), pa.string())),
     }
-    assert _message_fields(row) == {
-        "partition_key": "k",
-        "event_timestamp": 1_700_000_000_000,
-        "properties": {"a": "1", "b": "2", "c": ""},
-    }
-    assert _message_fields({"value": b"x", "key": None}) == {}
+    with scripted_broker() as broker:
+        options = parse_write_options({"service.url": broker.url, "topic": "t"})
+        assert Sink(options).write(iter([pa.RecordBatch.from_pydict(rows)])).rows == 2
+    (taken,) = broker.taken
+    assert taken.topic == "persistent://public/default/t"
+    first, second = iterate_messages(taken.payload)
+    assert (first[0].key, bytes(first[1])) == ("k", b"a")
+    assert (first[0].event_time_ms, dict(first[0].properties)) == (1_700_000_000_000, {"a": "1"})
+    assert second[0].null_value
+    bad = pa.RecordBatch.from_pydict({"value": [b""], "key": [b"\xff"]})
     with pytest.raises(ConfigError, match="a key is not UTF-8 text"):
-        _message_fields({"key": b"\xff"})
-
-
-def test_a_schema_that_the_official_client_does_not_know() -> None:
-    found = encoded_schema(TopicSchema(SchemaType.STRING, b""))
-    assert found.encode(b"\xff") == b"\xff", "values are encoded already"
-    assert encoded_schema(None).schema_info().name() == "BYTES"
-    with pytest.raises(ConfigError, match="BOOLEAN, which the official client does not know"):
-        encoded_schema(TopicSchema(SchemaType.BOOLEAN, b""))
+        Sink(OPTIONS).write(iter([bad]))
