@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -313,6 +315,26 @@ def test_operations_on_a_lost_server_fail_in_bounded_time(tmp_path: Path) -> Non
                 for attempt in (store.get("/a"), store.put("/a", b"", -1), store.create("/b", b"")):
                     with pytest.raises(MetadataUnavailableError, match=server.address):
                         await attempt
+                await store.close()
+
+    with server:
+        asyncio.run(main())
+
+
+def test_a_write_whose_connection_breaks_says_that_and_no_time(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path / "zk")
+
+    async def main() -> None:
+        async with opened(f"zk://{server.address}/root") as store:
+            await store.create("/a", b"")
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGSTOP)
+            writing = asyncio.create_task(store.put("/a", b"", -1))
+            await asyncio.sleep(0.5)  # it is sent
+            await asyncio.to_thread(server.kill)
+            async with asyncio.timeout(40):
+                with pytest.raises(MetadataUnavailableError, match="lost before it answered, chan"):
+                    await writing
                 await store.close()
 
     with server:

@@ -281,9 +281,9 @@ class ZooKeeperMetadataStore:
         try:
             return await self._ask(request, deadline_s)
         except _LOST_CONNECTION as error:
-            raise self._unavailable(
-                f"changing {path}, which may or may not have happened"
-            ) from error
+            doing = f"changing {path}, which may or may not have happened"
+            broken = not isinstance(error, KazooTimeoutError)
+            raise self._unavailable(doing, broken) from error
         except zk_errors.SessionExpiredError as error:
             raise SessionExpiredError(
                 f"the ZooKeeper session at {self.address.hosts} expired while changing {path}, "
@@ -318,11 +318,16 @@ class ZooKeeperMetadataStore:
         except TimeoutError as error:
             raise self._unavailable("connecting") from error
 
-    def _unavailable(self, doing: str) -> MetadataUnavailableError:
+    def _unavailable(self, doing: str, broken: bool = False) -> MetadataUnavailableError:
+        """``broken``: not too late, but the connection ended before the answer."""
+        what = (
+            "was lost before it answered"
+            if broken
+            else f"did not answer within {self._operation_timeout_s:g} s"
+        )
         return MetadataUnavailableError(
-            f"ZooKeeper at {self.address.hosts} did not answer within "
-            f"{self._operation_timeout_s:g} s, {doing}; check that it runs (echo srvr | nc HOST "
-            f"PORT), that a quorum of it is up, and the address in the metadata URL "
+            f"ZooKeeper at {self.address.hosts} {what}, {doing}; check that it runs (echo srvr | "
+            f"nc HOST PORT), that a quorum of it is up, and the address in the metadata URL "
             f"{self.address.url}"
         )
 
