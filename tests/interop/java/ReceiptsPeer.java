@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.concurrent.CompletableFuture;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.PulsarClient;
@@ -79,7 +80,10 @@ public final class ReceiptsPeer {
                 Locale.ROOT, "%s,%d,\"%s\",%.6f", which, message.getRedeliveryCount(), name,
                 since(consumer)));
             write("acked", which);
-            consumer.acknowledgeAsync(message).thenRun(() -> write("stored", which));
+            CompletableFuture<Void> answer = consumer.acknowledgeAsync(message);
+            if (!answer.isDone()) { // of what it has no connection for, the client says so at once
+                answer.thenRun(() -> write("stored", which));
+            }
         }
     }
 
