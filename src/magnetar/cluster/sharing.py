@@ -35,6 +35,7 @@ import structlog
 from magnetar.cluster.brokers import Brokers
 from magnetar.cluster.bundle_nodes import BundleNodes
 from magnetar.cluster.bundles import Bundle, Layout, cut_in, layout_of
+from magnetar.cluster.draining import release_in_turn
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.ownership import At, CloseTopics, Here, Owner, TellClients
 from magnetar.cluster.placement import BundlePlacement
@@ -376,10 +377,7 @@ class SharedTopics:
         self._draining = True
         await self._reporting.tell_draining()
         await self._before_drain()
-        while waiting := sorted(self._held):  # again: one may have been cut meanwhile
-            # One by one: with two at a time each topic was away for nearly twice as long.
-            for bundle in waiting:
-                await self.release(bundle)
+        await release_in_turn(lambda: sorted(self._held), self.release)
 
     async def undrain(self) -> None:
         """Own what is asked for again."""
