@@ -273,15 +273,28 @@ def resident_bytes(pid: int) -> int:
     return int(found[1]) * 1024
 
 
-def requests_of(metadata_url: str) -> int:
-    """What the metadata store has received since it started."""
+def ask_store(metadata_url: str, words: bytes) -> str:
+    """What the metadata store says to an operator's four letters."""
     host, port = urlsplit(metadata_url).netloc.split(":")
     with socket.create_connection((host, int(port)), 10) as asked:
-        asked.sendall(b"srvr")
-        text = b"".join(iter(lambda: asked.recv(4096), b"")).decode()
+        asked.sendall(words)
+        return b"".join(iter(lambda: asked.recv(4096), b"")).decode()
+
+
+def requests_of(metadata_url: str) -> int:
+    """What the metadata store has received since it started."""
+    text = ask_store(metadata_url, b"srvr")
     found = re.search(r"^Received: (\d+)", text, re.MULTILINE)
     assert found is not None, text
     return int(found[1])
+
+
+def latency_of(metadata_url: str) -> str:
+    """Least, mean and most milliseconds that a request took in the store."""
+    text = ask_store(metadata_url, b"srvr")
+    found = re.search(r"^Latency min/avg/max: (\S+)", text, re.MULTILINE)
+    assert found is not None, text
+    return found[1]
 
 
 async def measure(

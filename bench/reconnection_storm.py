@@ -21,15 +21,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import random
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as PipeConnection
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -37,7 +38,15 @@ from urllib.parse import urlsplit
 import httpx
 import pulsar
 
-from bench.many_topics import Connection, LostError, Owner, message, requests_of, resident_bytes
+from bench.many_topics import (
+    Connection,
+    LostError,
+    Owner,
+    latency_of,
+    message,
+    requests_of,
+    resident_bytes,
+)
 from bench.measure import cpu_seconds, machine
 from bench.server import Server, Store, broker, ledger_store
 from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
@@ -65,6 +74,8 @@ class Figures:
     """Of one storm."""
 
     back_s: list[float] = field(default_factory=list)
+    away_s: list[float] = field(default_factory=list)
+    """From the moment in which each hears that it is alone."""
     requests_s: list[float] = field(default_factory=list)
     refused: int = 0
     timed_out: int = 0
@@ -230,42 +241,53 @@ class Consumer(Handle):
         (await self.client.connection(owner)).write(encode_command(flow))
 
 
-class Witness(threading.Thread):
-    """The official client, connected before: a message now and then, and how long each took."""
+class Witness:
+    """The official client in a process of its own, connected before: a message now and then, and
+    how long each took."""
 
     def __init__(self, service_url: str, topic: str) -> None:
-        super().__init__(name="witness", daemon=True)
         self.latencies: list[tuple[float, float]] = []
-        """When it was sent, and how long it took."""
-        self.failed: list[str] = []
-        self._client = connect(service_url)
-        self._producer = self._client.create_producer(
-            topic, batching_enabled=False, send_timeout_millis=0, max_pending_messages=100_000
-        )
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        while not self._stopped.wait(WITNESS_S):
-            begun_s = time.monotonic()
-            self._producer.send_async(
-                b"witness", lambda result, _id, begun_s=begun_s: self._answered(result, begun_s)
-            )
-
-    def _answered(self, result: pulsar.Result, begun_s: float) -> None:
-        if result == pulsar.Result.Ok:
-            self.latencies.append((begun_s, time.monotonic() - begun_s))
-        else:
-            self.failed.append(str(result))
+        """When it was sent, and how long it took; known in the end."""
+        self.failed = 0
+        spawn = multiprocessing.get_context("spawn")
+        self._ours, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_witness, args=(service_url, topic, theirs))
+        self._process.start()
+        assert self._ours.recv() == "connected"
 
     def between(self, since_s: float, until_s: float) -> dict[str, float]:
         """Milliseconds."""
-        return told([took for at, took in list(self.latencies) if since_s <= at < until_s])
+        return told([took for at, took in self.latencies if since_s <= at < until_s])
 
     def end(self) -> None:
-        self._stopped.set()
-        self.join()
-        self._producer.flush()
-        self._client.close()
+        self._ours.send("end")
+        self.latencies, self.failed = self._ours.recv()
+        self._process.join()
+
+
+def _witness(service_url: str, topic: str, bench: PipeConnection) -> None:
+    latencies: list[tuple[float, float]] = []
+    failed: list[str] = []
+    client = connect(service_url)
+    producer = client.create_producer(
+        topic, batching_enabled=False, send_timeout_millis=0, max_pending_messages=100_000
+    )
+
+    def answered(result: pulsar.Result, begun_s: float) -> None:
+        if result == pulsar.Result.Ok:
+            latencies.append((begun_s, time.monotonic() - begun_s))
+        else:
+            failed.append(str(result))
+
+    bench.send("connected")
+    while not bench.poll(WITNESS_S):
+        begun_s = time.monotonic()
+        producer.send_async(
+            b"witness", lambda result, _id, begun_s=begun_s: answered(result, begun_s)
+        )
+    producer.flush()
+    client.close()
+    bench.send((latencies, len(failed)))
 
 
 def told(values_s: Sequence[float]) -> dict[str, float]:
@@ -304,12 +326,12 @@ async def storm(
     witness_topic = "persistent://public/witness/t"
     url = f"pulsar://127.0.0.1:{others[0].broker_port}"
     witness = await asyncio.to_thread(Witness, url, witness_topic)
-    witness.start()
     quiet_s = time.monotonic()
     await asyncio.sleep(QUIET_S)
     figures.requests_s.clear()
     figures.refused = figures.timed_out = 0
     before = {each.pid: sum(cpu_seconds(each.pid)) for each in others}
+    own_s = time.process_time()
     for client in made:  # who is told by a connection that breaks hears of it at once
         client.brokers = places[1:]
     begun_s = time.monotonic()
@@ -317,12 +339,14 @@ async def storm(
 
     async def back(handle: Handle) -> None:
         await handle.wait_gone()
+        gone_s = time.monotonic()
         await handle.open()
+        figures.away_s.append(time.monotonic() - gone_s)
         figures.back_s.append(time.monotonic() - begun_s)
 
     async with asyncio.timeout(GIVE_UP_S):
         await asyncio.gather(*map(back, handles))
-    ended_s = time.monotonic()
+    ended_s, own_s = time.monotonic(), time.process_time() - own_s
     cpu_s = {each.pid: sum(cpu_seconds(each.pid)) - before[each.pid] for each in others}
     await asyncio.to_thread(witness.end)
     for client in made:
@@ -334,13 +358,15 @@ async def storm(
         "first_back_s": round(ordered[0], 2),
         "half_back_s": round(ordered[len(ordered) // 2], 2),
         "all_back_s": round(ordered[-1], 2),
+        "away_ms": told(figures.away_s),
         "request_ms": told(figures.requests_s),
         "longer_than_30_s": figures.timed_out,
         "refused": figures.refused,
         "witness_quiet_ms": witness.between(quiet_s, begun_s),
         "witness_storm_ms": witness.between(begun_s, ended_s),
-        "witness_failed": len(witness.failed),
+        "witness_failed": witness.failed,
         "cpu_s": [round(each, 1) for each in cpu_s.values()],
+        "generator_cpu_s": round(own_s, 1),
         "memory_mib": [resident_bytes(each.pid) >> 20 for each in others],
     }
 
@@ -382,7 +408,11 @@ async def _with_others(
     found = await storm(
         first, others, options.topics, options.clients, options.orderly, options.seed
     )
-    return {**found, "metadata_requests_in_all": requests_of(store.metadata_url) - before}
+    return {
+        **found,
+        "metadata_requests_in_all": requests_of(store.metadata_url) - before,
+        "metadata_latency_ms": latency_of(store.metadata_url),
+    }
 
 
 def main() -> None:
