@@ -21,11 +21,14 @@ WAITING_S_MAX: Final = 20.0
 
 
 async def release_in_turn(
-    left: Callable[[], Sequence[Bundle]], release: Callable[[Bundle], Awaitable[object]]
+    left: Callable[[], Sequence[Bundle]],
+    release: Callable[[Bundle], Awaitable[object]],
+    taken: bool,
 ) -> None:
-    """Until none is left: one that is released, or cut, meanwhile is looked for again."""
+    """Until none is left: one that is released, or cut, meanwhile is looked for again. ``taken``:
+    somebody is there who takes them; nobody is waited for else."""
     clock_s = asyncio.get_running_loop().time
-    waits_s = WAITING_S_MAX
+    waits_s = WAITING_S_MAX if taken else 0.0
     while waiting := left():
         # One by one: with two at a time each topic was away for nearly twice as long.
         for bundle in waiting:

@@ -377,7 +377,9 @@ class SharedTopics:
         self._draining = True
         await self._reporting.tell_draining()
         await self._before_drain()
-        await release_in_turn(lambda: sorted(self._held), self.release)
+        held = sorted(self._held)
+        taken = bool(held) and bool(await self._next_owner(held[0]))
+        await release_in_turn(lambda: sorted(self._held), self.release, taken)
 
     async def undrain(self) -> None:
         """Own what is asked for again."""

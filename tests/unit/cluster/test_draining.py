@@ -26,10 +26,10 @@ class Owner:
         self.held.remove(bundle)
         self.released_s.append(asyncio.get_running_loop().time())
 
-    async def drain(self) -> float:
+    async def drain(self, taken: bool = True) -> float:
         """How long it took, from the first second on."""
         begun_s = asyncio.get_running_loop().time()
-        await release_in_turn(lambda: [*self.held], self.release)
+        await release_in_turn(lambda: [*self.held], self.release, taken)
         assert not self.held
         self.released_s = [at - begun_s for at in self.released_s]
         return asyncio.get_running_loop().time() - begun_s
@@ -50,6 +50,13 @@ def test_a_stop_does_not_wait_for_ever() -> None:
     async def scenario() -> None:
         took_s = await Owner(100, seconds=1.0).drain()
         assert took_s == pytest.approx(100 + WAITING_S_MAX)
+
+    run_virtual(scenario())
+
+
+def test_nobody_is_waited_for_who_is_not_there() -> None:
+    async def scenario() -> None:
+        assert await Owner(10, seconds=0.1).drain(taken=False) == pytest.approx(1.0)
 
     run_virtual(scenario())
 
