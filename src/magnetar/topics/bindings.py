@@ -216,13 +216,11 @@ class OwnerBindings:
         bound = self._bound(topic, subscription)
         if bound is None or bound.binding.broker_id != broker_id:
             return
-        if bound.client is not None:
-            bound.client.tell_wanted(bound.binding)
-            try:
-                async with asyncio.timeout(GIVEN_BACK_S):
-                    await bound.over.wait()
-            except TimeoutError:
-                pass  # it is taken
+        try:
+            async with asyncio.timeout(GIVEN_BACK_S):
+                await bound.wait_given_back()
+        except TimeoutError:
+            pass  # it is taken
         found = self._find(topic)
         if found is not None and subscription in found.subscriptions:
             await self._end(found, found.subscriptions[subscription], bound, "it is wanted back")

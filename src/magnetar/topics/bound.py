@@ -58,6 +58,8 @@ class BoundSubscription:
         self._now_s = now_s
         self._heard_s = now_s()
         self._ask_seats: list[asyncio.Future[SeatsTaken]] = []
+        self._news = asyncio.Event()
+        """It has spoken, or it is over."""
 
     @property
     def client(self) -> BoundBroker | None:
@@ -74,6 +76,24 @@ class BoundSubscription:
         """It has spoken, by that connection; None: it wants to hear no more."""
         self._client = client
         self._heard_s = self._now_s()
+        self._news.set()
+
+    def end(self) -> None:
+        """The binding is over."""
+        self.over.set()
+        self._news.set()
+
+    async def wait_given_back(self) -> None:
+        """Have it given back, and wait until it is over. A broker whose connection broke just now
+        serves on, and will be back: it is asked by each connection that it speaks by."""
+        asked: BoundBroker | None = None
+        while not self.over.is_set():
+            self._news.clear()
+            client = self.client
+            if client is not None and client is not asked:
+                client.tell_wanted(self.binding)
+                asked = client
+            await self._news.wait()
 
     def ask(self) -> None:
         """Have it say whether it serves the subscription."""

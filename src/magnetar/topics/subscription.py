@@ -155,7 +155,7 @@ class Subscription:
         if self.bound is None:
             self.dispatcher.hold()
         else:
-            self.bound.over.set()
+            self.bound.end()
         # Before it is stored: from then on the other one may dispatch.
         bound = self.bound = BoundSubscription(binding, self._loop.time)
         for consumer in self.detach_all():
@@ -172,7 +172,7 @@ class Subscription:
         # Stored first: who owns the log next must not take for bound what was dispatched here.
         await lending.bind(over(bound.binding))
         self.bound = None
-        bound.over.set()
+        bound.end()
         self.last_active_ms = self._now_ms()
         self.dispatcher.rewind()
         self.dispatcher.release()

@@ -104,3 +104,4 @@ def _fail(merges: Sequence[_Merge], error: MagnetarError) -> None:
     for merge in merges:
         if not merge.term.done():
             merge.term.set_exception(error)
+            merge.term.exception()  # who waited for it may be gone by now

@@ -681,3 +681,30 @@ def test_a_topic_that_closes_takes_nothing() -> None:
         assert topic.subscription("s").cursor.mark_delete == Position(1, -1)
 
     with_two(scenario)
+
+
+def test_one_whose_connection_just_broke_gives_it_back_in_order() -> None:
+    """It serves on until it hears of the end; taken at once, two would dispatch."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(4)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(100)
+        await entries(peer, 4)
+        held = two.bound()
+        assert held is not None
+        for session in list(two.owner.services.sessions):
+            session.abort()  # type: ignore[attr-defined]
+        await eventually(lambda: two.owner.topic().subscription("s").bound.client is None)  # type: ignore[union-attr]
+        peer.acknowledge(0, 1, 3)
+        bindings = two.owner.services.bindings
+        assert bindings is not None
+        await bindings.end(NAME, "s", held.broker_id)
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+        assert two.bound() is None
+        cursor = two.owner.topic().subscription("s").cursor
+        assert cursor.mark_delete == Position(1, 1), "what was acknowledged there is not lost"
+        assert cursor.is_acknowledged(1, 3)
+
+    with_two(scenario)
