@@ -4,7 +4,7 @@
 #   make demo [KEEP=1]      real data through the whole platform; KEEP=1 leaves it running
 #   make test [TESTS=path]  every test but those that need parts from elsewhere, and the long ones
 #   make check              format, lint, types, house rules
-#   make sim [RING=2] [SEEDS=n] [FIRST=n] [SEED=n]   the simulator: 1 machines, 2 whole roles;
+#   make sim [RING=2] [KIND=k] [SEEDS=n] [FIRST=n] [SEED=n]   the simulator: 1 machines, 2 whole roles;
 #                           seeds of today without FIRST (printed), SEED repeats one run
 #   make sim-mutants [MUTANT="name" [RING=2] [SEED=n]]   plants known bugs one by one, each must
 #                           be found; writes the table
@@ -17,6 +17,8 @@
 #                           paused, cut off, full disks; 3 minutes; then judge (docs/guarantees.md);
 #                           KEPT=dir as for interop: Java's client too
 #   make failovers          50 topics, 30 times kill -9 of a broker; then count, and for how long
+#   make replacements [KILLS=n] [SEED=n]   20 times kill -9 of the read-only broker that serves a
+#                           subscription; then count what came, came again, and was trimmed
 #   make crashes            kill -9 at random while clients and Spark use one server, then count
 #   make fire [ROWS=n] [KILLS=n] [SEED=n]   30 times kill -9, at every part, under a query on a Spark
 #                           cluster that writes exactly once; then count (docs/spark.md)
@@ -36,7 +38,8 @@ TESTS ?= tests
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim sim-mutants scenarios interop chaos failovers crashes fire \
+.PHONY: help demo test check sim sim-mutants scenarios interop chaos failovers replacements \
+	crashes fire \
 	bench bench-peers pages proto clean java
 
 help:
@@ -69,7 +72,7 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/tidy
 
 sim: $(VENV)/.dev
-	$(BIN)/python -m magnetar_sim --ring $(RING) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
+	$(BIN)/python -m magnetar_sim --ring $(RING) $(if $(KIND),--kind $(KIND) )$(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
 sim-mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.sim.mutants $(if $(MUTANT),--only "$(MUTANT)" --ring $(RING)) \
@@ -90,6 +93,10 @@ chaos: $(VENV)/.dev java
 
 failovers: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.shared_topics --kinds killed $(if $(SEED),--seed $(SEED))
+
+replacements: $(VENV)/.dev java
+	$(BIN)/python -m tests.chaos.read_only_kills $(if $(KILLS),--kills $(KILLS)) \
+		$(if $(SEED),--seed $(SEED))
 
 crashes: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.crash_publish

@@ -1,14 +1,15 @@
-"""``python -m magnetar_sim [--ring 1|2] [--seeds N | --seed n]``: many runs, or one, told whole."""
+"""``python -m magnetar_sim [--ring 1|2] [--kind K] [--seeds N | --seed n]``: many runs, or one,
+told whole."""
 
 from __future__ import annotations
 
 import gc
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, date, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
 
@@ -19,6 +20,11 @@ from magnetar_sim.ledger_run import run
 DAY_SEEDS = 1_000_000
 CHUNK_SEEDS = {1: 1000, 2: 20}
 SEEDS = {1: 2000, 2: 200}
+PLAIN: Final = "plain"
+KINDS: Final = ("read_only", "steered", "staged", "repaired")
+"""Runs of ring 2 that have something beside what the seed says: arguments of ``run_cluster``."""
+KIND_SHARE: Final = 10
+"""Without a kind one run of each for so many plain ones, beside them."""
 
 
 class Told(NamedTuple):
@@ -37,8 +43,17 @@ class Told(NamedTuple):
 @click.option("--first", type=int, default=None,
               help="The first seed. Without it: one that belongs to today (UTC).")  # fmt: skip
 @click.option("--seed", type=int, default=None, help="One seed, with its transcript.")
+@click.option("--kind", type=click.Choice((PLAIN, *KINDS)), default=None,
+              help="Of ring 2; without it plain ones, and some of every other kind.")  # fmt: skip
 @click.option("--processes", default=2, show_default=True, help="Processes that share the seeds.")
-def main(ring: int, seeds: int | None, first: int | None, seed: int | None, processes: int) -> None:
+def main(
+    ring: int,
+    seeds: int | None,
+    first: int | None,
+    seed: int | None,
+    kind: str | None,
+    processes: int,
+) -> None:
     """Drive machines or whole roles through faults, and check what must always hold.
 
     Seeds of today, so that a range is not worn out: what is run again and again has been mended
@@ -47,14 +62,18 @@ def main(ring: int, seeds: int | None, first: int | None, seed: int | None, proc
     \b
     python -m magnetar_sim --seeds 10000             ten thousand runs of ring 1
     python -m magnetar_sim --ring 2 --seed 4711      the transcript of one run of ring 2
+    python -m magnetar_sim --ring 2 --kind steered   some with read-only brokers, by policy
     """
     if seed is not None:
-        sys.exit(_one(ring, seed))
+        sys.exit(_one(ring, kind or PLAIN, seed))
     count = SEEDS[ring] if seeds is None else seeds
     if first is None:
         first = first_of(datetime.now(UTC).date())
     click.echo(f"ring {ring}: {count} seeds from {first} (again: --first {first})")
-    sys.exit(_many(ring, range(first, first + count), processes))
+    jobs = {kind or PLAIN: range(first, first + count)}
+    if ring == 2 and kind is None:
+        jobs |= {each: range(first, first + -(-count // KIND_SHARE)) for each in KINDS}
+    sys.exit(_many(ring, jobs, processes))
 
 
 def first_of(day: date) -> int:
@@ -62,30 +81,41 @@ def first_of(day: date) -> int:
     return int(f"{day:%Y%m%d}") * DAY_SEEDS
 
 
-def _one(ring: int, seed: int) -> int:
-    told = _run(ring, seed, tracing=True)
+def _one(ring: int, kind: str, seed: int) -> int:
+    told = _run(ring, kind, seed, tracing=True)
     for line in told.trace:
         click.echo(line)
     click.echo(f"seed {seed}: {told.summary}")
-    return _report(ring, told)
+    return _report(ring, kind, told)
 
 
-def _many(ring: int, seeds: range, processes: int) -> int:
+def _many(ring: int, jobs: Mapping[str, range], processes: int) -> int:
+    """``jobs``: which seeds of each kind."""
     began = time.perf_counter()
     done = 0
     size = CHUNK_SEEDS[ring]
-    chunks = [seeds[start : start + size] for start in range(0, len(seeds), size)]
+    chunks = [
+        (kind, seeds[start : start + size])
+        for kind, seeds in jobs.items()
+        for start in range(0, len(seeds), size)
+    ]
+    total = sum(map(len, jobs.values()))
     with ProcessPoolExecutor(max_workers=processes) as pool:
-        for count, failed in pool.map(_run_chunk, [ring] * len(chunks), chunks):
+        found = pool.map(_run_chunk, [ring] * len(chunks), chunks)
+        for (count, failed), (kind, _) in zip(found, chunks, strict=True):
             if failed is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
-                return _report(ring, failed)
+                return _report(ring, kind, failed)
             done += count
-            _tell_progress(done, len(seeds))
+            _tell_progress(done, total)
     seconds = time.perf_counter() - began
+    for kind, seeds in jobs.items():
+        click.echo(
+            f"ring {ring}, {kind}: {len(seeds)} seeds from {seeds.start} held every invariant"
+        )
     click.echo(
-        f"ring {ring}: {done} seeds from {seeds.start} held every invariant in {seconds:.0f} s; "
-        f"{done / seconds:.1f} seeds/s with {processes} processes"
+        f"ring {ring}: {done} runs in {seconds:.0f} s; {done / seconds:.1f} seeds/s with "
+        f"{processes} processes"
     )
     return 0
 
@@ -95,11 +125,12 @@ def _tell_progress(done: int, total: int) -> None:
         click.echo(f"\r{done} of {total} seeds", nl=done == total, err=True)
 
 
-def _run_chunk(ring: int, seeds: range) -> tuple[int, Told | None]:
+def _run_chunk(ring: int, chunk: tuple[str, range]) -> tuple[int, Told | None]:
     """How many seeds held, and the first that did not. In a process of its own."""
     metrics = Metrics()
+    kind, seeds = chunk
     gc.freeze()
-    for count, told in enumerate(_runs(ring, seeds, metrics)):
+    for count, told in enumerate(_runs(ring, kind, seeds, metrics)):
         if told.failure is not None:
             return count, told
         if ring == 2:
@@ -107,14 +138,15 @@ def _run_chunk(ring: int, seeds: range) -> tuple[int, Told | None]:
     return len(seeds), None
 
 
-def _runs(ring: int, seeds: range, metrics: Metrics) -> Iterator[Told]:
+def _runs(ring: int, kind: str, seeds: range, metrics: Metrics) -> Iterator[Told]:
     for seed in seeds:
-        yield _run(ring, seed, tracing=False, metrics=metrics)
+        yield _run(ring, kind, seed, tracing=False, metrics=metrics)
 
 
-def _run(ring: int, seed: int, tracing: bool, metrics: Metrics | None = None) -> Told:
+def _run(ring: int, kind: str, seed: int, tracing: bool, metrics: Metrics | None = None) -> Told:
     if ring == 2:
-        whole = run_cluster(seed, metrics, tracing)
+        beside = {} if kind == PLAIN else {kind: True}
+        whole = run_cluster(seed, metrics, tracing, **beside)
         summary = (
             f"{whole.steps} steps in {whole.virtual_s:.0f} s of virtual time, {whole.ledgers} "
             f"ledgers, {whole.confirmed} entries confirmed, trace {whole.digest[:16]}"
@@ -128,11 +160,12 @@ def _run(ring: int, seed: int, tracing: bool, metrics: Metrics | None = None) ->
     return Told(seed, outcome.failure, summary, outcome.trace)
 
 
-def _report(ring: int, told: Told) -> int:
+def _report(ring: int, kind: str, told: Told) -> int:
     if told.failure is None:
         return 0
     click.echo(f"seed {told.seed} FAILED: {told.failure}", err=True)
-    click.echo(f"repeat it with: make sim RING={ring} SEED={told.seed}", err=True)
+    of = "" if kind == PLAIN else f" KIND={kind}"
+    click.echo(f"repeat it with: make sim RING={ring}{of} SEED={told.seed}", err=True)
     return 1
 
 

@@ -35,13 +35,13 @@ SAYINGS: Final = (
 
 class SteeredConsumer(TopicConsumer):
     """Goes once to where it is sent; whatever comes of that, it looks up then, as official clients
-    do."""
+    do. Those of a version that does not follow look up at once."""
 
     _sent_to = ""
 
     def _told_closed(self, service_url: str) -> None:
-        self._sent_to = service_url
-        if service_url:
+        self._sent_to = service_url if self.client.version == FOLLOWS else ""
+        if self._sent_to:
             self.client.cluster.count("consumers that were sent elsewhere")
 
     async def _reach(self) -> Link:
@@ -61,6 +61,8 @@ class SteeredRun(ReadOnlyRun):
     def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
         super().__init__(seed, loop, trace, metrics)
         self._steering_random = random.Random(f"{seed}/steering")
+        self._named: list[PulsarClient] = []
+        """Clients that have a version: all connections of one name the same."""
 
     def _plan_quiet_times(self, begin_s: float) -> None:
         super()._plan_quiet_times(begin_s)
@@ -77,7 +79,8 @@ class SteeredRun(ReadOnlyRun):
     def _consumer(
         self, client: PulsarClient, name: str, plan: ConsumerPlan, rng: random.Random
     ) -> TopicConsumer:
-        if not client.links:
+        if client not in self._named:
+            self._named.append(client)
             follows = self._steering_random.random() < FOLLOWING_SHARE
             client.version = FOLLOWS if follows else "simulated"
         return SteeredConsumer(client, name, plan, rng)

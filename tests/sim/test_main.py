@@ -6,7 +6,7 @@ from datetime import date
 
 from click.testing import CliRunner
 
-from magnetar_sim.__main__ import first_of, main
+from magnetar_sim.__main__ import KINDS, first_of, main
 
 
 def test_every_day_has_seeds_of_its_own() -> None:
@@ -20,3 +20,14 @@ def test_the_first_seed_is_printed_so_that_a_run_can_be_repeated() -> None:
     first = int(today.output.split("--first ")[1].split(")")[0])
     again = CliRunner().invoke(main, ["--seeds", "1", "--processes", "1", "--first", str(first)])
     assert f"1 seeds from {first} held every invariant" in again.output
+
+
+def test_runs_of_ring_2_have_some_of_every_kind_beside_them() -> None:
+    arguments = ["--ring", "2", "--seeds", "1", "--processes", "1", "--first", "5"]
+    found = CliRunner().invoke(main, arguments)
+    assert found.exit_code == 0, found.output
+    for kind in ("plain", *KINDS):
+        assert f"ring 2, {kind}: 1 seeds from 5 held every invariant" in found.output
+    one = CliRunner().invoke(main, [*arguments, "--kind", "steered"])
+    assert one.exit_code == 0
+    assert "ring 2: 1 runs" in one.output

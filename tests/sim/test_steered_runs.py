@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from magnetar.metrics import Metrics
 from magnetar_sim.cluster_run import run_cluster
+from tests.sim.mutants.mutant import Mutant, search
+from tests.sim.mutants.steered import STEERED
 
 SEEDS = range(8)
 
@@ -34,3 +38,14 @@ def test_a_seed_runs_the_same_again() -> None:
     first, again = (run_cluster(3, tracing=True, steered=True) for _ in range(2))
     assert first.trace == again.trace
     assert first.digest == again.digest
+
+
+@pytest.mark.parametrize("mutant", STEERED, ids=lambda each: each.name)
+def test_a_bug_can_be_planted(mutant: Mutant) -> None:
+    for _ in range(2):  # the second time: the first gave everything back
+        with mutant.plant():
+            pass
+
+
+def test_a_planted_bug_is_found() -> None:
+    assert search(STEERED[0]).seeds is not None

@@ -33,6 +33,7 @@ from tests.sim.mutants.read_only import READ_ONLY
 from tests.sim.mutants.recoveries import RECOVERIES
 from tests.sim.mutants.repairs import REPAIRS
 from tests.sim.mutants.staged import STAGED
+from tests.sim.mutants.steered import STEERED
 from tests.sim.mutants.topic_lives import TOPIC_LIVES
 from tests.sim.mutants.upkeep import UPKEEP
 
@@ -42,7 +43,7 @@ FAILURE_WIDTH = 140
 
 MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
-    *DISPATCH, *CURSORS, *TOPIC_LIVES, *OWNERS, *READ_ONLY, *STAGED, *REPAIRS,
+    *DISPATCH, *CURSORS, *TOPIC_LIVES, *OWNERS, *READ_ONLY, *STEERED, *STAGED, *REPAIRS,
 )  # fmt: skip
 
 

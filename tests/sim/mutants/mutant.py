@@ -23,7 +23,8 @@ class Mutant:
     ``seeds_max``: how many runs may be needed. ``brokers``: it is a bug of topics, so that runs of
     ring 2 without brokers are passed over, and else those with. ``upkeep``: of collecting and
     compaction, so that runs without are passed over. ``staged``: of queries that write by staged
-    ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise.
+    ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
+    ``steered``: of the policies that say whom these serve.
     ``repaired``: of repair, likewise."""
 
     name: str
@@ -35,6 +36,7 @@ class Mutant:
     upkeep: bool = False
     staged: bool = False
     read_only: bool = False
+    steered: bool = False
     repaired: bool = False
 
     def seeds(self, first: int) -> Iterator[int]:
@@ -42,7 +44,7 @@ class Mutant:
         return islice(filter(self._wants, count(first)), self.seeds_max)
 
     def _wants(self, seed: int) -> bool:
-        if self.ring == 1 or self.staged or self.read_only or self.repaired:
+        if self.ring == 1 or any((self.staged, self.read_only, self.steered, self.repaired)):
             return True
         return has_brokers(seed) == self.brokers and (not self.upkeep or has_upkeep(seed))
 
@@ -94,6 +96,7 @@ def _run(mutant: Mutant, seed: int, metrics: Metrics | None, tracing: bool) -> C
         tracing,
         staged=mutant.staged,
         read_only=mutant.read_only,
+        steered=mutant.steered,
         repaired=mutant.repaired,
     )
 
