@@ -613,9 +613,17 @@ class RepairConfig:
             "least": 0,
         },
     )
+    give_up_interval_ms: int = field(
+        default=3_600_000,
+        metadata={
+            "meaning": "time between looks of a bookie for copies that it holds and no ledger's "
+            "metadata names, since it came back too late; 0: never",
+            "least": 0,
+        },
+    )
     ledgers_per_s: int = field(
         default=200,
-        metadata={"meaning": "how fast the auditor goes through all ledgers", "least": 1},
+        metadata={"meaning": "how fast auditor and bookies go through ledgers", "least": 1},
     )
 
 

@@ -96,6 +96,11 @@ class Metrics:
             "Bookies that are lost or to be emptied, as the auditor last saw",
             registry=self.registry,
         )
+        self.repair_given_up_ledgers_total = Counter(
+            "magnetar_repair_given_up_ledgers_total",
+            "Ledgers of which the bookie beside has deleted its copies, which nobody named",
+            registry=self.registry,
+        )
         self.repair_defects_total = Counter(
             "magnetar_repair_defects_total",
             "Auto-recoveries beside a bookie that have ended by a defect of this program",

@@ -23,10 +23,18 @@ from typing import NamedTuple
 
 from magnetar.app.fate import Fate
 from magnetar.app.process import Process
+from magnetar.app.repairing import start_beside_bookie
 from magnetar.app.roles import open_bookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.replay import StartReport
-from magnetar.config import BookieConfig, Config, JournalConfig, LedgerConfig, MetadataConfig
+from magnetar.config import (
+    BookieConfig,
+    Config,
+    JournalConfig,
+    LedgerConfig,
+    MetadataConfig,
+    RepairConfig,
+)
 from magnetar.ledger.catalog.metadata import DEFAULT_ROOT, LedgerManager
 from magnetar.ledger.connecting import connection_options, open_access
 from magnetar.metrics import Metrics
@@ -63,6 +71,8 @@ class ClusterPlan:
     session_timeout_s: float
     v3_only: bool = False
     shape: Shape | None = None
+    repair: RepairConfig | None = None
+    """Of auto-recovery beside bookies; None: there is none."""
 
 
 def plan_cluster(rng: random.Random, bookies: int, ledger: LedgerConfig) -> ClusterPlan:
@@ -330,12 +340,16 @@ class BookieMachine:
             bookie=replace(plan.bookie, host=self.name, bookie_id=self.name),
             ledger=plan.ledger,
             metadata=MetadataConfig(session_timeout_ms=int(plan.session_timeout_s * 1000)),
+            repair=plan.repair or RepairConfig(),
         )
         outside = simulated(
             self.process_now, cluster.metadata, self.disk, self._random, self._make_bookie
         )
         try:
-            await open_bookie(Process(config, outside, stack, fate, cluster.metrics), False)
+            process = Process(config, outside, stack, fate, cluster.metrics)
+            opened, bookie = await open_bookie(process, False)
+            if plan.repair is not None:
+                await start_beside_bookie(process, opened, bookie.client.bookie_id, bookie.core)
             self.serving = True
             self._stopped = stopped
             await fate.wait()

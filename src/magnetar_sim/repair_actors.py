@@ -29,6 +29,7 @@ def plan_repair(rng: random.Random) -> RepairConfig:
         lost_bookie_delay_ms=rng.choice((0, 1000, 2000)),
         open_ledger_grace_ms=rng.choice((200, 1500)),
         copy_bytes_per_s=rng.choice((0, 0, 200_000)),
+        give_up_interval_ms=rng.choice((300, 1000)),
         look_interval_ms=rng.choice((100, 400)),
         audit_interval_ms=rng.choice((1500, 6000)),
         check_interval_ms=rng.choice((1500, 4000)),

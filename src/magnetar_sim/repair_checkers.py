@@ -9,14 +9,17 @@ With every write of the metadata store:
 3. *Whole when it is said.* A mark is taken away only of a ledger that was deleted, or of which
    every final entry is at each bookie that the metadata names for it, and the open fragment names
    nobody who is lost. (A bookie that was lost so shortly before that nobody could know yet is
-   excused: its loss is found later.)
+   excused, unless the mark itself names it.)
+
+4. *Nobody's copies.* A bookie deletes its copies of a ledger only while the ledger is closed, and
+   names it nowhere.
 
 When all has healed, in bounded time:
 
-4. *It ends.* Nothing is marked any more, no ledger names a bookie that is lost, and every entry of
-   every ledger can be read, as it was written, from each of the Qw bookies that are named for it.
-   Then the next bookie is lost, and all of this must come true again: what was called whole and was
-   not is lost now.
+5. *It ends.* Nothing is marked any more, no bookie holds copies that nobody names, no ledger names
+   a bookie that is lost, and every entry of every ledger can be read, as it was written, from each
+   of the Qw bookies that are named for it. Then the next bookie is lost, and all of this must come
+   true again: what was called whole and was not is lost now.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from magnetar.ledger.catalog.metadata import DEFAULT_ROOT
+from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
-from magnetar.repair.copies import parts_of
+from magnetar.repair.copies import is_superfluous, parts_of
 from magnetar.wire.bookie.metadata import decode_ledger_metadata
 from magnetar.wire.bookie.metadata_layout import LedgerLayout, ledger_id_of, ledger_path
-from magnetar.wire.bookie.underreplication import DIRECTORY, ledger_of_node
+from magnetar.wire.bookie.underreplication import DIRECTORY, decode_shortage, ledger_of_node
 from magnetar_sim.cluster import Cluster
 from magnetar_sim.cluster_checkers import MetadataChecker, describe, forbidden_change
 from magnetar_sim.scheduler import SimulationError
@@ -61,7 +65,7 @@ class RepairChecker(MetadataChecker):
             if ledger_id is None:
                 return  # a directory of marks
             if after is None:
-                self._unmarked(ledger_id)
+                self._unmarked(ledger_id, before or b"")
             else:
                 self._cluster.count("ledgers marked")
                 self._cluster.trace.note("store", f"ledger {ledger_id} is marked: {after!r}")
@@ -98,12 +102,18 @@ class RepairChecker(MetadataChecker):
 
     # -- 3 ------------------------------------------------------------------------------------
 
-    def _unmarked(self, ledger_id: int) -> None:
+    def _unmarked(self, ledger_id: int, mark: bytes) -> None:
         self._cluster.count("ledgers declared whole")
         self._cluster.trace.note("store", f"ledger {ledger_id} is not marked any more")
         self.stepped("a ledger is declared whole")
         metadata = self.stored(ledger_id)
-        problem = None if metadata is None else next(self.lacks(metadata), None)
+        if metadata is None:
+            return
+        named = {name for one in metadata.fragments for name in one.bookies}
+        told = [name for name in decode_shortage(mark, "mark").bookies if name in named]
+        lost = [name for name in told if name in self.lost_s]
+        problem = f"the mark says that {lost} are lost" if lost else None
+        problem = problem or next(self.lacks(metadata), None)
         if problem is not None:
             self.problem = self.problem or f"ledger {ledger_id} is declared whole, and {problem}"
 
@@ -130,6 +140,23 @@ class RepairChecker(MetadataChecker):
                     yield f"{name}, which is lost, is to get the next entry; {describe(metadata)}"
 
     # -- 4 ------------------------------------------------------------------------------------
+
+    def gives_up(self, name: str, ledger_id: int) -> None:
+        """A bookie is about to delete its copies of a ledger."""
+        machine, metadata = self._cluster.bookie(name), self.stored(ledger_id)
+        self._cluster.count("ledgers given up")
+        self._cluster.trace.note(name, f"gives up ledger {ledger_id}")
+        for key in [key for key in machine.durable if key[0] == ledger_id]:
+            del machine.durable[key]
+        self.stepped("a ledger is given up")
+        if metadata is not None and not (
+            metadata.closed and is_superfluous(metadata, BookieId(name))
+        ):
+            self.problem = self.problem or f"{name} gives up what it is named for: " + describe(
+                metadata
+            )
+
+    # -- 5 ------------------------------------------------------------------------------------
 
     @property
     def marked(self) -> list[str]:

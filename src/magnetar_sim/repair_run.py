@@ -20,7 +20,9 @@ from itertools import islice
 
 from magnetar.config import LedgerConfig
 from magnetar.metrics import Metrics
+from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
+from magnetar.repair.copies import is_superfluous
 from magnetar_sim.cluster import DATA, BookieMachine, Client, Cluster, plan_cluster
 from magnetar_sim.cluster_checkers import check_end
 from magnetar_sim.faults import Faults
@@ -64,8 +66,11 @@ class RepairRun:
         bookies = size + self._lose_at_once + self._lose_later + rng.choice((0, 0, 1))
         plan = plan_cluster(rng, bookies, ledger)
         # Whole after a while, whatever was lost: an index that is flushed rarely costs much here.
-        self._plan = replace(plan, bookie=replace(plan.bookie, flush_interval_ms=1000))
         self._repair = plan_repair(rng)
+        beside = self._repair if rng.random() < 0.6 else None
+        self._plan = replace(
+            plan, bookie=replace(plan.bookie, flush_interval_ms=1000), repair=beside
+        )
         self._metrics = metrics
         self.cluster: Cluster | None = None
         self.jobs: list[LedgerJob] = []
@@ -125,7 +130,8 @@ class RepairRun:
             job = LedgerJob(cluster, index, rng, rng.choice((1.0, 3.0, 6.0)))
             job.deferred = False
             self.jobs.append(job)
-        for index in range(rng.choice((1, 2, 2))):
+        least = 0 if self._plan.repair is not None else 1
+        for index in range(rng.choice((least, 1, 2, 2))):
             seed = f"{self._seed}/repairs {index}"
             machine = RepairMachine(cluster, f"a{index + 1}", self._repair, random.Random(seed))
             self.machines.append(machine)
@@ -150,6 +156,7 @@ class RepairRun:
         checker.stepped = self._stepped
         for bookie in cluster.bookies:
             bookie.promises.add_comes = self._add_comes
+            bookie.promises.forgets = partial(checker.gives_up, bookie.name)
         return faults
 
     def _plan_takeover(self, job: LedgerJob, other: Client) -> None:
@@ -179,9 +186,11 @@ class RepairRun:
             return
         self._bad_moments -= 1
         when_s = self.loop.time() + rng.choice((0.0, 0.002, 0.02, 0.2)) * rng.random()
-        machine = rng.choice(self.machines)
-        kind = rng.random()
-        if kind < 0.5:
+        kind = rng.random() if self.machines else 1.0
+        machine = rng.choice(self.machines) if self.machines else None
+        if machine is None:
+            self._at(when_s, partial(self._restart, rng.choice(self._bookies), 0.2))
+        elif kind < 0.5:
             self._at(when_s, partial(machine.kill, rng.choice((0.05, 1.0, 3.0))))
         elif kind < 0.8:
             self._at(when_s, partial(self._pause, machine, rng.choice((0.3, 2.0, 6.0))))
@@ -263,6 +272,8 @@ class RepairRun:
         for job in self.jobs:
             if job.history is not None:
                 await self._check_copies(job, checker)
+        if self._plan.repair is not None:
+            await self._wait_given_up(cluster, checker)
 
     async def _wait_whole(self, checker: RepairChecker) -> None:
         for job in self.jobs:
@@ -270,6 +281,27 @@ class RepairRun:
         while checker.marked or any(self._lacking(checker, job) for job in self.jobs):
             await asyncio.sleep(0.5)
             self._check(checker)
+
+    async def _wait_given_up(self, cluster: Cluster, checker: RepairChecker) -> None:
+        """No bookie holds copies of a ledger that does not name it."""
+        for machine in cluster.bookies:
+            deadline_s = self.loop.time() + PROGRESS_S
+            while (held := await self._superfluous_at(machine, checker)) and machine.serving:
+                if self.loop.time() > deadline_s:
+                    raise SimulationError(f"{machine.name} keeps what is nobody's: {held}")
+                await asyncio.sleep(0.5)
+                self._check(checker)
+
+    async def _superfluous_at(self, machine: BookieMachine, checker: RepairChecker) -> list[int]:
+        if not machine.serving or machine.bookie is None:
+            return []
+        held = await run_in(machine.process_now, machine.bookie.ledgers(), "ledgers")
+        known = [(each, checker.stored(each)) for each in held or ()]
+        return [
+            ledger_id
+            for ledger_id, metadata in known
+            if metadata is not None and is_superfluous(metadata, BookieId(machine.name))
+        ]
 
     def _lacking(self, checker: RepairChecker, job: LedgerJob) -> list[str]:
         if job.history is None:

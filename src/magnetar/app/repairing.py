@@ -15,6 +15,7 @@ from magnetar.env.tasks import FailurePolicy, TaskScope, ends_role, fails
 from magnetar.model.errors import MetadataError
 from magnetar.model.ids import BookieId
 from magnetar.repair.autorecovery import AutoRecovery, Surroundings
+from magnetar.repair.superfluous import Beside
 from magnetar.repair.switches import Switches
 
 log = structlog.get_logger(__name__)
@@ -25,10 +26,15 @@ _NO_BOOKIE_ID = re.compile(r"[^A-Za-z0-9:_.-]")
 
 
 async def start_autorecovery(
-    process: Process, cluster: Cluster, name: str, policy: FailurePolicy | None = None
+    process: Process,
+    cluster: Cluster,
+    name: str,
+    policy: FailurePolicy | None = None,
+    beside: Beside | None = None,
 ) -> AutoRecovery:
     """Runs until the process ends. ``name`` tells people who it is; ``policy``: of a task that
-    fails by a defect (else the role ends). Raises ``MetadataError``."""
+    fails by a defect (else the role ends); ``beside``: the bookie of this process. Raises
+    ``MetadataError``."""
     config, outside = process.config, process.outside
     around = Surroundings(
         store=cluster.metadata,
@@ -40,15 +46,17 @@ async def start_autorecovery(
         now_ms=outside.clock_ms,
         random=outside.random,
     )
-    recovery = AutoRecovery(around, policy or ends_role(process.fate.fail))
+    recovery = AutoRecovery(around, policy or ends_role(process.fate.fail), beside)
     end_within(process.stack, METADATA_END_S, "auto-recovery", recovery.close)
     await recovery.start()
     return recovery
 
 
-async def start_beside_bookie(process: Process, cluster: Cluster, bookie_id: str) -> None:
-    """As above, and a defect of it is no reason for the bookie to end: what repairs in other
-    processes goes on."""
+async def start_beside_bookie(
+    process: Process, cluster: Cluster, bookie_id: BookieId, bookie: Bookie
+) -> None:
+    """As above, and the bookie gives up copies that are superfluous; a defect of it is no reason
+    for the bookie to end: what repairs in other processes goes on."""
     scope = TaskScope(f"auto-recovery beside {bookie_id}", ends_role(process.fate.fail))
     process.stack.push_async_callback(scope.close)
 
@@ -57,7 +65,8 @@ async def start_beside_bookie(process: Process, cluster: Cluster, bookie_id: str
         log.error("auto-recovery ends here; the bookie serves on", task=task, error=repr(error))
         scope.spawn(recovery.close(), "close")
 
-    recovery = await start_autorecovery(process, cluster, bookie_id, fails(failed))
+    beside = Beside(bookie_id, bookie)
+    recovery = await start_autorecovery(process, cluster, bookie_id, fails(failed), beside)
 
 
 async def follow_leaving(

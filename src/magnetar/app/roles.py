@@ -46,7 +46,7 @@ async def run_bookie(
         bookie_id = bookie.client.bookie_id
         await follow_leaving(process, cluster, bookie_id, bookie.core)
         if config.repair.in_bookies:
-            await start_beside_bookie(process, cluster, bookie_id)
+            await start_beside_bookie(process, cluster, bookie_id, bookie.core)
         ready(
             f"magnetar bookie is ready: {bookie_id}  "
             f"(metadata {config.metadata.url}, data in {data_dir.path})"

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -408,6 +409,8 @@ class Bookie:
 
     async def list_entries(self, ledger_id: int) -> list[int]:
         """The ids of the ledger's entries here, ascending. Raises ``NoLedgerError``."""
+        if ledger_id in self._adds.giving_up:  # who asks may name this bookie for what is here
+            self._adds.giving_up[ledger_id] = True
         return await self._known(ledger_id).storage.entry_ids(ledger_id)
 
     async def ledgers(self) -> list[int]:
@@ -451,6 +454,26 @@ class Bookie:
         """Forget the ledger's entries, durably; it refuses writers and readers from now on. The
         index follows with the next flush. Idempotent."""
         await self._fences.delete(ledger_id)
+
+    @contextmanager
+    def giving_up(self, ledger_id: int) -> Iterator[Callable[[], Awaitable[bool]]]:
+        """For who is about to find out whether this bookie's copies of a ledger are superfluous.
+        Gives the function that deletes them, unless somebody has added to the ledger meanwhile, or
+        asked what is here of it: it returns whether it did."""
+        watched = self._adds.giving_up
+        assert ledger_id not in watched, f"ledger {ledger_id} is being given up twice"
+        watched[ledger_id] = False
+
+        async def delete() -> bool:
+            if watched[ledger_id]:
+                return False
+            await self.delete_ledger(ledger_id)  # it is refused to others before this waits
+            return True
+
+        try:
+            yield delete
+        finally:
+            del watched[ledger_id]
 
     def ledgers_are_new_from(self, ledger_id: int) -> None:
         """Ledgers with this id and those above were made after this bookie's last loss."""

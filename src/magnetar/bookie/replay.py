@@ -24,12 +24,14 @@ from magnetar.bookie.journal.journal_format import (
     ENTRY,
     LAC,
     LEDGER,
+    REVIVE,
     FileHeader,
     JournalPosition,
     decode_delete,
     decode_file_header,
     decode_lac,
     decode_ledger,
+    decode_revive,
 )
 from magnetar.bookie.journal.journal_scan import Damage, FileScan, Record
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
@@ -171,6 +173,20 @@ class Replayer:
                 state.deleted = True
                 state.storage.cache.drop_ledger(ledger_id)
                 state.storage.deleted[ledger_id] = None
+                state.storage.revived.pop(ledger_id, None)
+        elif record.kind == REVIVE:
+            state = self._state(decode_revive(payload), position)
+            if state is not None and state.deleted:
+                self._revive(state)
+
+    def _revive(self, state: HeldLedger) -> None:
+        """What was deleted before goes from the index before anything new is put there."""
+        storage = state.storage
+        if storage.deletes(state.ledger_id):
+            flush_early(storage)
+        state.revive()
+        storage.dirty[state.ledger_id] = state
+        storage.revived[state.ledger_id] = state
 
     def _apply_entry(self, position: JournalPosition, data: bytes) -> None:
         ledger_id, entry_id, lac = _entry_head(data)

@@ -31,6 +31,7 @@ from magnetar.repair.election import LOOK_AGAIN_S, Election
 from magnetar.repair.ledger_repair import LedgerRepair
 from magnetar.repair.marks import ShortageMarks
 from magnetar.repair.standings import Standings
+from magnetar.repair.superfluous import Beside, Superfluous
 from magnetar.repair.switches import Switches
 from magnetar.repair.throttle import Throttle
 from magnetar.repair.turns import Turns
@@ -59,8 +60,10 @@ class Surroundings:
 class AutoRecovery:
     """``start`` once, then ``close``."""
 
-    def __init__(self, around: Surroundings, policy: FailurePolicy) -> None:
-        """``policy``: of tasks that fail by a defect."""
+    def __init__(
+        self, around: Surroundings, policy: FailurePolicy, beside: Beside | None = None
+    ) -> None:
+        """``policy``: of tasks that fail by a defect. ``beside``: the bookie of this process."""
         access, config = around.access, around.repair
         root = access.manager.root
         self.marks = ShortageMarks(around.store, root)
@@ -96,6 +99,19 @@ class AutoRecovery:
             lambda: self._enabled,
             self.counts,
         )
+
+        self._superfluous = None
+        if beside is not None:
+            self._superfluous = Superfluous(
+                beside,
+                access.manager,
+                self.marks,
+                self._standings,
+                checker,
+                f"{around.name}-gives-up",
+                config.ledgers_per_s,
+                self.counts.given_up,
+            )
 
     def _ledger_repair(self, checker: Checker, turns: Turns) -> LedgerRepair:
         around, access = self._around, self._around.access
@@ -138,6 +154,10 @@ class AutoRecovery:
         self._scope.spawn(self._follow_enabled(watched), "enabled or not")
         self._scope.spawn(self._audit(), "auditor")
         self._scope.spawn(self.worker.run(), "worker")
+        interval_s = self._around.repair.give_up_interval_ms / 1000
+        if self._superfluous is not None and interval_s:
+            looking = self._superfluous.run(interval_s, lambda: self._enabled)
+            self._scope.spawn(looking, "superfluous copies")
 
     async def close(self) -> None:
         """End; locks and the vote are given up. Idempotent."""
@@ -232,6 +252,9 @@ class _Counts:
 
     def marked(self, ledger_id: int, bookies: Collection[str]) -> None:
         self._metrics.repair_ledgers_found_total.inc()
+
+    def given_up(self, ledger_id: int) -> None:
+        self._metrics.repair_given_up_ledgers_total.inc()
 
     def lost(self, bookies: Collection[BookieId]) -> None:
         self._metrics.repair_bookies_gone.set(len(bookies))

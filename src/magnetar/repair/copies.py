@@ -111,6 +111,12 @@ def open_lacks(
     return tuple(b for b in metadata.fragments[-1].bookies if standings[b] in gone)
 
 
+def is_superfluous(metadata: LedgerMetadata, bookie: BookieId) -> bool:
+    """Whether the bookie's copies of the ledger are nobody's: others took its places while it was
+    away. Of a ledger that is not closed that is never certain: it may be chosen again."""
+    return metadata.closed and all(bookie not in one.bookies for one in metadata.fragments)
+
+
 def own_runs(part: Part, slot: int, write_quorum: int, within: range) -> Iterator[range]:
     """The entries of the part that the bookie in ``slot`` is to hold, in runs that ascend, as far
     as they lie ``within``."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.replay import Replayer
+from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.ledger.replies import Refusal
-from magnetar.model.errors import BadVersionError
-from magnetar.repair import checking, copying, ledger_repair
+from magnetar.repair import checking, copying, ledger_repair, superfluous
 from magnetar.repair.auditor import Auditor
 from magnetar.repair.checking import Checker
 from magnetar.repair.copies import Standing, parts_of
 from magnetar.repair.copying import Copier
 from magnetar.repair.ledger_repair import LedgerRepair, Outcome
 from magnetar.repair.marks import ShortageMarks
-from magnetar.repair.replacing import replaced as with_bookies
+from magnetar.repair.superfluous import Superfluous
 from magnetar.repair.worker import Worker
 from magnetar.wire.bookie.availability import Group
 from tests.sim.mutants.mutant import Mutant, replaced
@@ -60,34 +62,6 @@ def _writes_without_compare() -> AbstractContextManager[None]:
 
     async def name(self: Any, metadata: Any, version: int, part: Any, chosen: Any) -> None:
         await original(self, metadata, -1, part, chosen)
-
-    return replaced((LedgerRepair, "_name", name))
-
-
-def _names_whatever_has_changed() -> AbstractContextManager[None]:
-    """A conflict is answered by writing the same bookies into what is there now."""
-
-    async def name(self: Any, metadata: Any, version: int, part: Any, chosen: Any) -> None:
-        fragment = part.fragment
-        while True:
-            wanted = with_bookies(metadata, fragment, chosen)
-            if wanted is None or any(
-                len(set(one.bookies)) < len(one.bookies) for one in wanted.fragments
-            ):
-                return
-            try:
-                await self._catalog.write(wanted, version)
-                return
-            except BadVersionError:
-                metadata, version = await self._catalog.read(metadata.ledger_id)
-                same = [
-                    one
-                    for one in metadata.fragments
-                    if one.first_entry_id == fragment.first_entry_id
-                ]
-                if not same or set(chosen.values()) & set(same[0].bookies):
-                    return
-                fragment = same[0]
 
     return replaced((LedgerRepair, "_name", name))
 
@@ -138,17 +112,66 @@ def _a_stripe_is_forgotten() -> AbstractContextManager[None]:
     return replaced((copying, "is_own", is_own))
 
 
-def _a_second_finding_says_nothing() -> AbstractContextManager[None]:
-    """A mark that has the names already is left as it is, as BookKeeper does."""
-    original = ShortageMarks.mark
+def _given_up_unseen() -> AbstractContextManager[None]:
+    """Who is about to name a bookie does not learn that it gives its copies up."""
+    original = Superfluous._is_nobodys
 
-    async def mark(self: Any, ledger_id: int, bookies: Any, now_ms: int) -> bool:
-        known = await self.read(ledger_id)
-        if known is not None and set(bookies) <= set(known.bookies):
-            return False
-        return await original(self, ledger_id, bookies, now_ms)
+    async def is_nobodys(self: Any, ledger_id: int) -> bool:
+        catalog, self._catalog = self._catalog, _Unwritten(self._catalog)
+        try:
+            return await original(self, ledger_id)
+        finally:
+            self._catalog = catalog
 
-    return replaced((ShortageMarks, "mark", mark))
+    return replaced((Superfluous, "_is_nobodys", is_nobodys))
+
+
+class _Unwritten:
+    def __init__(self, catalog: Any) -> None:
+        self.read = catalog.read
+
+    async def write(self, metadata: Any, version: int) -> int:
+        return version
+
+
+def _given_up_under_a_repair() -> AbstractContextManager[None]:
+    """Copies go although somebody adds to them meanwhile."""
+    original = Bookie.giving_up
+
+    @contextmanager
+    def giving_up(self: Any, ledger_id: int) -> Any:
+        async def delete() -> bool:
+            await self.delete_ledger(ledger_id)
+            return True
+
+        with original(self, ledger_id):
+            yield delete
+
+    return replaced((Bookie, "giving_up", giving_up))
+
+
+def _open_ledgers_are_given_up() -> AbstractContextManager[None]:
+    def nobodys(metadata: Any, bookie: Any) -> bool:
+        return all(bookie not in one.bookies for one in metadata.fragments)
+
+    return replaced((superfluous, "is_superfluous", nobodys))
+
+
+def _given_up_by_the_last_fragment() -> AbstractContextManager[None]:
+    def nobodys(metadata: Any, bookie: Any) -> bool:
+        return metadata.closed and bookie not in metadata.fragments[-1].bookies
+
+    return replaced((superfluous, "is_superfluous", nobodys))
+
+
+def _brought_back_too_early() -> AbstractContextManager[None]:
+    """A ledger is added to again before its deletion is written."""
+    return replaced((LedgerStorage, "deletes", lambda self, ledger_id: False))
+
+
+def _brought_back_and_forgotten() -> AbstractContextManager[None]:
+    """A replay knows of the deletion, and not of what came after it."""
+    return replaced((Replayer, "_revive", lambda self, state: None))
 
 
 def _locks_stay() -> AbstractContextManager[None]:
@@ -217,15 +240,19 @@ REPAIRS = (
     _mutant("copies count before they are answered", "rule 11", _answers_are_not_awaited),
     _mutant("a mark is taken away without compare", "", _unmarks_without_compare),
     _mutant("a repair writes metadata without compare", "rule 11", _writes_without_compare),
-    _mutant("a repair overwrites what has changed", "", _names_whatever_has_changed),
     _mutant("a bookie that is silent has everything", "", _silence_is_taken_for_yes),
     _mutant("first and last entry stand for all", "LedgerChecker", _ends_are_enough),
     _mutant("repair leaves open fragments alone", "", _open_fragments_are_left_alone),
     _mutant("repair forgets the last fragment", "", _the_last_part_is_forgotten),
     _mutant("repair forgets a stripe", "", _a_stripe_is_forgotten),
-    _mutant("a mark does not tell of a second loss", "4.18", _a_second_finding_says_nothing),
     _mutant("a repair's lock stays", "", _locks_stay),
     _mutant("only last fragments are audited", "", _only_the_last_fragment_is_audited),
     _mutant("a mark's version is read after the repair", "", _the_mark_is_read_too_late),
     _mutant("a bookie that is away has everything", "", _away_is_taken_for_there),
+    _mutant("copies are given up under who names them", "", _given_up_unseen),
+    _mutant("copies are given up under a repair", "", _given_up_under_a_repair),
+    _mutant("copies of an open ledger are given up", "", _open_ledgers_are_given_up),
+    _mutant("copies of earlier fragments are given up", "", _given_up_by_the_last_fragment),
+    _mutant("a ledger comes back before it is deleted", "", _brought_back_too_early),
+    _mutant("a replay forgets that a ledger came back", "", _brought_back_and_forgotten),
 )

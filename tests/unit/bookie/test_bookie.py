@@ -343,6 +343,8 @@ def test_a_deleted_ledger_is_gone_and_stays_gone(tmp_path: Path) -> None:
             await bookie.delete_ledger(99)
             after_crash = crashed(config, tmp_path)
             await gone(bookie)
+            with pytest.raises(TooManyRequestsError):  # a repair may, once that is written
+                await add(bookie, 1, [6], flags=RECOVERY)
         for settings_ in (config, after_crash):
             async with running(settings_) as bookie:
                 await gone(bookie)
@@ -357,8 +359,6 @@ def test_a_deleted_ledger_is_gone_and_stays_gone(tmp_path: Path) -> None:
             await bookie.read_entry(1, 0)
         with pytest.raises(FencedError):  # its old writer must not begin it anew
             await add(bookie, 1, [6])
-        with pytest.raises(NoLedgerError):
-            await add(bookie, 1, [6], flags=RECOVERY)
 
     asyncio.run(scenario())
 

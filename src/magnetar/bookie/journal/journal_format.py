@@ -34,8 +34,8 @@ PAYLOAD_BYTES_MAX = (1 << 28) - 1
 FORMAT_VERSION = 2
 READABLE_VERSIONS = frozenset((1, FORMAT_VERSION))
 
-UNSTAMPED_COMMIT, ENTRY, LEDGER, LAC, DELETE, NOOP, COMMIT = 1, 2, 3, 4, 5, 6, 7
-KINDS = frozenset((ENTRY, LEDGER, LAC, DELETE, NOOP))
+UNSTAMPED_COMMIT, ENTRY, LEDGER, LAC, DELETE, NOOP, COMMIT, REVIVE = 1, 2, 3, 4, 5, 6, 7, 8
+KINDS = frozenset((ENTRY, LEDGER, LAC, DELETE, NOOP, REVIVE))
 """Of the records in a commit."""
 
 LEDGER_FENCED = 1
@@ -171,3 +171,11 @@ def encode_delete(ledger_id: int) -> bytes:
 def decode_delete(payload: bytes) -> int:
     ledger_id: int = _DELETE.unpack(payload)[0]
     return ledger_id
+
+
+def encode_revive(ledger_id: int) -> bytes:
+    return _DELETE.pack(ledger_id)
+
+
+def decode_revive(payload: bytes) -> int:
+    return decode_delete(payload)

@@ -55,6 +55,9 @@ class Adds:
         self._entry_bytes_max = config.entry_bytes_max
         self._pending_bytes_max = config.journal.pending_bytes_max
         self._loop = asyncio.get_running_loop()
+        self.giving_up: dict[int, bool] = {}
+        """Ledgers that are about to be given up here, and whether somebody has come for them
+        since."""
         self.parkings = [Parking(self._pending_bytes_max, self._retry) for _ in table.storages]
 
     def add_entries(
@@ -99,7 +102,13 @@ class Adds:
             or ledger.deleted
             or self._admission.hindered
         ):
+            if ledger is not None and ledger.deleted and flags & RECOVERY:
+                self._admission.check_revival(ledger, master_key)
+                self.flusher.want()  # what it waits for, if it is refused
+                self._fences.revive(ledger)
             self._admission.check_add(ledger_id, ledger, master_key, flags)
+        if self.giving_up and ledger_id in self.giving_up:
+            self.giving_up[ledger_id] = True
         storage = self._table.storage_of(ledger_id) if ledger is None else ledger.storage
         if storage.marks.limbo and not flags & RECOVERY:
             check_certain(ledger_id, ledger, self._begins(ledger_id, entry_ids))

@@ -2,7 +2,8 @@
 
 Rules:
 
-* A master key, once bound, is the only one; a deleted ledger takes nothing.
+* A master key, once bound, is the only one; a deleted ledger takes nothing, unless a repair adds to
+  it: then it is there again, fenced.
 * A fenced ledger takes adds with RECOVERY only.
 * A bookie that is read-only (full or failing disks, an operator's word) takes adds with RECOVERY
   only, and none when there is no room at all.
@@ -67,6 +68,13 @@ class Admission:
         check_key(ledger, master_key)
         if ledger.fenced and not recovery:
             raise FencedError(f"ledger {ledger_id} is fenced; this writer must stop")
+
+    def check_revival(self, ledger: HeldLedger, master_key: bytes) -> None:
+        """May a repair bring a deleted ledger back?"""
+        self.check_open()
+        if self.hindered:
+            self._check_takes(ledger.ledger_id, recovery=True)
+        check_key(ledger, master_key)
 
     def _check_takes(self, ledger_id: int, recovery: bool) -> None:
         reason = self._refusal(recovery)

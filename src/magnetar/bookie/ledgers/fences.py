@@ -14,15 +14,17 @@ from magnetar.bookie.journal.journal_format import (
     DELETE,
     LAC,
     LEDGER,
+    REVIVE,
     encode_delete,
     encode_lac,
     encode_ledger,
+    encode_revive,
 )
 from magnetar.bookie.ledgers.admission import RECOVERY, Admission, check_key, check_key_length
 from magnetar.bookie.ledgers.ledger_state import LAC_BODY_BYTES_MAX, HeldLedger
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.ledgers.reads import EntryReads
-from magnetar.model.errors import BadRequestError, NoLedgerError
+from magnetar.model.errors import BadRequestError, NoLedgerError, TooManyRequestsError
 
 
 class Fences:
@@ -78,6 +80,24 @@ class Fences:
             ledger.storage.dirty[ledger_id] = ledger
         await ledger.journal.write(LAC, encode_lac(ledger_id, lac, body))
 
+    def revive(self, ledger: HeldLedger) -> None:
+        """A repair adds to a ledger that was deleted here: this bookie is named for it again.
+        Raises ``TooManyRequestsError`` until the index knows of the deletion: a flush deletes last,
+        and would take what is added now with it."""
+        ledger_id, storage = ledger.ledger_id, ledger.storage
+        if storage.deletes(ledger_id):
+            raise TooManyRequestsError(
+                f"ledger {ledger_id} is being deleted here; add to it again when that is done"
+            )
+        ledger.revive()
+        # In the journal before the first entry, which a replay would leave out else; and its record
+        # in the index before its entries are (``LedgerStorage.write``), or the log that they are
+        # written to would count as one of deleted ledgers only, and be removed.
+        record = encode_revive(ledger_id)
+        ledger.journal.append(Request(REVIVE, (record,), len(record), None, ()))
+        storage.dirty[ledger_id] = ledger
+        storage.revived[ledger_id] = ledger
+
     async def delete(self, ledger_id: int) -> None:
         self._admission.check_open()
         ledger = self._table.find(ledger_id)
@@ -89,6 +109,7 @@ class Fences:
         ledger.storage.cache.drop_ledger(ledger_id)
         ledger.storage.dirty[ledger_id] = ledger
         ledger.storage.deleted[ledger_id] = None
+        ledger.storage.revived.pop(ledger_id, None)
         self._reads.drop_ledger(ledger_id)
         await ledger.journal.write(DELETE, encode_delete(ledger_id))
         ledger.storage.deletion_journaled(ledger_id)

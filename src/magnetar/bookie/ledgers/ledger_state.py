@@ -1,7 +1,7 @@
 """What a bookie knows of one ledger, and where the ledger lives.
 
-Invariants: a bound master key never changes; a fence and a deletion are never undone; the last
-entry id and the LACs only grow.
+Invariants: a bound master key never changes; a fence is never undone, and a deletion only by a
+repair (``revive``); the last entry id and the LACs only grow in between.
 """
 
 from __future__ import annotations
@@ -69,6 +69,15 @@ class HeldLedger:
         """Whether what is not held was never held: the bookie has lost nothing since."""
         marks = self.storage.marks
         return not marks.limbo or self.epoch == marks.epoch
+
+    def revive(self) -> None:
+        """A repair brings the deleted ledger back. Nothing is left of what was here, and it stays
+        fenced: the bookie has promised that, or would have."""
+        self.deleted = False
+        self.fenced = True
+        self.fence_durable = False
+        self.epoch = 0
+        self.last_entry_id = -1
 
     def encode(self) -> bytes:
         """The ledger's record in the index."""

@@ -89,6 +89,7 @@ class FlushWork(NamedTuple):
     half: WriteHalf
     records: list[tuple[int, bytes]]
     deleted: list[int]
+    revived: list[tuple[int, bytes]]
 
 
 class _Appended(NamedTuple):
@@ -119,6 +120,8 @@ class LedgerStorage:
         self.dirty: dict[int, Encodable] = {}
         """Ledgers whose records changed since the last flush."""
         self.deleted: dict[int, None] = {}
+        self.revived: dict[int, Encodable] = {}
+        """Ledgers that were deleted, and brought back since the last flush."""
         self._journaled: dict[int, None] = {}
         """Those of them of which the journal knows, durably, and those of a flush under way."""
         self.strays: frozenset[int] | None = None
@@ -262,9 +265,16 @@ class LedgerStorage:
     def take_work(self) -> FlushWork:
         records = [(ledger_id, state.encode()) for ledger_id, state in self.dirty.items()]
         deleted = list(self.deleted)
+        revived = [(ledger_id, state.encode()) for ledger_id, state in self.revived.items()]
         self.dirty.clear()
         self.deleted.clear()
-        return FlushWork(self.cache.swap(), records, deleted)
+        self.revived.clear()
+        return FlushWork(self.cache.swap(), records, deleted, revived)
+
+    def deletes(self, ledger_id: int) -> bool:
+        """Whether the index has yet to hear of the ledger's deletion."""
+        work = self._work
+        return ledger_id in self.deleted or (work is not None and ledger_id in work.deleted)
 
     async def _flush_work(
         self, work: FlushWork, positions: Sequence[JournalPosition] | None
@@ -281,6 +291,9 @@ class LedgerStorage:
         """In the flush lane (or, before the lanes run, in the replay's thread)."""
         try:
             # The order is the guarantee; each step may be the last before a power cut.
+            # 0. Ledgers that were brought back are living ones before their entries lie in a log: a
+            #    log that is closed meanwhile counts what its ledgers' records say.
+            self._put_records(work.revived)
             # 1. Entries, synced: the index must never name bytes that are not there.
             self._write_entries(work.half, paced)
             # 2. Records of ledgers (fences, keys) before the mark: behind it the journal is not

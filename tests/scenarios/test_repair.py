@@ -1,0 +1,142 @@
+"""Bookies that are lost, come back, are added and taken away, while ledgers are written: every
+ledger becomes whole again, by auto-recovery beside the bookies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.cluster import SETTINGS, Cluster
+from tests.scenarios.repairs import Load, fill, held_by, survey
+
+pytestmark = pytest.mark.zookeeper
+
+QUORUMS = (3, 3, 2)
+DELAY_S = 4
+PATIENCE_S = 180.0
+REPAIR = (
+    "--set", f"repair.lost_bookie_delay_ms={DELAY_S * 1000}",
+    "--set", "repair.look_interval_ms=300",
+    "--set", "repair.open_ledger_grace_ms=3000",
+    "--set", "repair.copy_bytes_per_s=0",
+    "--set", "repair.give_up_interval_ms=1000",
+)  # fmt: skip
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper_url: str) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, zookeeper_url, 5, (*SETTINGS, *REPAIR))
+    cluster.start_bookies()
+    yield cluster
+    cluster.end()
+
+
+def magnetar(*arguments: str, timeout_s: float = PATIENCE_S) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "magnetar", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.5)
+
+
+def test_a_bookie_wiped_under_load(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    url = cluster.metadata_url
+    fill(url, QUORUMS, ledgers=10, entries=600)
+    before = survey(url)
+    assert before.whole
+    lost = max(before.naming, key=lambda name: before.naming[name])
+    with Load(url, QUORUMS, 200, 2000) as load:
+        time.sleep(2)
+        cluster.bookie(lost).wipe()
+        began_s = time.monotonic()
+        eventually(lambda: lost not in survey(url).naming, "no ledger names the lost bookie")
+        took_s = time.monotonic() - began_s
+    copied = sum(
+        each.length for each in before.ledgers for one in each.fragments if lost in one.bookies
+    )
+    with capsys.disabled():
+        print(f"\n{copied / 1e6:.0f} MB copied within {took_s:.1f} s of the loss, "
+              f"{DELAY_S} s of delay and a session of {4} s included")  # fmt: skip
+    load.check()
+    eventually(lambda: survey(url).whole, "every ledger is whole")
+
+
+def test_a_bookie_that_is_back_in_time_is_not_copied(cluster: Cluster) -> None:
+    url = cluster.metadata_url
+    fill(url, QUORUMS, ledgers=5, entries=20)
+    magnetar("recovery", "delay", "30", "--metadata", url)
+    before = survey(url)
+    away = cluster.bookie(max(before.naming, key=lambda name: before.naming[name]))
+    away.kill()
+    time.sleep(10)
+    assert survey(url).marked == []
+    away.start()
+    time.sleep(5)
+    after = survey(url)
+    assert after.whole
+    assert after.ledgers == before.ledgers
+
+
+def test_a_bookie_that_is_back_too_late_gives_up_its_copies(cluster: Cluster) -> None:
+    url = cluster.metadata_url
+    fill(url, QUORUMS, ledgers=6, entries=50)
+    before = survey(url)
+    late = max(before.naming, key=lambda name: before.naming[name])
+    away = cluster.bookie(late)
+    away.kill()
+    eventually(lambda: late not in survey(url).naming, "others have taken its places")
+    eventually(lambda: not survey(url).marked, "every ledger is whole")
+    away.start()
+    eventually(lambda: not held_by(url, late), "it gives its copies up")
+    assert survey(url).whole
+    second = max(before.naming, key=lambda name: (name != late, before.naming[name]))
+    cluster.bookie(second).kill()
+    eventually(lambda: second not in survey(url).naming, "also those it has given up may come back")
+    eventually(lambda: survey(url).whole, "every ledger is whole")
+
+
+def test_a_bookie_is_added_and_another_emptied_under_load(cluster: Cluster) -> None:
+    url = cluster.metadata_url
+    fill(url, QUORUMS, ledgers=8, entries=100)
+    before = survey(url)
+    leaving = max(before.naming, key=lambda name: before.naming[name])
+    with Load(url, QUORUMS, 100, 1000) as load:
+        added = cluster.add_bookie()
+        eventually(lambda: survey(url).naming.get(added.bookie_id, 0) > 0, "it takes new ledgers")
+        emptying = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "magnetar",
+                "bookie",
+                "decommission",
+                leaving,
+                "--metadata",
+                url,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        eventually(lambda: leaving not in survey(url).naming, "no ledger names it")
+        cluster.bookie(leaving).role.ask_to_end()
+        out, _ = emptying.communicate(timeout=PATIENCE_S)
+        assert f"{leaving} is forgotten" in out
+    load.check()
+    eventually(lambda: survey(url).whole, "every ledger is whole")
+    assert "none" in magnetar("recovery", "status", "--metadata", url)
