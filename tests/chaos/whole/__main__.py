@@ -1,6 +1,7 @@
 """Break everything that can be, while official clients publish and consume; then judge.
 
     python -m tests.chaos.whole [--minutes 3] [--seed N] [--folder out/chaos] [--java DIR]
+                                [--relays]
 
 Three ZooKeepers, five bookies, three brokers and two read-only brokers, as processes; clients as
 processes of their own (``modes``). Faults come by a plan that the seed makes (``plan``): kill -9,
@@ -189,12 +190,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--folder", type=Path, default=Path("out/chaos"))
     parser.add_argument("--java", type=Path, help="where Java's client is fetched to (needs Maven)")
+    parser.add_argument("--relays", action="store_true", help="as where namespaces are not allowed")
     args = parser.parse_args()
     if args.java is not None and not network.inside():
         args.java = args.java.absolute()
         args.java.mkdir(parents=True, exist_ok=True)
         subprocess.run([JAVA_RUN, args.java, "fetch"], check=True)
-    way = None if network.inside() else network.way_in()
+    way = None if network.inside() or args.relays else network.way_in()
     if way is not None:
         network.enter(way, "tests.chaos.whole", again(args))
     signal.signal(signal.SIGTERM, stop)
