@@ -20,17 +20,14 @@ from magnetar.cluster.bundles import (
     policy_of,
 )
 from magnetar.cluster.bundles import POLICY as BUNDLES
-from magnetar.cluster.policies import NAMES, encode_value
-from magnetar.cluster.schemas.policies import AUTO_UPDATE, STRATEGY, VALIDATION
-from magnetar.model.errors import BrokerError, BrokerMetadataError
+from magnetar.cluster.policies import NAMES, decode_strategy, encode_value
+from magnetar.cluster.schemas.policies import AUTO_UPDATE
+from magnetar.model.errors import BrokerError, BrokerMetadataError, InvalidPolicyError
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.model.schema import SchemaStrategy
 
 ANYBODY: Final = "anonymous"
 """The role that everybody has."""
-
-UNDEFINED: Final = "UNDEFINED"
-"""The schema strategy of a namespace that leaves it to the broker."""
 
 SAYS_NOTHING: Final = (None, False, 0, -1, "", "None", "UNDEFINED", "Undefined")
 ASKS_FOR_WHAT_IS_DONE: Final[Mapping[str, object]] = {
@@ -129,15 +126,12 @@ def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
             named = [named] if named else None
         _check_clusters(what, _names(what, named), cluster)
     bundles = about.pop("bundles", None)
-    strategy = schema_strategy(about.pop(STRATEGY, None) or None)  # Go's client says ""
-    policies: dict[str, object] = {} if strategy is None else {STRATEGY: str(strategy)}
+    policies: dict[str, object] = {}
     if bundles:
         policies[BUNDLES] = policy_of(_boundaries(bundles))
-    # Clients write the usual values for "not set".
-    for field, usual in ((VALIDATION, False), (AUTO_UPDATE, True)):
-        value = about.pop(field, None)
-        if value is not None and flag(value) is not usual:
-            policies[field] = value
+    auto_update = about.pop(AUTO_UPDATE, None)
+    if auto_update is not None and not flag(auto_update):
+        policies[AUTO_UPDATE] = False  # true is the usual value, and what clients say for "not set"
     for name, decode in NAMES.values():
         value = about.pop(name, None)
         # A retention of nothing is a word, too.
@@ -161,13 +155,10 @@ def _boundaries(bundles: object) -> tuple[int, ...]:
 
 def schema_strategy(body: object) -> SchemaStrategy | None:
     """Of a body that is a strategy's name; None for UNDEFINED. Raises ``BadBodyError``."""
-    if body is None or body == UNDEFINED:
-        return None
-    if isinstance(body, str) and body in SchemaStrategy.__members__:
-        return SchemaStrategy(body)
-    raise BadBodyError(
-        f"body: {str(body)[:80]!r} is none of {', '.join(SchemaStrategy)} and {UNDEFINED}"
-    )
+    try:
+        return None if body is None else decode_strategy(body)
+    except InvalidPolicyError as error:
+        raise BadBodyError(f"body: {error}") from error
 
 
 def _object(what: str, body: object) -> Mapping[str, Any]:

@@ -103,8 +103,8 @@ TOPIC_PARTS: Final = (
     "maxSubscriptionsPerTopic", "maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription",
     "messageid", "offload", "offloadPolicies", "partitioned-internalStats",
     "permissions", "policies", "properties", "publishRate", "replication",
-    "replicatorDispatchRate", "resourceGroup", "schemaCompatibilityStrategy",
-    "schemaValidationEnforced", "shadowTopics", "subscribeRate", "subscriptionDispatchRate",
+    "replicatorDispatchRate", "resourceGroup",
+    "shadowTopics", "subscribeRate", "subscriptionDispatchRate",
     "subscriptionTypesEnabled", "terminate", "trim", "truncate",
 )  # fmt: skip
 """What Pulsar has below a topic."""

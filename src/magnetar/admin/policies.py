@@ -6,6 +6,8 @@ one of its partitions is the partitioned topic: that has the policies.
 
 from __future__ import annotations
 
+from typing import Final
+
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.policies import (
     NAMES,
@@ -21,6 +23,12 @@ from magnetar.model.errors import TopicNotFoundError
 from magnetar.model.ledger import Quorums
 from magnetar.topics.policy import MEGABYTE, MINUTE_MS, TopicPolicy
 from magnetar.topics.registry import Topics
+
+OF_SCHEMAS: Final = {
+    "schema_strategy": "strategy",
+    "schema_validation_enforced": "validation_enforced",
+}
+"""Field -> that of ``SchemaPolicy``."""
 
 
 class PolicyService:
@@ -54,6 +62,9 @@ class PolicyService:
         """What it says itself; with ``applied`` what is in force, whoever says it. Raises
         ``TopicNotFoundError``."""
         name = await self._existing(topic)
+        if applied and field in OF_SCHEMAS:
+            found = await self._control.schemas.policies.effective(name)
+            return encode_value(getattr(found, OF_SCHEMAS[field]))
         if applied:
             return encode_value(self._in_force(field, await self._topics.policies.of(name)))
         return encode_value(getattr(await self._policies.of_topic(name), field))

@@ -1,7 +1,8 @@
 """Policies of namespaces and topics, and expiry by hand: paths of Pulsar's admin v2.
 
-Each policy has the same three methods at both levels: GET what is said (204: nothing is), POST it,
-DELETE it. At a topic ``applied=true`` asks for what is in force, whoever says it.
+Each policy has the same three methods at both levels: GET what is said (204: nothing is), POST it
+(PUT where Pulsar's clients do), DELETE it. At a topic ``applied=true`` asks for what is in force,
+whoever says it. What namespaces say of schemas is in ``schema_api``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Policy(NamedTuple):
     part: str
     field: str
     what: str
+    set_by: str = "POST"
 
 
 POLICIES: Final = (
@@ -47,6 +49,19 @@ POLICIES: Final = (
         "Which subscriptions read-only brokers serve, and which of them (ours, not Pulsar's)",
     ),
 )
+TOPICS_ONLY: Final = (
+    Policy(
+        "schemaCompatibilityStrategy",
+        "schema_strategy",
+        "How schemas of the topic may follow each other",
+        "PUT",
+    ),
+    Policy(
+        "schemaValidationEnforced",
+        "schema_validation_enforced",
+        "Whether producers without a schema are refused where there is one",
+    ),
+)
 NAMESPACES_ONLY: Final = ("subscriptionExpirationTime",)
 BY_QUERY: Final = "messageTTL"
 """At a topic Pulsar's clients send this one in the query."""
@@ -59,6 +74,8 @@ def routes(policies: PolicyService, topics: TopicService) -> APIRouter:
         _add_namespace(router, policies, policy)
         if policy.part not in NAMESPACES_ONLY:
             _add_topic(router, policies, policy)
+    for policy in TOPICS_ONLY:
+        _add_topic(router, policies, policy)
     _add_expiry(router, topics)
     return router
 
@@ -101,7 +118,7 @@ def _add_topic(router: APIRouter, service: PolicyService, policy: Policy) -> Non
     if policy.part == BY_QUERY:
         _add_by_query(router, service, path, field)
     else:
-        _add_by_body(router, service, path, field)
+        _add_by_body(router, service, path, policy)
 
     @router.delete(path, status_code=204, description="Leave it to the namespace.")
     async def delete(tenant: Segment, namespace: Segment, topic: TopicSegment) -> Response:
@@ -109,13 +126,19 @@ def _add_topic(router: APIRouter, service: PolicyService, policy: Policy) -> Non
         return Response(status_code=204)
 
 
-def _add_by_body(router: APIRouter, service: PolicyService, path: str, field: str) -> None:
-    @router.post(path, status_code=204, openapi_extra=WITH_BODY, description="Set it.")
-    async def post(
+def _add_by_body(router: APIRouter, service: PolicyService, path: str, policy: Policy) -> None:
+    @router.api_route(
+        path,
+        methods=[policy.set_by],
+        status_code=204,
+        openapi_extra=WITH_BODY,
+        description="Set it.",
+    )
+    async def change(
         tenant: Segment, namespace: Segment, topic: TopicSegment, request: Request
     ) -> Response:
         body = await bodies.read_json(request)
-        await service.set_topic(topic_name(tenant, namespace, topic), field, body)
+        await service.set_topic(topic_name(tenant, namespace, topic), policy.field, body)
         return Response(status_code=204)
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from magnetar.admin.bodies import UNDEFINED, BadBodyError
+from magnetar.admin.bodies import BadBodyError
 from magnetar.admin.views import CompatibilityView, SchemaListView, SchemaView
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.policies import UNDEFINED
 from magnetar.cluster.schemas import key_value
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.model.errors import (
@@ -65,7 +66,7 @@ class SchemaService:
     async def test(self, topic: str, body: object) -> CompatibilityView:
         """Whether the schema could be uploaded, and why not."""
         name = await self._name(topic)
-        policy = await self._policies.effective(name.namespace)
+        policy = await self._policies.effective(name)
         reason = ""
         try:
             await self._schemas.check_next(name, read_schema(body))
@@ -95,13 +96,13 @@ class SchemaService:
         await self._policies.set_strategy(parse_namespace(namespace), strategy)
 
     async def validation_enforced(self, namespace: str) -> bool:
-        return (await self._policies.effective(parse_namespace(namespace))).validation_enforced
+        return await self._policies.validation_enforced(parse_namespace(namespace))
 
     async def set_validation_enforced(self, namespace: str, enforced: bool) -> None:
         await self._policies.set_validation_enforced(parse_namespace(namespace), enforced)
 
     async def auto_update(self, namespace: str) -> bool:
-        return (await self._policies.effective(parse_namespace(namespace))).auto_update
+        return await self._policies.auto_update(parse_namespace(namespace))
 
     async def set_auto_update(self, namespace: str, allowed: bool) -> None:
         await self._policies.set_auto_update(parse_namespace(namespace), allowed)

@@ -45,14 +45,15 @@ class ControlPlane:
         stores stay open."""
         namespaces = Namespaces(metadata)
         ownership = make_ownership(namespaces)
-        policies = SchemaPolicies(namespaces, schema_defaults)
+        policies = TopicPolicies(metadata, namespaces)
+        schema_policies = SchemaPolicies(namespaces, policies, schema_defaults)
         return cls(
             name,
             namespaces,
             PartitionedTopics(metadata),
             Counters(metadata),
-            Schemas(metadata, values, policies, now_ms),
-            TopicPolicies(metadata, namespaces),
+            Schemas(metadata, values, schema_policies, now_ms),
+            policies,
             ownership,
             ownership,
         )

@@ -12,6 +12,8 @@ them, in the namespace's node and in a topic's:
 | ``subscription_expiration_time_minutes`` | a number; 0: subscriptions do not expire |
 | ``delayed_delivery_policies`` | ``{"active", "tickTime", "maxDeliveryDelayInMillis"}`` |
 | ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
+| ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
+| ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from magnetar.cluster.policy_values import as_number, as_object, no_more
 from magnetar.cluster.read_rules import ReadRules
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
+from magnetar.model.schema import SchemaStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,8 @@ class Policies:
     subscription_expiration_minutes: int | None = None
     delayed_delivery: DelayedDeliveryPolicy | None = None
     read_only_brokers: ReadRules | None = None
+    schema_strategy: SchemaStrategy | None = None
+    schema_validation_enforced: bool | None = None
 
     def over(self, other: Policies) -> Policies:
         """Ours, and what only ``other`` says."""
@@ -145,6 +150,26 @@ def decode_expiration(value: object) -> int:
     return as_number("subscriptionExpirationTime", value, 0)
 
 
+def decode_strategy(value: object) -> SchemaStrategy | None:
+    if value == UNDEFINED:
+        return None
+    if isinstance(value, str) and value in SchemaStrategy.__members__:
+        return SchemaStrategy(value)
+    raise InvalidPolicyError(
+        f"schema compatibility strategy: {str(value)[:80]!r} is none of "
+        f"{', '.join(SchemaStrategy)} and {UNDEFINED}"
+    )
+
+
+def decode_flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidPolicyError(f"{str(value)[:80]!r} is neither true nor false")
+    return value
+
+
+UNDEFINED: Final = "UNDEFINED"
+"""Pulsar's name for a strategy that is not said."""
+
 NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "retention": ("retention_policies", RetentionPolicy.decode),
     "message_ttl_s": ("message_ttl_in_seconds", decode_ttl),
@@ -152,6 +177,8 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "subscription_expiration_minutes": ("subscription_expiration_time_minutes", decode_expiration),
     "delayed_delivery": ("delayed_delivery_policies", DelayedDeliveryPolicy.decode),
     "read_only_brokers": ("read_only_brokers", ReadRules.decode),
+    "schema_strategy": ("schema_compatibility_strategy", decode_strategy),
+    "schema_validation_enforced": ("schema_validation_enforced", decode_flag),
 }
 """Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
 
@@ -168,4 +195,6 @@ def decode_policies(said: Mapping[str, object]) -> Policies:
 
 def encode_value(value: Any) -> object:
     """A field's value as it stands in a node, and in bodies."""
+    if isinstance(value, str):
+        return str(value)
     return value.encode() if hasattr(value, "encode") else value

@@ -14,6 +14,7 @@ from tests.unit.cluster.schemas.kit import field, record
 
 S = "/admin/v2/schemas/public/default/t"
 N = "/admin/v2/namespaces/public/default"
+T = "/admin/v2/persistent/public/default/t"
 A, B = record(field("a", "int")), record(field("a", "int"), field("b", "int", default=0))
 WRONG = record(field("a", "string"))
 
@@ -158,6 +159,37 @@ def test_policies_of_a_namespace() -> None:
     serve(scenario)
 
 
+def test_policies_of_a_topic_count_before_its_namespaces() -> None:
+    async def scenario(p: Platform) -> None:
+        path = T + "/schemaCompatibilityStrategy"
+        applied = path + "?applied=true"
+        assert await p.status("PUT", T) == 204
+        assert await p.status("GET", path) == 204
+        assert await ask(p, "GET", applied) == "FULL"
+        assert await p.status("PUT", N + "/schemaCompatibilityStrategy", json="FORWARD") == 204
+        assert await ask(p, "GET", applied) == "FORWARD"
+        assert await p.status("PUT", path, json="ALWAYS_INCOMPATIBLE") == 204
+        assert await ask(p, "GET", path) == await ask(p, "GET", applied) == "ALWAYS_INCOMPATIBLE"
+        await ask(p, "POST", S + "/schema", posted(A))
+        assert (await p.reason("POST", S + "/schema", json=posted(B)))[0] == 409
+        assert (await p.reason("PUT", path, json="NIX"))[0] == 412
+        assert await p.status("DELETE", path) == 204
+        assert await ask(p, "GET", applied) == "FORWARD"
+        assert await p.status("PUT", path, json="ALWAYS_COMPATIBLE") == 204
+        await ask(p, "POST", S + "/schema", posted(B))
+        assert await p.status("PUT", path, json="UNDEFINED") == 204
+        assert await p.status("GET", path) == 204
+
+        path = T + "/schemaValidationEnforced"
+        assert await p.status("GET", path) == 204
+        assert await ask(p, "GET", path + "?applied=true") is False
+        assert await p.status("POST", path, json=True) == 204
+        assert await ask(p, "GET", path + "?applied=true") is True
+        assert (await p.reason("POST", path, json="yes"))[0] == 412
+
+    serve(scenario)
+
+
 def test_a_namespace_is_made_with_them() -> None:
     async def scenario(p: Platform) -> None:
         made = "/admin/v2/namespaces/public/made"
@@ -171,7 +203,7 @@ def test_a_namespace_is_made_with_them() -> None:
         assert await ask(p, "GET", made + "/schemaValidationEnforced") is True
         assert await ask(p, "GET", made + "/isAllowAutoUpdateSchema") is False
         wrong = {"schema_compatibility_strategy": "NIX"}
-        assert (await p.reason("PUT", made + "2", json=wrong))[0] == 400
+        assert (await p.reason("PUT", made + "2", json=wrong))[0] == 412
 
     serve(scenario)
 

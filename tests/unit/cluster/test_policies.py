@@ -16,6 +16,7 @@ from magnetar.cluster.policies import (
 from magnetar.cluster.read_rules import ReadRule, ReadRules, Target
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
+from magnetar.model.schema import SchemaStrategy
 
 SAID = {
     "retention_policies": {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1},
@@ -33,6 +34,8 @@ SAID = {
         "maxDeliveryDelayInMillis": 5000,
     },
     "read_only_brokers": {"rules": [{"subscription": "r-*", "to": "zone:eu"}]},
+    "schema_compatibility_strategy": "FORWARD",
+    "schema_validation_enforced": True,
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -41,11 +44,13 @@ MEANT = Policies(
     0,
     DelayedDeliveryPolicy(False, 100, 5000),
     ReadRules((ReadRule(Target(zone="eu"), "r-*"),)),
+    SchemaStrategy.FORWARD,
+    True,
 )
 
 
 def test_a_node_is_read_and_its_values_are_written_as_they_were() -> None:
-    assert decode_policies({**SAID, "schema_validation_enforced": True}) == MEANT
+    assert decode_policies({**SAID, "is_allow_auto_update_schema": True}) == MEANT
     for field, (name, _) in NAMES.items():
         assert encode_value(getattr(MEANT, field)) == SAID[name]
 
@@ -64,6 +69,8 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.subscription_expiration_minutes,
         MEANT.delayed_delivery,
         MEANT.read_only_brokers,
+        MEANT.schema_strategy,
+        MEANT.schema_validation_enforced,
     )
     assert Policies().over(MEANT) == MEANT
 

@@ -140,7 +140,7 @@ class Schemas:
         found = await self.find(name, schema)
         if found is not None:
             return found
-        policy = await self.policies.effective(name.namespace)
+        policy = await self.policies.effective(name)
         if not policy.auto_update:
             raise IncompatibleSchemaError(
                 f"topic {name.partitioned} has no such schema, and its namespace takes none from "
@@ -152,11 +152,11 @@ class Schemas:
     async def check_without(self, name: TopicName) -> None:
         """A producer comes without a schema. Raises ``IncompatibleSchemaError`` where they must
         have one."""
-        policy = await self.policies.effective(name.namespace)
+        policy = await self.policies.effective(name)
         if policy.validation_enforced and await self.has_schema(name):
             raise IncompatibleSchemaError(
                 f"topic {name.partitioned} has a schema, and producers without one are refused "
-                f"in namespace {name.namespace} (schemaValidationEnforced): give the producer one"
+                "(schemaValidationEnforced, of it or its namespace): give the producer one"
             )
 
     async def check_reader(self, name: TopicName, schema: TopicSchema) -> None:
@@ -166,7 +166,7 @@ class Schemas:
         record = await self._record(name)
         if not record.versions:
             raise SchemaNotFoundError(f"topic {name.partitioned} has no schema")
-        strategy = (await self.policies.effective(name.namespace)).strategy
+        strategy = (await self.policies.effective(name)).strategy
         everything = rules.reader_needs_all(strategy)
         known = record.find(identity)
         if known is not None and strategy is SchemaStrategy.ALWAYS_INCOMPATIBLE:
@@ -184,11 +184,11 @@ class Schemas:
         record = await self._record(name)
         if record.find(self._identity(schema)) is None:
             await self._check_next(name, schema, record)
-        return (await self.policies.effective(name.namespace)).strategy
+        return (await self.policies.effective(name)).strategy
 
     async def _check_next(self, name: TopicName, schema: TopicSchema, record: SchemaRecord) -> None:
         record.check_room(name)
-        strategy = (await self.policies.effective(name.namespace)).strategy
+        strategy = (await self.policies.effective(name)).strategy
         everything = rules.needs_all(strategy)
         for stored in reversed(record.versions if everything else record.versions[-1:]):
             rules.check_next(schema, await self._definition(stored), strategy)

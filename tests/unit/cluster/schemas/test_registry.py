@@ -24,6 +24,7 @@ from magnetar.cluster.schemas.record import (
 )
 from magnetar.cluster.schemas.registry import Schemas
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.cluster.topic_policies import TopicPolicies
 from magnetar.model.errors import (
     BrokerMetadataError,
     IncompatibleSchemaError,
@@ -57,7 +58,9 @@ class Place:
 
     def registry(self, policy: SchemaPolicy | None = None) -> Schemas:
         """That of one more broker."""
-        policies = SchemaPolicies(Namespaces(self.metadata), policy or SchemaPolicy())
+        namespaces = Namespaces(self.metadata)
+        topics = TopicPolicies(self.metadata, namespaces)
+        policies = SchemaPolicies(namespaces, topics, policy or SchemaPolicy())
         return Schemas(self.metadata, self.values, policies, lambda: 7)
 
 
@@ -318,7 +321,7 @@ def test_policies_of_a_namespace() -> None:
         with pytest.raises(IncompatibleSchemaError, match="isAllowAutoUpdateSchema"):
             await schemas.bring(NAME, numbered(2))
         assert await schemas.register(NAME, numbered(2)) == 1, "operators do"
-        policy = await schemas.policies.effective(NAMESPACE)
+        policy = await schemas.policies.effective(NAME)
         assert policy == SchemaPolicy(SchemaStrategy.FULL, True, False)
         with pytest.raises(TopicNotFoundError):
             await schemas.policies.set_auto_update("no/where", True)
@@ -330,17 +333,17 @@ def test_a_namespace_says_what_it_says_in_pulsars_names() -> None:
     async def scenario(place: Place) -> None:
         path = "/admin/policies/public/default"
         node = place.metadata.nodes[path]
-        stored = b'{"schema_compatibility_strategy": "FORWARD", "retention_policies": {"a": 1}}'
+        stored = b'{"schema_compatibility_strategy": "FORWARD", "message_ttl_in_seconds": 7}'
         place.metadata.nodes[path] = node._replace(value=stored)
         schemas = place.registry()
         assert await schemas.policies.strategy(NAMESPACE) is SchemaStrategy.FORWARD
         await schemas.policies.set_strategy(NAMESPACE, None)
         assert await schemas.policies.strategy(NAMESPACE) is None
-        assert place.metadata.nodes[path].value == b'{"retention_policies": {"a": 1}}'
+        assert place.metadata.nodes[path].value == b'{"message_ttl_in_seconds": 7}'
         for broken in (b"[]", b"{", b'{"schema_compatibility_strategy": "X"}'):
             place.metadata.nodes[path] = node._replace(value=broken)
             with pytest.raises(BrokerMetadataError, match="default"):
-                await place.registry().policies.effective(NAMESPACE)
+                await place.registry().policies.effective(NAME)
 
     run(scenario)
 
