@@ -179,7 +179,10 @@ class SqliteMetadataStore:
         self._pending += 1
         answer: asyncio.Future[object] = self._loop.create_future()
         self._queue.put(_Operation(run, writes, answer))
-        return await answer  # type: ignore[return-value]  # the lane answers with run's result
+        try:
+            return await answer  # type: ignore[return-value]  # the lane answers with run's result
+        finally:
+            del answer  # it holds its error, whose traceback holds this frame
 
     def _deliver(self, outcomes: list[_Outcome], changed: list[str]) -> None:
         self._pending -= len(outcomes)
@@ -247,6 +250,8 @@ def _run(tree: SqliteTree, operation: _Operation) -> _Outcome:
         return _Outcome(operation.answer, operation.run(tree), None)
     except sqlite3.Error:
         raise  # the disk's fault: the whole transaction fails
+    except MetadataError as error:  # its traceback holds this frame, which holds the answer
+        return _Outcome(operation.answer, None, error.with_traceback(None))
     except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
         return _Outcome(operation.answer, None, error)
 

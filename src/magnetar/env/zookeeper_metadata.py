@@ -297,15 +297,16 @@ class ZooKeeperMetadataStore:
         """One request; raises kazoo's errors, or its time-out at ``deadline_s``."""
         answer: asyncio.Future[T] = self._loop.create_future()
 
-        def on_done(result: _Result[T]) -> None:  # in kazoo's thread
-            self._tell(_settle, answer, result)
-
-        request().rawlink(on_done)
+        request().rawlink(partial(self._tell, _settle, answer))  # called in kazoo's thread
         try:
             async with asyncio.timeout_at(deadline_s):
                 return await answer
         except TimeoutError as error:
             raise KazooTimeoutError(f"no answer in {self._operation_timeout_s} s") from error
+        finally:
+            # It holds its error, whose traceback holds this frame: work for the collector, which
+            # stops the loop, for each node that is not there.
+            del answer
 
     async def _wait_connected(self, deadline_s: float) -> None:
         if self._closing is not None:

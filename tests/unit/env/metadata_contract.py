@@ -7,10 +7,11 @@ same nodes. The reference is the docstrings of ``magnetar.env.metadata``.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -209,6 +210,35 @@ class MetadataContract:
             with pytest.raises(MetadataError, match=str(VALUE_BYTES_MAX)):
                 await store.put("/large", large, -1)
             assert await store.get("/large") == Versioned(b"", 0)
+
+        tree.run(scenario)
+
+    def test_a_question_that_fails_leaves_nothing_to_the_collector(self, tree: Tree) -> None:
+        """It stops the loop to look, and nodes that are not there are asked for all the time."""
+
+        async def scenario(store: MetadataStore) -> None:
+            await store.create("/full/node", b"")
+
+            async def fail() -> None:
+                with suppress(NoNodeError):
+                    await store.get("/no/thing")
+                with suppress(NotEmptyError):
+                    await store.delete("/full")
+
+            await fail()
+            gc.collect()
+            gc.disable()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            try:
+                for _ in range(20):
+                    await fail()
+                gc.collect()
+                left = [each for each in gc.garbage if isinstance(each, MetadataError)]
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+                gc.enable()
+            assert left == []
 
         tree.run(scenario)
 
