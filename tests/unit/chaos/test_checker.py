@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.whole.checker import RULES, Checker, Verdict
+from tests.chaos.whole.checker import EXAMPLES_MAX, RULES, Checker, Verdict
 from tests.chaos.whole.history import (
     ACKED,
     GOT,
@@ -184,6 +184,15 @@ def test_keys_of_a_partitioned_topic_come_in_any_order_among_each_other() -> Non
         for record in sound()
     ]
     assert judged(moved).good
+
+
+def test_examples_of_one_rule_leave_room_for_the_others() -> None:
+    repeated = [got(1500.0 + number, "plain", AUDIT, number) for number in range(COUNT)]
+    verdict = judged([*sound(), *repeated, got(600.0, "plain", "one", COUNT)])
+    assert broken(verdict) == {"repeated": COUNT, "unknown": 1}
+    rules = [text.partition(":")[0] for text in verdict.examples]
+    assert sorted(set(rules)) == ["repeated", "unknown"]
+    assert len(rules) == EXAMPLES_MAX + 1
 
 
 def test_what_has_not_come_yet_is_told_meanwhile() -> None:
