@@ -423,7 +423,11 @@ class WatchedConnection:
             self._watch.count("subscriptions that ended")
 
     def _error(self, command: BaseCommand, _payload: memoryview) -> None:
-        self._requests.pop(command.error.request_id, None)
+        asked = self._requests.pop(command.error.request_id, None)
+        if isinstance(asked, Seeking) and not asked.consumer.subscription.durable:
+            # A reader that could not seek begins anew, where its client says.
+            name = asked.consumer.subscription.name
+            self._watch.lingering.pop((self._lingers_at, asked.consumer.topic.name, name), None)
 
 
 def _partial(ids: object) -> bool:

@@ -20,7 +20,8 @@ async def seek(
 ) -> None:
     """Move ``subscription`` so that ``place`` comes next; durable on return. Its consumers are
     sent away, whether it works out or not: to come back to the broker at ``back_to``, if a lookup
-    would not lead them here."""
+    would not lead them here. If it fails a reader comes back to where its client says: where it
+    stood is known there."""
     # Held: its consumers are sent away, so that perhaps nobody is connected while it waits.
     with topic.held():
         await _seek(topic, subscription, place, back_to)
@@ -33,6 +34,7 @@ async def _seek(
         await subscription.end_binding()  # or what is sought here would be another's to keep
         subscription.dispatcher.hold()
         consumers = subscription.detach_all()
+        sought = False
         try:
             await topic.see_end()
             if isinstance(place, PublishTime):
@@ -40,8 +42,12 @@ async def _seek(
             else:
                 target = seek_target(topic.readable.positions, place)
             await subscription.cursor.reset(target)
+            sought = True
         finally:
             for consumer in consumers:
                 consumer.client.tell_closed(back_to)
             subscription.release()
-            topic.linger(subscription)
+            if sought:
+                topic.linger(subscription)
+            else:
+                topic.drop_reader(subscription)

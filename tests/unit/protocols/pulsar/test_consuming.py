@@ -598,6 +598,37 @@ def test_a_seek_that_fails_still_sends_consumers_back() -> None:
     run(scenario)
 
 
+def test_a_reader_whose_seek_fails_goes_on_where_its_client_says() -> None:
+    """It had read on, and what the broker remembered was older."""
+
+    async def scenario(world: World) -> None:
+        await producer(world, 8)
+        peer = world.peer()
+        await peer.heard()
+
+        async def read_from(position: Position) -> None:
+            command = peer.subscribe_command("reader", EXCLUSIVE, 5, durable=False)
+            at = command.subscribe.start_message_id
+            at.ledgerId, at.entryId = position.ledger_id, position.entry_id
+            assert (await peer.ask(command)).type == BaseCommand.SUCCESS
+            peer.flow(100, 5)
+
+        await read_from(world.log().positions.at(0))
+        assert (await peer.entries())[-1] == 7
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 5, 7
+        seek.seek.message_publish_time = 1
+        world.log().failing = NotAllowedError("the disk is away")
+        peer.tell(seek)
+        closed, refused = await peer.heard()
+        assert (closed.type, refused.type) == (BaseCommand.CLOSE_CONSUMER, BaseCommand.ERROR)
+        world.log().failing = None
+        await read_from(world.log().positions.at(5))
+        assert min(await peer.entries()) >= 5
+
+    run(scenario)
+
+
 def test_a_seek_to_nowhere_is_refused_and_nobody_is_sent_away() -> None:
     async def scenario(world: World) -> None:
         [peer] = await consumers(world, 1)
