@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magnetar.admin.brokers import BrokerService
 from magnetar.admin.namespaces import NamespaceService
-from magnetar.admin.peers import NoPeers, Peers
+from magnetar.admin.peers import NoPeers, Peers, Transport
 from magnetar.admin.policies import PolicyService, quorums_of
 from magnetar.admin.topics import TopicService
 from magnetar.app.broker import Broker
@@ -13,7 +13,7 @@ from magnetar.config import LedgerConfig
 HTTP_URL = "http://here:8080"
 
 
-def topic_service(broker: Broker) -> TopicService:
+def topic_service(broker: Broker, transport: Transport | None = None) -> TopicService:
     return TopicService(
         broker.control,
         broker.topics,
@@ -21,7 +21,8 @@ def topic_service(broker: Broker) -> TopicService:
         broker.service_url,
         HTTP_URL,
         broker.pulsar.services.now_ms,
-        Peers(NoPeers()),
+        Peers(transport or NoPeers()),
+        broker.followed,
     )
 
 

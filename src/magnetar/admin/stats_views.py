@@ -64,6 +64,7 @@ class SubscriptionView(View):
     mark_delete_position: str  # ours
     properties: dict[str, str]
     consumers: list[ConsumerView]
+    served_by: str = ""  # ours: the read-only broker that serves it; empty: the topic's owner
 
 
 class RetentionView(View):

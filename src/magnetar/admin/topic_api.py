@@ -10,7 +10,12 @@ from magnetar.admin import bodies
 from magnetar.admin.elsewhere import note_authoritative
 from magnetar.admin.errors import CONFLICT, WITH_BODY, reason
 from magnetar.admin.paths import Segment, SubscriptionSegment, TopicSegment, topic_name
-from magnetar.admin.stats_views import InternalStatsView, PartitionedStatsView, TopicStatsView
+from magnetar.admin.stats_views import (
+    InternalStatsView,
+    PartitionedStatsView,
+    SubscriptionView,
+    TopicStatsView,
+)
 from magnetar.admin.topics import TopicService
 from magnetar.admin.views import LookupView, PartitionsView
 from magnetar.env.health import Health
@@ -44,6 +49,14 @@ def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None
         found = await service.stats(topic_name(tenant, namespace, topic))
         problem = await health.problem_of("bookies")
         return found.model_copy(update={"storage_problem": problem})
+
+    @router.get("/magnetar/v1/read-only/{tenant}/{namespace}/{topic}/subscriptions")
+    async def followed_stats(
+        tenant: Segment, namespace: Segment, topic: TopicSegment
+    ) -> dict[str, SubscriptionView]:
+        """At a read-only broker: the subscriptions of the topic that it serves, with their
+        consumers. The topic's owner asks, for its own stats."""
+        return service.followed_stats(topic_name(tenant, namespace, topic))
 
     @router.get(TOPIC + "/partitioned-stats")
     async def partitioned_stats(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 
+from magnetar.admin.lent_stats import ServedThere, merged
 from magnetar.admin.retention import retention_view
 from magnetar.admin.stats_views import (
     ConsumerView,
@@ -21,11 +23,14 @@ from magnetar.log.seam import LogStats
 from magnetar.topics.access import AccessMode
 from magnetar.topics.backlog import Backlog, backlogs
 from magnetar.topics.consumer import Consumer
+from magnetar.topics.followed_topic import FollowedTopic
 from magnetar.topics.producer import Producer
 from magnetar.topics.rates import Rates
 from magnetar.topics.stats import KIND_NAMES, backlog_bytes
 from magnetar.topics.subscription import Subscription
 from magnetar.topics.topic import Topic
+
+NOTHING_LENT: Mapping[str, ServedThere] = MappingProxyType({})
 
 ACCESS_MODES: Mapping[AccessMode, str] = {
     AccessMode.SHARED: "Shared",
@@ -35,12 +40,19 @@ ACCESS_MODES: Mapping[AccessMode, str] = {
 }
 
 
-async def topic_stats(topic: Topic, rates: Rates, owner: str, topic_epoch: int) -> TopicStatsView:
+async def topic_stats(
+    topic: Topic,
+    rates: Rates,
+    owner: str,
+    topic_epoch: int,
+    lent: Mapping[str, ServedThere] = NOTHING_LENT,
+) -> TopicStatsView:
+    """``lent``: what read-only brokers say of subscriptions that they serve."""
     named = sorted(topic.subscriptions.items())
     left = await backlogs(topic.log, [each.cursor for _, each in named])
     stored = topic.log.stats()
     subscriptions = {
-        name: _subscription(each, backlog, stored, rates)
+        name: merged(_subscription(each, backlog, stored, rates), lent.get(name))
         for (name, each), backlog in zip(named, left, strict=True)
     }
     coming, views = rates.of(topic), subscriptions.values()
@@ -72,6 +84,17 @@ async def topic_stats(topic: Topic, rates: Rates, owner: str, topic_epoch: int) 
         loaded_at=_time(topic.loaded_at_ms),
         retention=retention_view(topic.policy.log.retention),
     )
+
+
+def followed_stats(topic: FollowedTopic, rates: Rates) -> dict[str, SubscriptionView]:
+    """At a read-only broker: of the subscriptions that it serves. What is left of them its owner
+    knows."""
+    stored = topic.readable.stats()
+    return {
+        name: _subscription(each, Backlog(0, 0), stored, rates)
+        for name, each in sorted(topic.subscriptions.items())
+        if each.durable
+    }
 
 
 def _publisher(producer: Producer, rates: Rates) -> PublisherView:

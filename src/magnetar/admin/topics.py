@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
+from magnetar.admin.lent_stats import ServedThere, lent_stats
 from magnetar.admin.peers import Peers, about_topic, subscription_path
 from magnetar.admin.stats_views import (
     InternalStatsView,
     PartitionedStatsView,
+    SubscriptionView,
     TopicStatsView,
 )
-from magnetar.admin.topic_stats import internal_stats, partitioned_stats, topic_stats
+from magnetar.admin.topic_stats import (
+    followed_stats,
+    internal_stats,
+    partitioned_stats,
+    topic_stats,
+)
 from magnetar.admin.views import LookupView
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At, Owner
@@ -31,6 +38,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.model.ids import EARLIEST, Position
+from magnetar.topics.followed_topics import FollowedTopics
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import Topic
@@ -57,7 +65,9 @@ class TopicService:
         http_url: str,
         now_ms: Callable[[], int],
         peers: Peers,
+        followed: FollowedTopics | None = None,
     ) -> None:
+        self._followed = followed
         self._control = control
         self._peers = peers
         self._topics = topics
@@ -234,7 +244,15 @@ class TopicService:
         epoch = topic.epoch
         if epoch is None:
             epoch = await self._control.counters.topic_epoch(topic.name)
-        return await topic_stats(topic, self._rates, self._service_url, epoch)
+        lent: Mapping[str, ServedThere] = {}
+        if any(each.bound is not None for each in topic.subscriptions.values()):
+            lent = await lent_stats(topic, self._peers, await self._control.bundles.reports())
+        return await topic_stats(topic, self._rates, self._service_url, epoch, lent)
+
+    def followed_stats(self, topic: str) -> dict[str, SubscriptionView]:
+        """Of the subscriptions that this read-only broker serves; none if it serves none."""
+        found = None if self._followed is None else self._followed.find(parse_topic(topic))
+        return {} if found is None else followed_stats(found, self._rates)
 
     async def _stats_of(self, name: TopicName, create: bool = False) -> TopicStatsView:
         """Of a topic of any broker."""

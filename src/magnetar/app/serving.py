@@ -216,7 +216,9 @@ def topic_service(
     from magnetar.admin.topics import TopicService
 
     now_ms, url, peers = process.outside.clock_ms, broker.service_url, Peers(transport)
-    return TopicService(broker.control, broker.topics, broker.rates, url, http_url, now_ms, peers)
+    return TopicService(
+        broker.control, broker.topics, broker.rates, url, http_url, now_ms, peers, broker.followed
+    )
 
 
 def _import_admin() -> None:

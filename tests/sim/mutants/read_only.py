@@ -112,17 +112,6 @@ def _answered_before_stored() -> AbstractContextManager[None]:
     return replaced((Merging, "_ask", at_once))
 
 
-def _taken_is_stored() -> AbstractContextManager[None]:
-    """What an owner has taken counts as stored."""
-    answered = AckSending.answered
-
-    def stored(self: Any, term: int) -> None:
-        answered(self, term)
-        self.stored = self.taken
-
-    return replaced((AckSending, "answered", stored))
-
-
 def _terms_are_one() -> AbstractContextManager[None]:
     """What a former owner has taken counts as taken by this one."""
     answered = AckSending.answered
@@ -214,7 +203,6 @@ READ_ONLY = (
     _mutant("a lent cursor begins at the mark", _begins_at_the_mark),
     _mutant("a lent cursor begins before its log is seen", _begins_before_it_sees),
     _mutant("a delta is answered before it is stored", _answered_before_stored),
-    _mutant("what an owner has taken counts as stored", _taken_is_stored),
     _mutant("what a former owner has taken counts for the next", _terms_are_one),
     _mutant("deltas are dropped when the owner changes", _dropped_at_a_change),
     _mutant("after a failure only changes are sent", _changes_after_failure),

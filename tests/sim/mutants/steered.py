@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from magnetar.cluster.steering import Steering
-from magnetar.log.managed.cursor import ManagedLending
-from magnetar.protocols.pulsar.handlers import consumers, redirects
+from magnetar.protocols.pulsar.handlers import redirects
 from magnetar.topics.bindings import OwnerBindings
 from magnetar.topics.opening import open_subscription
 from magnetar.topics.steering import ReadSteering
@@ -48,19 +47,6 @@ def _sent_before_it_is_there() -> AbstractContextManager[None]:
     return replaced((redirects, "open_subscription", later))
 
 
-def _permits_lost() -> AbstractContextManager[None]:
-    """Who seeks before it was sent on stays, without what it has asked for."""
-    stay = redirects.stay_if_leaving
-
-    async def stays(session: Any, consumer_id: int, join: Any) -> None:
-        leaving = session.leaving.get(consumer_id)
-        if leaving is not None:
-            leaving.permits = 0
-        await stay(session, consumer_id, join)
-
-    return replaced((consumers, "stay_if_leaving", stays))
-
-
 def _both_serve() -> AbstractContextManager[None]:
     """Whom a client that follows nobody wants is served by the owner, and elsewhere too."""
 
@@ -85,19 +71,6 @@ def _both_serve() -> AbstractContextManager[None]:
     )
 
 
-def _closing_takes() -> AbstractContextManager[None]:
-    """A topic that closes takes deltas, and does not store them any more."""
-    merge = ManagedLending.merge
-
-    def merged(self: Any, image: Any) -> None:
-        if not self._store._closed:
-            merge(self, image)
-
-    def nothing(self: Any, topic: Any) -> None: ...
-
-    return replaced((OwnerBindings, "_check_open", nothing), (ManagedLending, "merge", merged))
-
-
 def _mutant(name: str, plant: Any) -> Mutant:
     return Mutant(name, 2, "", plant, SEEDS_MAX, steered=True)
 
@@ -106,7 +79,5 @@ STEERED = (
     _mutant("who does not follow is sent on and on", _in_a_circle),
     _mutant("a reader of what is to come is sent on", _end_elsewhere),
     _mutant("a consumer is sent before its subscription is there", _sent_before_it_is_there),
-    _mutant("who stays has lost its permits", _permits_lost),
     _mutant("a subscription is served by its owner and elsewhere", _both_serve),
-    _mutant("a topic that closes takes deltas", _closing_takes),
 )

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from magnetar.admin.peers import PeerAnswer, PeerError
+from magnetar.admin.stats_views import SubscriptionView
 from magnetar.app.broker import Broker
 from magnetar.cluster.read_rules import ReadRules
-from magnetar.cluster.reports import broker_path
+from magnetar.cluster.reports import broker_path, decode_report, encode_report
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import BrokerConfig
 from magnetar.log.acknowledgements import AckImage
@@ -706,5 +708,54 @@ def test_one_whose_connection_just_broke_gives_it_back_in_order() -> None:
         cursor = two.owner.topic().subscription("s").cursor
         assert cursor.mark_delete == Position(1, 1), "what was acknowledged there is not lost"
         assert cursor.is_acknowledged(1, 3)
+
+    with_two(scenario)
+
+
+def test_the_owners_stats_name_consumers_that_are_served_elsewhere() -> None:
+    class Rest:
+        """The read-only broker's, when ``answers``."""
+
+        answers = True
+
+        async def ask(self, method: str, url: str, query: object, body: object) -> PeerAnswer:
+            if not self.answers:
+                raise PeerError("nobody is there")
+            assert url.endswith("/magnetar/v1/read-only/public/default/t/subscriptions"), url
+            found = two_[0].reading.admin.followed_stats(TOPIC)
+            told = {name: each.model_dump(by_alias=True) for name, each in found.items()}
+            return PeerAnswer(200, told)
+
+    two_: list[Two] = []
+
+    async def scenario(two: Two) -> None:
+        two_.append(two)
+        await two.publish(3)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(100)
+        await entries(peer, 3)
+        peer.acknowledge(0)
+        await eventually(lambda: two.mark() == Position(1, 0))
+        path = broker_path(two.bound().broker_id)  # type: ignore[union-attr]
+        report = decode_report(path, (await two.metadata.get(path)).value)
+        await two.metadata.set(path, encode_report(replace(report, http_url="http://there")), -1)
+        rest = Rest()
+        admin = topic_service(two.owner.broker, rest)
+
+        async def told() -> SubscriptionView:
+            return (await admin.stats(TOPIC)).subscriptions["s"]
+
+        async with asyncio.timeout(20):
+            while not (view := await told()).consumers:  # noqa: ASYNC110 (reports are read)
+                await asyncio.sleep(0.01)
+        assert view.served_by == two.reading.broker.service_url
+        (consumer,) = view.consumers
+        assert (consumer.msg_out_counter, consumer.unacked_messages) == (3, 2)
+        assert (view.type, view.entries_backlog, view.msg_out_counter) == ("Shared", 2, 3)
+        assert view.mark_delete_position == str(Position(1, 0)), "the owner knows the cursor"
+        rest.answers = False
+        view = await told()
+        assert (view.consumers, view.served_by) == ([], two.reading.broker.service_url)
 
     with_two(scenario)
