@@ -374,9 +374,12 @@ class FollowedTopic(SubscribableTopic):
             consumers = subscription.detach_all()
             subscription.close()
             self._watch_while_subscribed()
-            await self._cursors.close(name)
-            for consumer in consumers:
-                consumer.client.tell_closed()
+            with self.held():  # an idle topic could be closed, and this with it
+                try:
+                    await self._cursors.close(name)
+                finally:  # whatever ends this: nobody else knows of them any more
+                    for consumer in consumers:
+                        consumer.client.tell_closed()
         self._released()
 
     def _wanted_back(self, name: str) -> None:

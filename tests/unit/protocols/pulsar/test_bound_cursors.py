@@ -759,3 +759,33 @@ def test_the_owners_stats_name_consumers_that_are_served_elsewhere() -> None:
         assert (view.consumers, view.served_by) == ([], two.reading.broker.service_url)
 
     with_two(scenario)
+
+
+def test_a_topic_that_gives_something_back_is_not_idle() -> None:
+    """Closed then, it would leave consumers whom nobody tells that they are served no more."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        followed = two.reading.services.followed
+        assert followed is not None
+        topic = followed.find(NAME)
+        assert topic is not None
+        links, gate, asked = two.links(), asyncio.Event(), asyncio.Event()
+        release = links.release
+
+        async def slow(cursor: LentCursor) -> None:
+            asked.set()
+            await gate.wait()
+            await release(cursor)
+
+        links.release = slow  # type: ignore[method-assign]
+        topic._wanted_back("s")
+        await asked.wait()
+        followed._look(topic)
+        assert followed.find(NAME) is topic
+        gate.set()
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+
+    with_two(scenario)
