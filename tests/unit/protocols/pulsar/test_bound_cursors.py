@@ -738,8 +738,9 @@ def test_the_owners_stats_name_consumers_that_are_served_elsewhere() -> None:
         peer.acknowledge(0)
         await eventually(lambda: two.mark() == Position(1, 0))
         path = broker_path(two.bound().broker_id)  # type: ignore[union-attr]
-        report = decode_report(path, (await two.metadata.get(path)).value)
-        await two.metadata.set(path, encode_report(replace(report, http_url="http://there")), -1)
+        node = await two.metadata.get(path)
+        there = replace(decode_report(path, node.value), http_url="http://there")
+        await two.metadata.put(path, encode_report(there), node.version)
         rest = Rest()
         admin = topic_service(two.owner.broker, rest)
 
