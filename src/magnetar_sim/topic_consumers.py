@@ -121,6 +121,11 @@ class TopicConsumer:
         link.on[BaseCommand.CLOSE_CONSUMER, consumer_id] = closed
         link.on[BaseCommand.ACTIVE_CONSUMER_CHANGE, consumer_id] = lambda *_: None
         await link.ask(self._request(link))
+        if gone.is_set() and (self.over or self.ended):
+            # It was closed while it waited, and wants nothing any more; the broker has it all the
+            # same, and would wait for it.
+            await self._close(link, BaseCommand.CLOSE_CONSUMER)
+            return
         link.lost[self] = gone.set
         self._queue.clear()
         self._taken = 0

@@ -136,6 +136,8 @@ class Intakes:
             return  # another broker's, which takes it in
         topic = await self._topics.get(name, create=True)
         with topic.held():
+            # An append that fails for want of space would end the topic, for its readers too.
+            await self._topics.check_space(topic)
             try:
                 await topic.intake.take(key, commit, self._reading)
             except MagnetarError as error:
