@@ -12,8 +12,8 @@ from magnetar_sim.cluster_run import run_cluster
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.staged import STAGED
 
-SEEDS = range(10)
-"""Two of them answer a commit with "already", which one seed in seven does."""
+SEEDS = range(28, 38)
+"""One of them answers a commit with "already", which few do."""
 
 
 def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:

@@ -115,25 +115,32 @@ class Intakes:
             self._keys[query] = key
 
     async def _take_in(self, query: str, record: QueryRecord) -> None:
+        elsewhere: set[str] = set()
         for commit in record.commits:
-            await self._take_commit(query, record.key(query), commit)
+            await self._take_commit(query, record.key(query), commit, elsewhere)
         if record.garbage:
             await self._collect(query, record.garbage)
 
-    async def _take_commit(self, query: str, key: str, commit: Commit) -> None:
-        """The topics of a batch at once; the next batch only when all have theirs."""
-        shares = (self._take(query, key, commit, topic) for topic in commit.shares)
+    async def _take_commit(self, query: str, key: str, commit: Commit, elsewhere: set[str]) -> None:
+        """The topics of a batch at once; the next batch only when all have theirs. A topic that
+        is another broker's is so for the batches after it too (``elsewhere``), also if it comes
+        here meanwhile: a topic that has a later batch takes in no earlier one any more."""
+        here = [topic for topic in commit.shares if topic not in elsewhere]
+        shares = (self._take(query, key, commit, topic) for topic in here)
         outcomes = await asyncio.gather(*shares, return_exceptions=True)  # each to its end
-        for outcome in outcomes:
+        for topic, outcome in zip(here, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+            if not outcome:
+                elsewhere.add(topic)
 
-    async def _take(self, query: str, key: str, commit: Commit, topic_name: str) -> None:
+    async def _take(self, query: str, key: str, commit: Commit, topic_name: str) -> bool:
+        """False: it is another broker's topic, which takes it in."""
         name = parse_topic(topic_name)
         try:
             await self._ownership.claim(name)  # nobody else may ever ask for it
         except ServiceNotReadyError:
-            return  # another broker's, which takes it in
+            return False
         topic = await self._topics.get(name, create=True)
         with topic.held():
             # An append that fails for want of space would end the topic, for its readers too.
@@ -150,6 +157,7 @@ class Intakes:
         )
         if ledgers:
             await self._collect(query, ledgers)
+        return True
 
     async def _collect(self, query: str, ledger_ids: tuple[int, ...]) -> None:
         """Delete, then forget: what is not deleted stays named."""

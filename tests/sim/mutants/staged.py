@@ -231,7 +231,9 @@ def _one_failure_cancels_all() -> AbstractContextManager[None]:
     """When one topic of a batch fails the others are cancelled, with appends under way, and begin
     again at once."""
 
-    async def take_commit(self: Any, query: str, key: str, commit: Any) -> None:
+    async def take_commit(
+        self: Any, query: str, key: str, commit: Any, _elsewhere: set[str]
+    ) -> None:
         shares = [
             asyncio.ensure_future(self._take(query, key, commit, topic)) for topic in commit.shares
         ]
@@ -252,6 +254,17 @@ def _one_failure_cancels_all() -> AbstractContextManager[None]:
     return replaced(
         (intakes.Intakes, "_take_commit", take_commit), (TopicIntake, "_until", not_at_first)
     )
+
+
+def _passed_over_once() -> AbstractContextManager[None]:
+    """A topic that is another broker's when a batch's turn is, and comes here then, takes in the
+    next batch: what it has of the first is passed over for good."""
+    take_commit = intakes.Intakes._take_commit
+
+    async def forgetful(self: Any, query: str, key: str, commit: Any, _elsewhere: set[str]) -> None:
+        await take_commit(self, query, key, commit, set())
+
+    return replaced((intakes.Intakes, "_take_commit", forgetful))
 
 
 def _nobody_watches() -> AbstractContextManager[None]:
@@ -287,4 +300,5 @@ STAGED = (
     _mutant("taking in goes on after an append failed", _goes_on_after_a_failure),
     _mutant("a topic that fails cancels what others take in", _one_failure_cancels_all),
     _mutant("nobody watches for commits", _nobody_watches),
+    _mutant("a topic that comes here takes in a later batch first", _passed_over_once, 2000),
 )
