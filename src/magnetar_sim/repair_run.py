@@ -41,7 +41,8 @@ FAULTS_FROM_S = 0.5
 HEAL_S = 9.0
 PROGRESS_S = 120.0
 BAD_MOMENTS = (0, 2, 6, 15)
-RECOVERY_ADD = 1
+HOLES_SHARE = 0.3
+"""Of the runs with Qa < Qw: bookies miss entries, and those who know of it die."""
 
 
 class RepairRun:
@@ -63,7 +64,12 @@ class RepairRun:
         )
         self._lose_at_once = rng.randint(0, ack_quorum - 1)
         self._lose_later = rng.choice((0, 1, 1, 2))
+        self._hole_random = random.Random(f"{seed}/holes")
+        self._holes = ack_quorum < write_quorum and self._hole_random.random() < HOLES_SHARE
+        if self._holes:  # a writer without another bookie to take goes on without the one
+            self._lose_at_once = self._lose_later = 0
         bookies = size + self._lose_at_once + self._lose_later + rng.choice((0, 0, 1))
+        bookies = size if self._holes else bookies
         plan = plan_cluster(rng, bookies, ledger)
         # Whole after a while, whatever was lost: an index that is flushed rarely costs much here.
         self._repair = plan_repair(rng)
@@ -137,6 +143,8 @@ class RepairRun:
             self.machines.append(machine)
             machine.start()
         clients = [job.client for job in self.jobs]
+        if self._holes:
+            self._plan_holes(cluster)
         for job in self.jobs:
             if rng.random() < 0.6:
                 other = cluster.client(f"r{job.name[1:]}")
@@ -169,6 +177,20 @@ class RepairRun:
                 await recover(other, job.history)
 
         other.process.spawn(takeover(), "recovery")
+
+    def _plan_holes(self, cluster: Cluster) -> None:
+        """A bookie is away for a while, in the middle of what writers write; soon after it is back
+        they die, and what it has missed is known to nobody."""
+        rng = self._hole_random
+        for _ in range(rng.choice((1, 2, 3))):
+            machine = rng.choice(cluster.bookies)
+            begin_s = rng.uniform(FAULTS_FROM_S + 0.3, HEAL_S - 4)
+            back_s = begin_s + rng.uniform(0.2, 1.5)
+            self._at(begin_s, machine.kill)
+            self._at(back_s, machine.start)
+        for job in self.jobs:
+            if rng.random() < 0.7:
+                self._at(back_s + rng.uniform(0.1, 1.0), job.client.kill)
 
     # -- bad moments --------------------------------------------------------------------------
 

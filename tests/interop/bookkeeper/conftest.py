@@ -32,7 +32,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
 
 @contextlib.contextmanager
 def bookie_process(
-    zookeeper: ZooKeeperServer, data_dir: Path, bookie_id: str
+    zookeeper: ZooKeeperServer, data_dir: Path, bookie_id: str, *settings: str
 ) -> Iterator[subprocess.Popen[str]]:
     """A bookie process of a cluster in ZooKeeper, which ends well."""
     command = [
@@ -40,6 +40,7 @@ def bookie_process(
         "--data-dir", str(data_dir),
         "--port", "0", "--set", f"bookie.bookie_id={bookie_id}",
         "--metadata", f"zk://{zookeeper.address}/magnetar",
+        *(part for setting in settings for part in ("--set", setting)),
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

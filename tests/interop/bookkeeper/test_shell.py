@@ -1,8 +1,8 @@
 """BookKeeper's own shell against our bookies and ledgers: a peer test, not part of ``make test``.
 
-Its commands for ledgers and bookies; those that repair (``recover``, ``decommissionbookie``) and
-those that read a bookie's own files do not apply. Run: ``make interop``. ``MAGNETAR_PEER_DIR`` (in
-make: ``KEPT``) keeps what was fetched.
+Its commands for ledgers and bookies (of repair: ``test_autorecovery.py``); those that read a
+bookie's own files do not apply. Run: ``make interop``. ``MAGNETAR_PEER_DIR`` (in make: ``KEPT``)
+keeps what was fetched.
 """
 
 from __future__ import annotations
