@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.replay import Replayer
-from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.ledger.replies import Refusal
 from magnetar.repair import checking, copying, ledger_repair, superfluous
 from magnetar.repair.auditor import Auditor
 from magnetar.repair.checking import Checker
 from magnetar.repair.copies import Standing, parts_of
 from magnetar.repair.copying import Copier
-from magnetar.repair.ledger_repair import LedgerRepair, Outcome
+from magnetar.repair.ledger_repair import LedgerRepair
 from magnetar.repair.marks import ShortageMarks
-from magnetar.repair.superfluous import Superfluous
-from magnetar.repair.worker import Worker
 from magnetar.wire.bookie.availability import Group
 from tests.sim.mutants.mutant import Mutant, replaced
 
@@ -46,15 +41,6 @@ def _answers_are_not_awaited() -> AbstractContextManager[None]:
         client.add_entries(ledger_id, key, ids, data, flags, lambda error, entry_ids: None)
 
     return replaced((copying, "add_copies", add))
-
-
-def _unmarks_without_compare() -> AbstractContextManager[None]:
-    original = ShortageMarks.unmark
-
-    async def unmark(self: Any, ledger_id: int, version: int) -> bool:
-        return await original(self, ledger_id, -1)
-
-    return replaced((ShortageMarks, "unmark", unmark))
 
 
 def _writes_without_compare() -> AbstractContextManager[None]:
@@ -120,20 +106,6 @@ NO_LOCKS = (ShortageMarks, "lock", _granted)
 """What protects copies that are given up does so without locks, which hide whether it does."""
 
 
-def _given_up_unseen() -> AbstractContextManager[None]:
-    """Who is about to name a bookie does not learn that it gives its copies up."""
-    original = Superfluous._is_nobodys
-
-    async def is_nobodys(self: Any, ledger_id: int) -> bool:
-        catalog, self._catalog = self._catalog, _Unwritten(self._catalog)
-        try:
-            return await original(self, ledger_id)
-        finally:
-            self._catalog = catalog
-
-    return replaced((Superfluous, "_is_nobodys", is_nobodys), NO_LOCKS)
-
-
 class _Unwritten:
     def __init__(self, catalog: Any) -> None:
         self.read = catalog.read
@@ -142,44 +114,11 @@ class _Unwritten:
         return version
 
 
-def _given_up_under_a_repair() -> AbstractContextManager[None]:
-    """Copies go although somebody adds to them meanwhile."""
-    original = Bookie.giving_up
-
-    @contextmanager
-    def giving_up(self: Any, ledger_id: int) -> Any:
-        async def delete() -> bool:
-            await self.delete_ledger(ledger_id)
-            return True
-
-        with original(self, ledger_id):
-            yield delete
-
-    return replaced((Bookie, "giving_up", giving_up), NO_LOCKS)
-
-
 def _open_ledgers_are_given_up() -> AbstractContextManager[None]:
     def nobodys(metadata: Any, bookie: Any) -> bool:
         return all(bookie not in one.bookies for one in metadata.fragments)
 
     return replaced((superfluous, "is_superfluous", nobodys))
-
-
-def _given_up_by_the_last_fragment() -> AbstractContextManager[None]:
-    def nobodys(metadata: Any, bookie: Any) -> bool:
-        return metadata.closed and bookie not in metadata.fragments[-1].bookies
-
-    return replaced((superfluous, "is_superfluous", nobodys))
-
-
-def _brought_back_too_early() -> AbstractContextManager[None]:
-    """A ledger is added to again before its deletion is written."""
-    return replaced((LedgerStorage, "deletes", lambda self, ledger_id: False))
-
-
-def _brought_back_and_forgotten() -> AbstractContextManager[None]:
-    """A replay knows of the deletion, and not of what came after it."""
-    return replaced((Replayer, "_revive", lambda self, state: None))
 
 
 def _locks_stay() -> AbstractContextManager[None]:
@@ -197,26 +136,6 @@ def _only_the_last_fragment_is_audited() -> AbstractContextManager[None]:
         return [replace(each, fragments=each.fragments[-1:]) for each in found]
 
     return replaced((Auditor, "_read", read))
-
-
-def _the_mark_is_read_too_late() -> AbstractContextManager[None]:
-    """Its version is that after the repair: what was found meanwhile goes with it."""
-
-    async def take(self: Any, ledger_id: int) -> Any:
-        mark = await self._marks.read(ledger_id)
-        if mark is None:
-            return None
-        repaired = await self._repair.run(ledger_id, mark.bookies)
-        if repaired.outcome is Outcome.LEFT:
-            self._left(ledger_id, repaired.why)
-            return Outcome.LEFT
-        mark = await self._marks.read(ledger_id)
-        if mark is not None:
-            await self._marks.unmark(ledger_id, mark.version)
-        self._turns.over(ledger_id)
-        return repaired.outcome
-
-    return replaced((Worker, "_take", take))
 
 
 def _away_is_taken_for_there() -> AbstractContextManager[None]:
@@ -246,7 +165,6 @@ def _mutant(name: str, known: str, plant: Any) -> Mutant:
 REPAIRS = (
     _mutant("a bookie is named before it has its copies", "rule 11", _named_before_copies),
     _mutant("copies count before they are answered", "rule 11", _answers_are_not_awaited),
-    _mutant("a mark is taken away without compare", "", _unmarks_without_compare),
     _mutant("a repair writes metadata without compare", "rule 11", _writes_without_compare),
     _mutant("a bookie that is silent has everything", "", _silence_is_taken_for_yes),
     _mutant("first and last entry stand for all", "LedgerChecker", _ends_are_enough),
@@ -255,12 +173,6 @@ REPAIRS = (
     _mutant("repair forgets a stripe", "", _a_stripe_is_forgotten),
     _mutant("a repair's lock stays", "", _locks_stay),
     _mutant("only last fragments are audited", "", _only_the_last_fragment_is_audited),
-    _mutant("a mark's version is read after the repair", "", _the_mark_is_read_too_late),
     _mutant("a bookie that is away has everything", "", _away_is_taken_for_there),
-    _mutant("copies are given up under who names them", "", _given_up_unseen),
-    _mutant("copies are given up under a repair", "", _given_up_under_a_repair),
     _mutant("copies of an open ledger are given up", "", _open_ledgers_are_given_up),
-    _mutant("copies of earlier fragments are given up", "", _given_up_by_the_last_fragment),
-    _mutant("a ledger comes back before it is deleted", "", _brought_back_too_early),
-    _mutant("a replay forgets that a ledger came back", "", _brought_back_and_forgotten),
 )
