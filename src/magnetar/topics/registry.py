@@ -343,10 +343,10 @@ class Topics:
             raise TopicNotFoundError(f"topic {name} does not exist")
 
     async def _unload(self, name: TopicName) -> None:
-        topic = self._open.pop(name, None)
+        topic = self._open.get(name)
         if topic is not None:
-            self._unloading.forget(name)
-            await topic.close()
+            # Where a bundle is given back at the same time, that waits for it.
+            await asyncio.shield(self._retire_now(topic))
 
     # -- giving topics to other brokers -------------------------------------------------------
 

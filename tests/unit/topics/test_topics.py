@@ -489,3 +489,28 @@ def test_closing_sends_everybody_away_and_closes_logs() -> None:
         assert world.log().closed
 
     run(scenario)
+
+
+def test_who_gives_topics_away_waits_for_those_that_end_with_the_broker() -> None:
+    """Else their logs would be written when they are another's already."""
+
+    async def scenario(world: World) -> None:
+        await world.peer().produce(TOPIC)
+        topics, topic = world.services.topics, world.topic()
+        may_close, close = asyncio.Event(), topic.close
+
+        async def slowly() -> None:
+            await may_close.wait()
+            await close()
+
+        topic.close = slowly  # type: ignore[method-assign]
+        ending = asyncio.create_task(topics.close())
+        await asyncio.sleep(0.01)
+        giving = asyncio.create_task(topics.hand_over(lambda _name: True))
+        await asyncio.sleep(1)
+        assert not giving.done()
+        may_close.set()
+        await giving
+        await ending
+
+    run(scenario)
