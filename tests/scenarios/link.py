@@ -11,6 +11,32 @@ from types import TracebackType
 CHUNK_BYTES = 64 << 10
 
 
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def carry(near: Ends, far: Ends, passable: asyncio.Event) -> None:
+    """What comes at one end of a connection goes out at the other, while it is ``passable``; until
+    both have ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_pump(near[0], far[1], passable))
+            group.create_task(_pump(far[0], near[1], passable))
+    finally:
+        near[1].close()
+        far[1].close()
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passable: asyncio.Event
+) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(CHUNK_BYTES):
+            await passable.wait()
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
 class Link:
     """Relays ``address`` (host:port) on a port of its own; a context manager."""
 
@@ -63,18 +89,4 @@ class Link:
         except OSError:
             writer.close()
             return
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, far_writer))
-                group.create_task(self._pump(far_reader, writer))
-        finally:
-            writer.close()
-            far_writer.close()
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(CHUNK_BYTES):
-                await self._open.wait()
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+        await carry((reader, writer), (far_reader, far_writer), self._open)

@@ -10,14 +10,13 @@ only those who use it are parted, not its members from each other.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tests.chaos.whole.network import CLIENTS
+from tests.scenarios.link import carry
 
-CHUNK_BYTES: Final = 64 << 10
 WAIT_S: Final = 30.0
 
 
@@ -45,21 +44,7 @@ class Relay:
         except OSError:
             writer.close()
             return
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, far_writer))
-                group.create_task(self._pump(far_reader, writer))
-        finally:
-            writer.close()
-            far_writer.close()
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(CHUNK_BYTES):
-                await self._open.wait()
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+        await carry((reader, writer), (far_reader, far_writer), self._open)
 
 
 class Relays:
