@@ -112,6 +112,20 @@ class BundleOwners:
         self._layouts[namespace] = after = layout_of(namespace, json.loads(policies or b"{}"))
         if after != before:
             self._count("bundles that were cut")
+            self._inherit(before, after)
+
+    def _inherit(self, before: Layout, after: Layout) -> None:
+        """Who had a bundle that is cut had its parts: the cut may be a later owner's, made after
+        the session of the one before, who may still not know that it ended (rule 2)."""
+        new = [bundle for bundle in after.bundles() if not before.holds(bundle)]
+        for (number, path), term in list(self._terms.items()):
+            for old in before.bundles():
+                if path != owner_path(old):
+                    continue
+                for part in new:
+                    if old.low <= part.low and part.high <= old.high:
+                        self._terms.setdefault((number, owner_path(part)), term)
+                        self._last_terms.setdefault((number, owner_path(part)), term)
 
     def _layout(self, namespace: str) -> Layout:
         return self._layouts.get(namespace) or layout_of(namespace, {})

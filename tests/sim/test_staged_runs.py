@@ -41,6 +41,19 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
         assert happened[what] > 0, what
 
 
+@pytest.mark.parametrize(
+    ("seed", "why"),
+    [
+        (1310089, "a topic that came to a broker took in a later batch first"),
+        (1320122, "a release did not wait for topics that ended with the broker"),
+        (1320454, "a bundle was cut after the session of an owner that did not know yet"),
+    ],
+)
+def test_a_seed_that_broke_once_holds(seed: int, why: str) -> None:
+    outcome = run_cluster(seed, staged=True)
+    assert outcome.failure is None, f"{why}: {outcome.failure}"
+
+
 def test_a_seed_runs_the_same_again() -> None:
     first, again = (run_cluster(2, tracing=True, staged=True) for _ in range(2))
     assert first.trace == again.trace
