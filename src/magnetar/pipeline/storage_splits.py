@@ -93,23 +93,46 @@ def cut(stored: StoredRange, split_bytes: int, splits_min: int, *, or_broker: bo
     count = max(-(-stored.byte_count // split_bytes), splits_min, 1)
     count = min(count, stored.entries, SPLITS_MAX)
     part = stored.part
-    cuts = [place for place in _cuts(stored, count) if part.start < place < part.end]
-    bounds = [part.start, *dict.fromkeys(cuts), part.end]
+    bounds = [part.start, *_cuts(stored, count), part.end]
     pieces = [part.piece(first, last) for first, last in pairwise(bounds)]
     return [Split(piece, ByStorage(tuple(_within(stored, piece)), or_broker)) for piece in pieces]
 
 
 def _cuts(stored: StoredRange, count: int) -> Iterator[Place]:
-    """Where a piece ends and another begins: ``count - 1`` places, some of which may be equal."""
+    """Where a piece ends and another begins: ``count - 1`` places, each behind the one before."""
+    numbers = _strictly_rising(_numbers(stored, count), count, stored.entries)
+    number, passed = next(numbers, None), 0
+    for span, _ in stored.spans:
+        entries = span.stop_entry_id - span.first_entry_id
+        while number is not None and number < passed + entries:
+            yield Place(span.ledger_id, span.first_entry_id + number - passed, 0)
+            number = next(numbers, None)
+        passed += entries
+
+
+def _numbers(stored: StoredRange, count: int) -> Iterator[int]:
+    """By bytes, the number within the range of each entry but the first with which a piece
+    begins; an entry that is larger than a piece comes more than once."""
     weights = [max(byte_count, 1) for _, byte_count in stored.spans]
-    total, before, number = sum(weights), 0, 1
+    total, before, passed, number = sum(weights), 0, 0, 1
     for (span, _), weight in zip(stored.spans, weights, strict=True):
         entries = span.stop_entry_id - span.first_entry_id
         while number < count and total * number <= (before + weight) * count:
-            within = (total * number - before * count) * entries // (weight * count)
-            yield Place(span.ledger_id, span.first_entry_id + within, 0)
+            yield passed + (total * number - before * count) * entries // (weight * count)
             number += 1
         before += weight
+        passed += entries
+
+
+def _strictly_rising(numbers: Iterator[int], count: int, entries: int) -> Iterator[int]:
+    """Each at least one more than the one before, and with an entry left for each piece behind
+    it: else whoever asks for so many tasks gets fewer where a few entries have most bytes."""
+    least = 1
+    for pieces_before, number in enumerate(numbers, 1):
+        most = entries - (count - pieces_before)
+        number = min(max(number, least), most)
+        yield number
+        least = number + 1
 
 
 def _ledger_id(span: tuple[LedgerSpan, int]) -> int:

@@ -85,6 +85,15 @@ def test_no_more_splits_than_entries() -> None:
     assert len(cut(stored(START, Place(1, 3, 0), ledger), SPLIT_BYTES, 50, or_broker=False)) == 3
 
 
+def test_as_many_splits_as_are_asked_for_though_two_entries_have_most_bytes() -> None:
+    ledgers = LedgerFacts(1, 8, 80, True), LedgerFacts(2, 2, 6_000_000, False)
+    splits = cut(stored(START, Place(2, 2, 0), *ledgers), SPLIT_BYTES, 7, or_broker=False)
+    assert [split.part.start for split in splits] == [
+        START, Place(1, 4, 0), Place(1, 5, 0), Place(1, 6, 0), Place(1, 7, 0), Place(2, 0, 0),
+        Place(2, 1, 0),
+    ]  # fmt: skip
+
+
 def test_ten_thousand_ledgers_are_planned_at_once() -> None:
     ledgers = [LedgerFacts(n, 1000, 1 << 20, True) for n in range(10_000)]
     begun = time.process_time()
@@ -113,6 +122,7 @@ def test_splits_cover_the_range_and_hold_every_entry_once(
         return
     splits = cut(found, SPLIT_BYTES, splits_min, or_broker=False)
     check_cover(found.part, splits)
+    assert len(splits) >= min(splits_min, found.entries)
     held = [
         (span.ledger_id, entry_id)
         for split in splits
