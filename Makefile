@@ -60,10 +60,10 @@ java:
 demo: $(VENV)/.demo java
 	@$(BIN)/python demo/run.py $(if $(KEEP),--keep)
 
-# Two processes, each file of tests in one of them (tests/conftest.py): much of a test's time is
-# waiting for servers. The longest come first, as they are named.
+# Three processes for two cores, each file of tests in one of them (tests/conftest.py): much of a
+# test's time is waiting for servers. The longest come first, as they are named.
 test: $(VENV)/.dev java
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not peer and not slow" $(TESTS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not peer and not slow" $(TESTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

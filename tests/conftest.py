@@ -20,14 +20,23 @@ settings.load_profile("steady")
 
 
 SPARK = "tests/integration/spark/"
+SPARKS = 2
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """What one of several processes runs as a whole: a file, and all files that share one Spark,
-    which costs more to start than most of its tests."""
+    """What one of several processes runs as a whole: a file, or every second file with Spark. One
+    Spark costs more to start than most of its tests; all of them in one process are longer than
+    everything else beside it."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) else nodeid.split("::", 1)[0]
+        file = nodeid.split("::", 1)[0]
+        if not file.startswith(SPARK):
+            return file
+        files = self._spark_files()
+        return f"{SPARK}{files.index(file) % SPARKS}"
+
+    def _spark_files(self) -> list[str]:
+        return sorted({each.split("::", 1)[0] for each in self.collection if SPARK in each})
 
 
 @pytest.hookimpl(optionalhook=True)  # also without the plugin
