@@ -39,6 +39,7 @@ from magnetar.topics.bound import SeatsTaken
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.policy import TopicPolicy
 from magnetar.topics.remote_acks import (
+    RELEASE_S,
     Borrowed,
     CursorOwners,
     LentCursor,
@@ -56,6 +57,14 @@ log = structlog.get_logger(__name__)
 LOOKS_PER_IDLE_TIME: Final = 4
 SEEN_S: Final = 20.0
 """How long a new binding waits until the log is seen as far as it is acknowledged."""
+
+
+class _Opening:
+    """A subscription that is just being bound. ``early``: what was told of it meanwhile."""
+
+    def __init__(self) -> None:
+        self.early: list[OwnerNews] = []
+        self.over = asyncio.Event()
 
 
 class BorrowedCursors:
@@ -90,36 +99,48 @@ class BorrowedCursors:
         self._seats = seats
         self._open: dict[str, Cursor] = {}
         self._stores: dict[str, RemoteAckStore] = {}
-        self._early: dict[str, list[OwnerNews]] = {}
-        """What was told of subscriptions that are just being bound."""
+        self._opening: dict[str, _Opening] = {}
+        """Subscriptions that are just being bound."""
         self._closing: dict[str, asyncio.Event] = {}
         """Subscriptions that are being given back."""
+        self._closed = False
 
     async def open(
         self, name: str, start: Position, properties: Mapping[str, str] | None = None
     ) -> Cursor:
         """Be bound to the subscription, if that is not so. One that is being given back is asked
-        for anew."""
+        for anew. Raises ``ServiceNotReadyError`` when all is given back meanwhile, and what binding
+        does."""
         while (closing := self._closing.get(name)) is not None:
             await closing.wait()
         found = self._open.get(name)
         if found is not None:
             return found
-        self._early[name] = []
+        self._check_open(name)
+        opening = self._opening[name] = _Opening()
         try:
             told = partial(self._told, name)
             bound = await self._owners.bind(self._topic, name, start, properties or {}, told)
             cursor = await self._begin(name, bound)
         finally:
-            early = self._early.pop(name)
-        for news in early:
+            del self._opening[name]
+            opening.over.set()
+        for news in opening.early:
             self._told(name, news)
         if name not in self._open:
             raise ServiceNotReadyError(f"the binding of subscription {name} just ended; try again")
         return cursor
 
+    def _check_open(self, name: str) -> None:
+        if self._closed:
+            raise ServiceNotReadyError(
+                f"subscription {name} of {self._topic} is not bound: the topic closes here; look "
+                "it up again"
+            )
+
     async def _begin(self, name: str, bound: Borrowed) -> Cursor:
         try:
+            self._check_open(name)  # it may have closed while the owner was asked
             async with asyncio.timeout(SEEN_S):
                 keep = partial(self._keep, bound)
                 cursor = await self._log.cursors.lent(name, bound.image, bound.properties, keep)
@@ -136,6 +157,7 @@ class BorrowedCursors:
 
     def _keep(self, bound: Borrowed, state: AckState) -> RemoteAckStore:
         name = bound.cursor.subscription
+        self._check_open(name)  # or while the log was looked at: nobody would end the store
         store = RemoteAckStore(
             bound,
             state,
@@ -160,8 +182,8 @@ class BorrowedCursors:
     def _told(self, name: str, news: OwnerNews) -> None:
         store = self._stores.get(name)
         if store is None:
-            if name in self._early:
-                self._early[name].append(news)
+            if name in self._opening:
+                self._opening[name].early.append(news)
         elif news.what is NewsKind.SAY_AGAIN:
             store.say_again()
         elif news.epoch != store.cursor.epoch:
@@ -217,6 +239,20 @@ class BorrowedCursors:
         finally:
             del self._closing[name]
             over.set()
+
+    async def close_all(self) -> None:
+        """Give everything back, also what is just being bound: nothing is bound from now on, and
+        who has asked for it gives it back as soon as the owner has answered."""
+        self._closed = True
+        await asyncio.gather(*map(self.close, list(self._open)))
+        try:
+            # The next who follows the topic comes after this, and must not find its own binding
+            # given back. No longer than an owner is waited for: the answer may never come.
+            async with asyncio.timeout(RELEASE_S):
+                for opening in list(self._opening.values()):
+                    await opening.over.wait()
+        except TimeoutError:
+            log.info("bindings are given back later", topic=str(self._topic))
 
 
 class FollowedTopic(SubscribableTopic):
@@ -395,8 +431,7 @@ class FollowedTopic(SubscribableTopic):
         if self._look is not None:
             self._look.cancel()
         tell = self.detach()
-        names = list(self._cursors.durable())
-        await asyncio.gather(*map(self._cursors.close, names))
+        await self._cursors.close_all()
         for each in tell:
             each("")
         await self._source.close()

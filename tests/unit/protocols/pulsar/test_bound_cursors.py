@@ -241,6 +241,46 @@ def test_a_binding_that_its_broker_never_heard_of_is_disowned() -> None:
     with_two(scenario)
 
 
+def test_what_is_being_bound_when_the_topic_closes_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(2)
+        links, asked, answered = two.links(), asyncio.Event(), asyncio.Event()
+        bind, asks = links.bind, list[Callable[[OwnerNews], None]]()
+
+        async def late(*wanted: Any) -> Any:
+            bound = await bind(*wanted)
+            asks.append(wanted[-1])
+            asked.set()
+            await answered.wait()
+            return bound
+
+        monkeypatch.setattr(links, "bind", late)
+        peer = two.reading.peer()
+        subscribing = asyncio.ensure_future(peer.subscribe())
+        await asked.wait()
+        followed = two.reading.services.followed
+        assert followed is not None
+        topic = followed.find(NAME)
+        assert topic is not None
+        topic.fail(ServiceNotReadyError("it cannot go on"))
+        await asyncio.sleep(0.01)
+        assert followed._closing, "what is just being bound is waited for"
+        answered.set()
+        refused = await subscribing
+        assert refused.error.error == ServerError.SERVICE_NOT_READY
+        assert "the topic closes here" in refused.error.message
+        await eventually(lambda: two.bound() is None and not followed._closing)
+        for tell in asks:
+            tell(OwnerNews(NewsKind.ASKED, 1))  # as an owner does that has not heard of the end
+        monkeypatch.undo()
+        await succeeded(peer, peer.subscribe())
+        assert two.bound() is not None
+
+    with_two(scenario)
+
+
 def test_acknowledgements_go_to_whoever_owns_the_topic() -> None:
     async def scenario(two: Two) -> None:
         await two.publish(4)
@@ -315,6 +355,7 @@ def test_a_binding_ends_with_its_brokers_registration() -> None:
         bound = two.bound()
         assert bound is not None
         await two.metadata.delete(broker_path(links.me.broker_id))
+        await asyncio.sleep(0)  # the owner is told
         await two.owner.broker.bindings.look()
         assert two.bound() is None
         ended = await peer.next()
