@@ -3,9 +3,13 @@ very code that owns bundles, on the simulator's clock and metadata store; no top
 
     python -m bench.control_plane [--topics N] [--brokers N] [--namespaces N] [--bundles N]
 
-Every topic is looked up once, at a broker chosen by chance, as clients behind one address do; then
-nothing is asked for a while; then one broker is killed, and for each of its topics somebody asks
-brokers by chance until one of them says that it serves it.
+Topics are looked up, each at a broker chosen by chance, as clients behind one address do, so many a
+second; then nothing is asked for a while; then one broker is killed, and a client for each of its
+topics asks again at once, until it is told of one that serves it.
+
+A broker answers for all topics of a bundle from what it knows of the bundle. So of those that come
+to the same broker one is looked up, and the others are counted: every bundle is taken, watched by
+every broker that is asked for one of its topics, and failed over, as with each topic by itself.
 
 Counted are nodes of the owners and registrations, watches, requests of each kind, and seconds of
 simulated time. The store answers after 0.3 to 4 ms and bears any number of requests: whether a real
@@ -21,31 +25,34 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import structlog
 
 from bench import results
 from bench.measure import machine
-from magnetar.cluster.bundles import Bundle
+from magnetar.cluster.bundles import Bundle, Layout, even_boundaries
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.ownership import Here
+from magnetar.cluster.reporting import Load
 from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.sharing import SharedTopics
-from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.cluster.topic_name import TopicName
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.errors import MagnetarError
+from magnetar.topics.steering import LOOK_S
 from magnetar_sim.loop import SimLoop, SimProcess
 from magnetar_sim.metadata import MetadataServer, SimMetadataStore
 
 SESSION_S = 10.0
 QUIET_S = 60.0
-ASKING = 2000
-"""Topics that are asked for at once."""
+LOOKUPS_PER_S = 100
+"""At each broker."""
 AGAIN_S = (0.1, 1.0)
 """Until a client asks again, growing."""
 SETTLE_S = 2.0
+HOPS_MAX = 5
 
 
 class CountedStore(SimMetadataStore):
@@ -63,36 +70,68 @@ class CountedStore(SimMetadataStore):
 
 
 class Broker:
-    """As far as it owns bundles."""
+    """As far as it owns bundles. ``connect``: whether a broker takes connections."""
 
-    def __init__(self, number: int, loop: SimLoop, server: MetadataServer, asked: Any) -> None:
+    def __init__(
+        self,
+        number: int,
+        loop: SimLoop,
+        server: MetadataServer,
+        asked: Counter[str],
+        connect: Callable[[str], Awaitable[bool]],
+    ) -> None:
         self.name = f"k{number}"
         self.process: SimProcess = loop.new_process(self.name)
-        self.process.context.run(self._build, number, server, asked)
+        self.process.context.run(self._build, number, server, asked, connect)
 
-    def _build(self, number: int, server: MetadataServer, asked: Counter[str]) -> None:
+    def _build(
+        self,
+        number: int,
+        server: MetadataServer,
+        asked: Counter[str],
+        connect: Callable[[str], Awaitable[bool]],
+    ) -> None:
         self.store = CountedStore(server, self.process)
         self.store.asked = asked
         self.scope = TaskScope(self.name, awaited(by="the measurement"))
         self.namespaces = Namespaces(self.store)
-        self.topics = SharedTopics(self.store, self.scope, self.namespaces)
+        self.topics = SharedTopics(self.store, self.scope, self.namespaces, connect)
         url, http_url = f"pulsar://{self.name}:6650", f"http://{self.name}:8080"
         self.report = BrokerReport(self.name, number + 1, url, http_url)
 
     async def begin(self) -> None:
         await self.topics.begin(self.report, int(SESSION_S * 1000), _close, _lost)
+        self.scope.spawn(self.topics.run(_load), "report")
+        self.scope.spawn(self._look_at_others(), "look")
 
-    async def locate(self, name: TopicName, authoritative: bool) -> Any:
+    async def _look_at_others(self) -> None:
+        """As steering and balancing do."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.topics.reports()
+
+    async def take(self, name: TopicName) -> Any:
         """As this process; what belongs to it may die with it."""
-        return await self.process.spawn(self.topics.locate(name, authoritative), "lookup")
+        return await self.process.spawn(self.topics.locate_reachable(name, True), "lookup")
 
 
 async def _close(_bundle: Bundle) -> Callable[[str], None]:
     return lambda _url: None
 
 
+def _load() -> Load:
+    return Load(0, 0.0, 0.0)
+
+
 def _lost(why: str) -> None:
     raise SystemExit(f"a broker lost its session: {why}")
+
+
+class Asked(NamedTuple):
+    """Topics of one bundle, looked up at one broker; ``name`` is one of them."""
+
+    broker: Broker
+    name: TopicName
 
 
 class Plane:
@@ -106,37 +145,57 @@ class Plane:
         self.server = MetadataServer(self.loop, random.Random(f"{options.seed}/store"), SESSION_S)
         self.asked: Counter[str] = Counter()
         self.brokers = [
-            Broker(number, self.loop, self.server, self.asked) for number in range(options.brokers)
+            Broker(number, self.loop, self.server, self.asked, self._connects)
+            for number in range(options.brokers)
         ]
         self.by_url = {broker.report.service_url: broker for broker in self.brokers}
-        each = options.topics // options.namespaces
-        self.names = [
-            parse_topic(f"persistent://public/n{space}/t{number}")
-            for space in range(options.namespaces)
-            for number in range(each)
-        ]
+        self.topics = self._topics()
         self.rows: list[dict[str, object]] = []
+
+    async def _connects(self, url: str) -> bool:
+        await asyncio.sleep(0.001)
+        return self.by_url[url].process.alive
+
+    def _topics(self) -> dict[Bundle, list[TopicName]]:
+        """By bundle."""
+        found: dict[Bundle, list[TopicName]] = {}
+        each = self.options.topics // self.options.namespaces
+        for space in range(self.options.namespaces):
+            layout = Layout(f"public/n{space}", even_boundaries(self.options.bundles))
+            for number in range(each):
+                name = TopicName("public", f"n{space}", f"t{number}", -1)
+                found.setdefault(layout.bundle_of(name), []).append(name)
+        return found
+
+    def _questions(self, bundles: Iterable[Bundle], brokers: Sequence[Broker]) -> list[Asked]:
+        """One for each topic, but for those that come to the same broker for the same bundle."""
+        asked = []
+        for bundle in bundles:
+            names = self.topics[bundle]
+            chosen = dict(zip(self.random.choices(brokers, k=len(names)), names, strict=True))
+            asked += [Asked(broker, name) for broker, name in chosen.items()]
+        self.random.shuffle(asked)
+        return asked
 
     async def run(self) -> None:
         first = self.brokers[0]
         await first.process.spawn(self._make_namespaces(first), "namespaces")
         await self._phase("brokers register", self._begin())
-        await self._phase("every topic is looked up", self._look(self.names, self.brokers))
-        await self._phase("every topic is looked up again", self._look(self.names, self.brokers))
+        questions = self._questions(self.topics, self.brokers)
+        await self._phase("all topics are looked up", self._in_turn(questions))
+        await self._phase("looked up again", self._in_turn(questions))
         await self._phase(f"nothing is asked for {QUIET_S:.0f} s", asyncio.sleep(QUIET_S))
         dead = self.brokers[len(self.brokers) // 2]
-        owned = set(dead.topics.owned())
-        layouts = [await dead.topics.layout(f"public/n{n}") for n in range(self.options.namespaces)]
-        by_namespace = {layout.namespace: layout for layout in layouts}
-        orphans = [
-            name for name in self.names if by_namespace[name.namespace].bundle_of(name) in owned
-        ]
+        owned = [bundle for bundle in dead.topics.owned() if bundle in self.topics]
+        topics = sum(len(self.topics[bundle]) for bundle in owned)
         living = [broker for broker in self.brokers if broker is not dead]
+        orphans = self._questions(owned, living)
         dead.process.kill()
         await self._phase(
-            f"one is killed with {len(owned)} bundles, {len(orphans)} topics",
-            self._look(orphans, living, but=dead),
+            f"one is killed: {len(owned)} bundles, {topics} topics", self._at_once(orphans)
         )
+        left = [bundle for bundle in owned if not any(bundle in b.topics.owned() for b in living)]
+        assert not left, f"nobody serves {left}"
 
     async def _make_namespaces(self, broker: Broker) -> None:
         await broker.namespaces.prepare()
@@ -148,36 +207,45 @@ class Plane:
         for broker in self.brokers:
             await broker.process.spawn(broker.begin(), "begin")
 
-    async def _look(
-        self, names: Sequence[TopicName], brokers: Sequence[Broker], but: Broker | None = None
-    ) -> None:
-        """Look each one up until a broker other than ``but`` says that it serves it."""
-        left = iter(names)
+    async def _in_turn(self, questions: Iterable[Asked]) -> None:
+        """``LOOKUPS_PER_S`` at each broker."""
+        by_broker: dict[Broker, list[TopicName]] = {broker: [] for broker in self.brokers}
+        for each in questions:
+            by_broker[each.broker].append(each.name)
 
-        async def some() -> None:
-            for name in left:
-                await self._until_served(name, brokers, but)
+        async def ask(broker: Broker, names: Sequence[TopicName]) -> None:
+            begun_s = self.loop.time()
+            for number, name in enumerate(names):
+                await asyncio.sleep(begun_s + number / LOOKUPS_PER_S - self.loop.time())
+                await self._until_served(broker, name)
 
-        await asyncio.gather(*(some() for _ in range(ASKING)))
+        tasks = [b.process.spawn(ask(b, names), "clients") for b, names in by_broker.items()]
+        await asyncio.wait(tasks)
 
-    async def _until_served(
-        self, name: TopicName, brokers: Sequence[Broker], but: Broker | None
-    ) -> None:
+    async def _at_once(self, questions: Iterable[Asked]) -> None:
+        tasks = [
+            broker.process.spawn(self._until_served(broker, name), "client")
+            for broker, name in questions
+        ]
+        await asyncio.wait(tasks)
+
+    async def _until_served(self, first: Broker, name: TopicName) -> None:
+        """Within the process of ``first``."""
         again_s = AGAIN_S[0]
         while True:
-            asked, authoritative = self.random.choice(brokers), False
-            for _ in range(5):
-                try:
-                    found = await asked.locate(name, authoritative)
-                except MagnetarError:
-                    break
-                if isinstance(found, Here):
+            try:
+                found = await first.topics.locate_reachable(name)
+                for _ in range(HOPS_MAX):
+                    if isinstance(found, Here) or not found.candidate:
+                        break
+                    found = await self.by_url[found.service_url].take(name)
+                else:
+                    continue
+            except MagnetarError:
+                pass
+            else:
+                if isinstance(found, Here) or self.by_url[found.service_url].process.alive:
                     return
-                asked, authoritative = self.by_url[found.service_url], True
-                if asked is but:
-                    break
-                if not found.candidate:
-                    return  # it serves the topic by now, and that is all that is asked
             await asyncio.sleep(again_s)
             again_s = min(2 * again_s, AGAIN_S[1])
 
@@ -199,7 +267,7 @@ class Plane:
             "watches": sum(watches),
             "most_of_one": max(watches),
         }
-        print(row, f"{time.perf_counter() - wall_s:.0f} s", file=sys.stderr)
+        print(row, f"{time.perf_counter() - wall_s:.0f} s", file=sys.stderr, flush=True)
         self.rows.append(row)
 
 

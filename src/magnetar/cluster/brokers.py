@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import structlog
@@ -48,7 +49,10 @@ class Brokers:
     def __init__(self, metadata: MetadataStore) -> None:
         self._nodes = WatchedNodes(metadata, _seen, BROKERS_MAX)
         self._lists = shared_children(metadata)
+        self._nodes.watch_changes(self._changed)
         self._names: list[str] | None = None
+        self._reports: Mapping[str, BrokerReport] | None = None
+        """As the nodes in memory say: made once, and not for each who asks."""
         self._changes = 0
         self._connected = True
         self._end_watch = metadata.watch(BROKERS, self._forget)
@@ -56,26 +60,37 @@ class Brokers:
 
     async def reports(self) -> Mapping[str, BrokerReport]:
         """By broker id, sorted. Raises ``MetadataError``."""
-        names = self._names
-        if names is None:
-            names = await self._read_names()
+        if self._reports is not None:
+            return self._reports
+        changes, names = self._changes, await self.names()
         found = await asyncio.gather(*(self._nodes.get(broker_path(name)) for name in names))
-        return {
+        reports = {
             name: seen.report
             for name, seen in zip(names, found, strict=True)
             if seen.report is not None  # it went between the list and its node
         }
+        if self._connected and self._changes == changes:
+            self._reports = MappingProxyType(reports)
+        return reports
 
-    async def _read_names(self) -> list[str]:
+    async def names(self) -> list[str]:
+        """The ids of all. Raises ``MetadataError``."""
+        if self._names is not None:
+            return self._names
         changes = self._changes
         names = await self._lists.get(BROKERS)
         if self._connected and self._changes == changes:
             self._names = names
         return names
 
-    def _forget(self, _path: str) -> None:
-        self._changes += 1
+    def _forget(self, path: str) -> None:
+        self._changed(path)
         self._names = None
+
+    def _changed(self, _path: str) -> None:
+        """What was read before this is not kept."""
+        self._changes += 1
+        self._reports = None
 
     def _session_changed(self, state: SessionState) -> None:
         self._connected = state is SessionState.CONNECTED

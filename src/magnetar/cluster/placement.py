@@ -39,14 +39,18 @@ class BundlePlacement:
         for name in able:
             if name in self._sent and bundle in self._sent[name][1]:
                 return name
-        chosen = min(able, key=lambda name: (self._load(name, reports[name]), _tie(bundle, name)))
+        loads = {name: self._load(name, reports[name]) for name in able}
+        least = min(loads.values())
+        equal = [name for name in able if loads[name] == least]
+        chosen = min(equal, key=lambda name: _tie(bundle, name))
         self._sent.setdefault(chosen, (reports[chosen], {}))[1][bundle] = None
         return chosen
 
     def _forget_old(self, reports: Mapping[str, BrokerReport]) -> None:
         """A report that came since counts what was taken."""
         for name, (report, _) in list(self._sent.items()):
-            if reports.get(name) != report:
+            now = reports.get(name)
+            if now is not report and now != report:  # mostly the same object: there are many
                 del self._sent[name]
 
     def _load(self, name: str, report: BrokerReport) -> float:
