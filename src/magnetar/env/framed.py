@@ -50,6 +50,9 @@ LENGTH_BYTES = 4
 JOIN_BYTES_MAX = 64 * 1024
 """Outgoing parts below this size on average are joined (a short copy beats many iovecs)."""
 
+TLS_HANDSHAKE: Final = 0x1603
+"""How TLS begins (RFC 8446, 5.1: a record of a handshake, version 3.x). Read as a length it is some
+370 MB, past any frame."""
 CARRY_BYTES_MAX: Final = 128 * 1024
 """A partial frame of up to this is copied out of the shared buffer and back into it before the
 next read, so that the frames after it come in with it; a larger one fills a buffer of its own."""
@@ -326,6 +329,11 @@ class FramedConnection(asyncio.BufferedProtocol):
     def _check_size(self, size: int) -> None:
         """Of a frame that is not whole."""
         if size > self._frame_bytes_max:
+            if size >> 16 == TLS_HANDSHAKE:
+                raise ProtocolError(
+                    f"{self.peer} begins with TLS, which is not served here: connect by an address "
+                    "without it (pulsar://, not pulsar+ssl://)"
+                )
             raise ProtocolError(
                 f"frame of {size} bytes from {self.peer}; the largest allowed is "
                 f"{self._frame_bytes_max} (is the peer speaking another protocol?)"

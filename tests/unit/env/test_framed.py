@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.env.connections import RECEIVE_BUFFER_BYTES, SMALL_FRAME_BYTES, Connections
 from magnetar.env.framed import BUFFER_STEP_BYTES, GROWTH, NO_ROOM, FramedConnection
@@ -45,6 +46,9 @@ class Transport(asyncio.Transport):
     def abort(self) -> None:
         self.aborted = True
 
+    def close(self) -> None:
+        self.aborted = True
+
 
 class Peer(FramedConnection):
     """Keeps the frames it is given."""
@@ -76,6 +80,21 @@ class Peer(FramedConnection):
 
 def frame(body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + body
+
+
+def test_a_peer_that_begins_with_tls_is_told_of_as_that() -> None:
+    async def scenario() -> None:
+        peer = Peer(Connections())
+        with capture_logs() as logged:
+            peer.receive(bytes.fromhex("16030100f8010000f40303"))
+        assert peer.wire.aborted
+        (line,) = logged
+        assert "begins with TLS, which is not served here" in line["error"]
+        with capture_logs() as logged:
+            Peer(Connections()).receive(b"GET / HTTP/1.1\r\n\r\n")
+        assert "another protocol" in logged[0]["error"]
+
+    asyncio.run(scenario())
 
 
 def begin(size: int, sent: int) -> bytes:
