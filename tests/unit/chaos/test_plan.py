@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.chaos.whole.history import GOT, SENT
 from tests.chaos.whole.plan import BROKER, CUTS, DISKS, EVERYTHING, KINDS, LANES, left_out, plan
 from tests.chaos.whole.report import Run, as_json, as_text
 
+GUARANTEES = Path(__file__).parents[3] / "docs" / "guarantees.md"
 SEEDS = range(20)
 MINUTES_20 = 1200.0
 
@@ -52,6 +54,12 @@ def test_brokers_meet_other_faults_in_their_order(seed: int) -> None:
     for lane in LANES:
         others = [each.meets for each in met if faults[each.meets].lane == lane]
         assert others == sorted(set(others))
+
+
+def test_the_guarantees_have_a_line_for_every_fault() -> None:
+    page = GUARANTEES.read_text()
+    for lane, kinds in KINDS.items():
+        assert [each.name for each in kinds if f"| {lane}: {each.name} |" not in page] == []
 
 
 def test_what_the_machine_cannot_do_is_left_out() -> None:
