@@ -12,7 +12,8 @@
 #   make interop            Pulsar's own Java clients (of messages, of REST) and pulsar-perf,
 #                           BookKeeper's Java client and shell; needs Maven and a Java compiler,
 #                           which it does not install, and fetches the clients; KEPT=dir keeps what
-#                           it fetched. With Go, Pulsar's Go clients too
+#                           it fetched. With Go, Pulsar's Go clients too. KILLS=n: so many times
+#                           kill -9 of brokers under the Java client, and not 5
 #   make chaos [MINUTES=n] [SEED=n]   a whole cluster while everything that can break does: killed,
 #                           paused, cut off, full disks; 3 minutes; then judge (docs/guarantees.md);
 #                           KEPT=dir as for interop: Java's client too
@@ -84,7 +85,8 @@ scenarios: $(VENV)/.dev java
 interop: $(VENV)/.dev java
 	@for tool in mvn javac; do command -v $$tool > /dev/null || \
 		{ echo "make interop needs $$tool: install Maven and a JDK (17 or later)"; exit 1; }; done
-	$(if $(KEPT),MAGNETAR_PEER_DIR=$(abspath $(KEPT)) )$(BIN)/python -m pytest -m peer \
+	$(if $(KEPT),MAGNETAR_PEER_DIR=$(abspath $(KEPT)) )$(if $(KILLS),MAGNETAR_KILLS=$(KILLS) \
+		)$(BIN)/python -m pytest -m peer \
 		tests/interop/bookkeeper tests/interop/java tests/interop/go
 
 chaos: $(VENV)/.dev java

@@ -2,7 +2,10 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
@@ -100,6 +103,7 @@ public final class SharedPeer {
         for (Traffic topic : topics) {
             await(() -> topic.answered() == topic.sent, topic.name + ": sends without an answer");
             await(() -> topic.highest == topic.sent - 1, topic.name + ": not all are received");
+            await(() -> topic.receipts() > 0, topic.name + ": no acknowledgement has a receipt");
             line.append(topic.name).append(' ').append(topic.answered()).append(' ');
         }
         return line.toString().trim();
@@ -130,7 +134,10 @@ public final class SharedPeer {
         volatile long sent;
         volatile long highest = -1;
         private final Producer<byte[]> producer;
+        /** When the receipt of a message's acknowledgement came, ms; by its number. */
+        private final Map<Long, Long> receiptsMs = new HashMap<>();
         private long answered;
+        private long receipts;
         private long lastNs;
         private long worstNs;
 
@@ -139,6 +146,7 @@ public final class SharedPeer {
             SubscriptionType type =
                 number % 2 == 0 ? SubscriptionType.Exclusive : SubscriptionType.Failover;
             consumers.newConsumer().topic(name).subscriptionName("all").subscriptionType(type)
+                .isAckReceiptEnabled(true)
                 .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
                 .messageListener(this::received).subscribe();
             producer = producers.newProducer().topic(name).enableBatching(false)
@@ -171,6 +179,10 @@ public final class SharedPeer {
             return answered;
         }
 
+        synchronized long receipts() {
+            return receipts;
+        }
+
         synchronized void mark() {
             lastNs = System.nanoTime();
             worstNs = 0;
@@ -187,8 +199,24 @@ public final class SharedPeer {
             if (number > highest + 1) {
                 fault = "received " + number + " after " + highest;
             }
+            if (receiptMs(number) <= consumer.getLastDisconnectedTimestamp()) {
+                fault = "received " + number + " again, on a connection after its receipt";
+            }
             highest = Math.max(highest, number);
-            consumer.acknowledgeAsync(message);
+            CompletableFuture<Void> receipt = consumer.acknowledgeAsync(message);
+            if (!receipt.isDone()) { // of what it has no connection for, the client says so at once
+                receipt.thenRun(() -> hasReceipt(number));
+            }
+        }
+
+        private synchronized void hasReceipt(long number) {
+            receiptsMs.putIfAbsent(number, System.currentTimeMillis());
+            receipts++;
+        }
+
+        /** Long.MAX_VALUE: there is none. */
+        private synchronized long receiptMs(long number) {
+            return receiptsMs.getOrDefault(number, Long.MAX_VALUE);
         }
     }
 }

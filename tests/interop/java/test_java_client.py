@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.moving_topics import move_topics
+from tests.interop.moving_topics import kill_owners, move_topics
 from tests.interop.steered import follow_and_survive
 from tests.scenarios.steered_brokers import steered_brokers
 from tests.standalone import Standalone
 
 HERE = Path(__file__).parent
+KILLS = int(os.environ.get("MAGNETAR_KILLS", "5"))
 STEPS = re.findall(r'^ +step\("([^"]+)"( \+ type)?', (HERE / "PulsarPeer.java").read_text(), re.M)
 ADMIN_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "AdminPeer.java").read_text(), re.M)
 SCHEMA_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "SchemaPeer.java").read_text(), re.M)
@@ -118,6 +119,22 @@ def test_topics_move_under_the_java_client(
     gaps_ms = move_topics([HERE / "run.sh", work_dir, "shared"], tmp_path, zookeeper_url)
     record_property("counted", str(gaps_ms))
     print(f"\nJava's client, longest time without an acknowledgement, ms: {gaps_ms}")
+
+
+@pytest.mark.zookeeper
+@pytest.mark.timeout(600 + 60 * KILLS)
+def test_brokers_are_killed_under_the_java_client(
+    work_dir: Path,
+    tmp_path: Path,
+    zookeeper_url: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Nothing acknowledged is lost, repeated or out of order; nothing whose acknowledgement has a
+    receipt comes again. A kill takes some ten seconds: all 30 with ``make interop KILLS=30``."""
+    command = [HERE / "run.sh", work_dir, "shared"]
+    found = kill_owners(command, tmp_path, zookeeper_url, KILLS, seed=20261122)
+    record_property("counted", str(found))
+    print(f"\nJava's client: {found}")
 
 
 def test_the_java_client_goes_where_it_is_sent(
