@@ -92,7 +92,7 @@ class TopicService:
         broker is to serve it, which takes it when it is asked."""
         name = parse_topic(topic)
         await self._control.namespaces.check(name)
-        owner = await self._control.ownership.locate(name, AUTHORITATIVE.get())
+        owner = await self._control.ownership.locate_reachable(name, AUTHORITATIVE.get())
         if isinstance(owner, At) and owner.candidate:
             raise _elsewhere(name, owner)
         here = (self._service_url, self._http_url)

@@ -8,6 +8,7 @@ broker (``SoleBroker``) or several that share its topics (``sharing.SharedTopics
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -36,6 +37,10 @@ class At(NamedTuple):
 Owner: TypeAlias = Here | At
 
 
+WhileHeld: TypeAlias = Callable[[], AbstractContextManager[object]]
+"""Entered while an answer waits for something that may take seconds."""
+
+
 class Ownership(Protocol):
     """Who owns which topic."""
 
@@ -48,6 +53,16 @@ class Ownership(Protocol):
         """Who owns it; if nobody does, who is to own it. ``authoritative``: another broker has
         chosen this one. Raises as ``owner_of``, and ``ServiceNotReadyError`` when no broker takes
         it now."""
+        ...
+
+    async def locate_reachable(
+        self,
+        name: TopicName,
+        authoritative: bool = False,
+        while_held: WhileHeld = nullcontext,
+    ) -> Owner:
+        """As ``locate``, for a client that will connect to it: waits for a while when it is a
+        broker that is gone."""
         ...
 
     async def claim(self, name: TopicName) -> None:
@@ -128,6 +143,14 @@ class SoleBroker:
 
     async def locate(self, name: TopicName, authoritative: bool = False) -> Owner:
         return Here()
+
+    async def locate_reachable(
+        self,
+        name: TopicName,
+        authoritative: bool = False,
+        while_held: WhileHeld = nullcontext,
+    ) -> Owner:
+        return await self.locate(name, authoritative)
 
     async def claim(self, name: TopicName) -> None:
         """It is its own."""

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
@@ -35,10 +36,12 @@ import structlog
 from magnetar.cluster.brokers import Brokers
 from magnetar.cluster.bundle_nodes import BundleNodes
 from magnetar.cluster.bundles import Bundle, Layout, cut_in, layout_of
+from magnetar.cluster.candidates import Candidates
 from magnetar.cluster.draining import release_in_turn
+from magnetar.cluster.held_lookups import HeldLookups
 from magnetar.cluster.namespaces import Namespaces
-from magnetar.cluster.ownership import At, CloseTopics, Here, Owner, TellClients
-from magnetar.cluster.placement import BundlePlacement
+from magnetar.cluster.ownership import At, CloseTopics, Here, Owner, TellClients, WhileHeld
+from magnetar.cluster.reach import Connects, Reach, connects
 from magnetar.cluster.reporting import Load, Owning, Reporting
 from magnetar.cluster.reports import (
     BrokerReport,
@@ -95,15 +98,25 @@ class _SeenOwner(NamedTuple):
 
 
 class SharedTopics:
-    """See the module's text. It shares nothing before ``begin``."""
+    """See the module's text. It shares nothing before ``begin``. ``connect``: whether a broker's
+    address takes connections."""
 
-    def __init__(self, metadata: MetadataStore, scope: TaskScope, namespaces: Namespaces) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        scope: TaskScope,
+        namespaces: Namespaces,
+        connect: Connects = connects,
+    ) -> None:
         self.brokers = Brokers(metadata)
         self._metadata = metadata
         self._namespaces = namespaces
         self._scope = scope
-        self._placement = BundlePlacement()
         self._owners = WatchedNodes(metadata, _seen)
+        reach = Reach(scope, connect)
+        self._candidates = Candidates(self.brokers, reach)
+        self._lookups = HeldLookups(self.locate, self._bundle_of, reach)
+        self._owners.watch_changes(self._lookups.owner_changed)
         self._nodes = BundleNodes(metadata)
         self._layouts: dict[str, _Known] = {}
         self._held: dict[Bundle, _Share] = {}
@@ -154,8 +167,11 @@ class SharedTopics:
             known = self._layouts[namespace] = _Known(value, layout)
         return known.layout
 
+    async def _bundle_of(self, name: TopicName) -> Bundle:
+        return (await self.layout(name.namespace)).bundle_of(name)
+
     async def owner_of(self, name: TopicName) -> Owner | None:
-        return await self.owner_of_bundle((await self.layout(name.namespace)).bundle_of(name))
+        return await self.owner_of_bundle(await self._bundle_of(name))
 
     async def owner_of_bundle(self, bundle: Bundle) -> Owner | None:
         """None: nobody owns it. What is being taken is nobody's yet, what is released still its
@@ -186,7 +202,7 @@ class SharedTopics:
 
     async def locate(self, name: TopicName, authoritative: bool = False) -> Owner:
         for _ in range(LOOKS_MAX):
-            bundle = (await self.layout(name.namespace)).bundle_of(name)
+            bundle = await self._bundle_of(name)
             if await self._settled(bundle):
                 return Here()
             owner = await self._read_owner(bundle)
@@ -202,9 +218,17 @@ class SharedTopics:
             await self._take(bundle)
         raise ServiceNotReadyError(f"topic {name} changes its owner all the time; try again")
 
+    async def locate_reachable(
+        self,
+        name: TopicName,
+        authoritative: bool = False,
+        while_held: WhileHeld = nullcontext,
+    ) -> Owner:
+        return await self._lookups.locate(name, authoritative, while_held)
+
     async def claim(self, name: TopicName) -> None:
         for _ in range(LOOKS_MAX):
-            bundle = (await self.layout(name.namespace)).bundle_of(name)
+            bundle = await self._bundle_of(name)
             if await self._settled(bundle):
                 return
             owner = await self._read_owner(bundle)
@@ -229,14 +253,12 @@ class SharedTopics:
         """Another broker that is to take it; None: this one."""
         if authoritative and self._takes:
             return None
-        reports = dict(await self.brokers.reports())
         me = self._nodes.me
-        if me is not None and not self._takes:
-            reports.pop(me.broker_id, None)
-        chosen = self._placement.choose(bundle, reports)
-        if chosen is None or (me is not None and chosen == me.broker_id):
+        report = await self._candidates.choose(
+            bundle, "" if me is None else me.broker_id, self._takes
+        )
+        if report is None:
             return None
-        report = reports[chosen]
         return At(report.service_url, report.http_url, candidate=True)
 
     def _no_broker(self, bundle: Bundle) -> ServiceNotReadyError:
@@ -444,8 +466,8 @@ class SharedTopics:
     # -- what others are told -----------------------------------------------------------------
 
     async def run(self, load: Callable[[], Load]) -> None:
-        """Report, until cancelled."""
-        await self._reporting.run(load)
+        """Report, and meet the other brokers, until cancelled."""
+        await asyncio.gather(self._reporting.run(load), self._candidates.run(self.broker_id))
 
     async def report(self, load: Load) -> None:
         """Tell others, if it is worth it. Raises ``MetadataError``."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol, TypeAlias
 
 from magnetar.env.tasks import TaskScope, fails
@@ -82,6 +83,17 @@ class Requests:
         finally:
             self._counted(-len(waiting))
             del self._subjects[subject]
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        """A request that waits for seconds, for what is no work of this broker's: not counted
+        meanwhile, or some hundreds of them would keep everything else of the connection. Whoever
+        parks has a bound of his own."""
+        self._counted(-1)
+        try:
+            yield
+        finally:
+            self._counted(1)
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
         self._counted(-1)

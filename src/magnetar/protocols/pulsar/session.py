@@ -23,6 +23,7 @@ Why: docs/adr/0061-sessions.md.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import IntFlag
 from typing import Final, Protocol, TypeAlias
 
@@ -390,6 +391,10 @@ class Session(FramedConnection):
     async def is_alive(self) -> bool:
         """Whether the peer says anything when it is asked to."""
         return await is_alive(self)
+
+    def request_parked(self) -> AbstractContextManager[None]:
+        """See ``Requests.parked``."""
+        return self._requests.parked()
 
     def requests_crowded(self, crowded: bool) -> None:
         """There are too many requests under way, or no longer."""

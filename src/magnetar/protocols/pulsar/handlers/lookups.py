@@ -37,7 +37,8 @@ async def lookup(session: Session, command: BaseCommand) -> None:
         # Clients tell this case from others, which they retry, by these very words.
         raise ServiceNotReadyError(f"the broker do not have {listener} listener")
     await services.control.namespaces.check(name)
-    owner = await services.control.ownership.locate(name, request.authoritative)
+    ownership = services.control.ownership
+    owner = await ownership.locate_reachable(name, request.authoritative, session.request_parked)
     answer = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
     reply = answer.lookupTopicResponse
     reply.request_id = request.request_id
