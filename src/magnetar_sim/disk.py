@@ -132,6 +132,13 @@ class SimFile:
         inode.punch(disk.spend(WRITE_S, self._device), offset, byte_count)
         disk.used_bytes -= before - inode.stored_bytes
 
+    def truncate(self, byte_count: int) -> None:
+        disk, inode = self._disk, self._inode
+        disk.check_writable(self.path)
+        before = inode.stored_bytes
+        inode.truncate(disk.spend(WRITE_S, self._device), byte_count)
+        disk.used_bytes -= before - inode.stored_bytes
+
     def close(self) -> None:
         """Nothing is lost by it, and nothing made durable."""
 
@@ -375,7 +382,7 @@ class SimDisk:
         choice = self.random.random()
         if choice < 0.4:
             return []
-        if choice < 0.7:
+        if choice < 0.7 or write.ends:
             return [write]
         pieces, position, end = [], write.offset, write.offset + len(write.data)
         while position < end:

@@ -12,15 +12,23 @@ from magnetar.env.disk import BLOCK_BYTES, SECTOR_BYTES
 
 
 class Write:
-    """``through_s``: when it is on the platter; None while nobody has asked for that."""
+    """``through_s``: when it is on the platter; None while nobody has asked for that. ``ends``: the
+    file ends at ``offset``, and there is no data."""
 
-    __slots__ = ("at_s", "data", "offset", "through_s")
+    __slots__ = ("at_s", "data", "ends", "offset", "through_s")
 
-    def __init__(self, at_s: float, offset: int, data: bytes) -> None:
+    def __init__(self, at_s: float, offset: int, data: bytes, ends: bool = False) -> None:
         self.at_s = at_s
         self.offset = offset
         self.data = data
+        self.ends = ends
         self.through_s: float | None = None
+
+    def put(self, data: bytearray) -> None:
+        """Do it to ``data``."""
+        if self.ends:
+            del data[self.offset :]
+        put(data, self.offset, self.data)
 
     def durable(self, now_s: float) -> bool:
         return self.through_s is not None and self.through_s <= now_s
@@ -80,6 +88,12 @@ class Inode:
         self.pending.append(write)
         return write
 
+    def truncate(self, at_s: float, byte_count: int) -> None:
+        write = Write(at_s, byte_count, b"", ends=True)
+        write.put(self.data)
+        self.holes = {block: None for block in self.holes if block * BLOCK_BYTES < byte_count}
+        self.pending.append(write)
+
     def sync(self, through_s: float) -> None:
         for write in self.pending:
             if write.through_s is None:
@@ -91,7 +105,7 @@ class Inode:
         for write in self.pending:
             if not write.durable(now_s):
                 break
-            put(self.durable, write.offset, write.data)
+            write.put(self.durable)
             count += 1
         del self.pending[:count]
 
@@ -113,7 +127,7 @@ class Inode:
         self.pending = left
         self.data = bytearray(self.durable)
         for write in left:
-            put(self.data, write.offset, write.data)
+            write.put(self.data)
         self.holes = {block: None for block in self.holes if self._is_zero(block)}
 
 

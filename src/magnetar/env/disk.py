@@ -82,6 +82,11 @@ class DiskFile(Protocol):
         on this file system."""
         ...
 
+    def truncate(self, byte_count: int) -> None:
+        """The file has that many bytes from now on: what is behind them is gone, what is missing is
+        zeros. Durable after ``datasync``; before that a loss of power may leave it as it was."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -218,6 +223,9 @@ class RealFile:
         while call(self._fd, _PUNCH_HOLE | _KEEP_SIZE, start, size):
             if (code := ctypes.get_errno()) != errno.EINTR:
                 raise OSError(code, os.strerror(code), str(self.path))
+
+    def truncate(self, byte_count: int) -> None:
+        os.ftruncate(self._fd, byte_count)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

@@ -160,6 +160,10 @@ class WatchedFile:
         self._file.datasync()
         self._disk.synced_to[self.path.name] = written_to
 
+    def truncate(self, byte_count: int) -> None:
+        self._disk.note("truncate", self.path)
+        self._file.truncate(byte_count)
+
     def punch(self, byte_count: int, offset: int) -> None:
         self._disk.note("punch", self.path)
         self._file.punch(byte_count, offset)

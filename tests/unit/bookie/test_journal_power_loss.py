@@ -43,6 +43,9 @@ class FadingFile:
         self._file.pwritev(parts, offset)
         self._disk.use_power()
 
+    def truncate(self, byte_count: int) -> None:
+        raise AssertionError("a journal's files are never cut")
+
     def punch(self, byte_count: int, offset: int) -> None:
         self._remember(offset, offset + byte_count)
         self._file.punch(byte_count, offset)
