@@ -207,6 +207,49 @@ class CursorNotFoundError(LogError):
     """The log has no cursor of that name."""
 
 
+# -- partition (a log with a leader and followers) ---------------------------------------------
+
+
+class CorruptBatchError(ProtocolError):
+    """Bytes that are no whole record batch; says where and why."""
+
+
+class PartitionError(LogError):
+    """A partition's replica refuses; the class says why."""
+
+
+class OffsetOutOfRangeError(PartitionError):
+    """The partition does not hold that offset; says which it holds."""
+
+
+class NotLeaderError(PartitionError):
+    """This broker does not lead the partition; ask the one that does."""
+
+
+class FencedLeaderEpochError(PartitionError):
+    """Whoever asks knows an older leader epoch than this replica: it must learn the new one."""
+
+
+class UnknownLeaderEpochError(PartitionError):
+    """Whoever asks knows a newer leader epoch than this replica, which will learn it soon."""
+
+
+class NotEnoughReplicasError(PartitionError):
+    """Fewer replicas are in sync than the topic demands; nothing was appended."""
+
+
+class NotEnoughReplicasAfterAppendError(PartitionError):
+    """It was appended, and fewer replicas are in sync than the topic demands: it may be lost."""
+
+
+class OutOfOrderSequenceError(PartitionError):
+    """A batch does not continue its producer's sequence: one before it was not stored."""
+
+
+class StaleProducerEpochError(PartitionError):
+    """The batch is of an instance of the producer that has been replaced."""
+
+
 # -- pipeline ---------------------------------------------------------------------------------
 
 

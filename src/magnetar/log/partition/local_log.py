@@ -1,0 +1,434 @@
+"""One replica's log of one partition, on its disk: segments, leader epochs, producers.
+
+Owns a partition's directory while it is open. Blocking, and not to be used by two threads: all
+calls come from one lane. It knows nothing of other replicas; who leads, and how far the log is
+committed, is told to it.
+
+Invariants:
+
+* ``log_start`` <= ``synced_end`` <= ``log_end``. Offsets below ``synced_end`` survive a loss of
+  power.
+* Segments follow one another without an overlap; only the last one is written. A segment is sealed
+  (synced, its indexes written, the producers' snapshot beside it) before the next is begun, so that
+  a crash can only have hurt what is after ``synced_end``, and of segments only the last.
+* A batch is checked once, here, before it is written, and is written as it came but for its first
+  16 bytes.
+* Leader epochs in memory are those of the batches; the file is written when they change, and is
+  made again from the batches when it is missing.
+
+Why: docs/adr/0109-partitions-in-kafkas-files.md. Formats: docs/formats/partition.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from magnetar.env.disk import Disk
+from magnetar.log.partition.batch_header import (
+    HEADER_BYTES,
+    STAMP_BYTES,
+    BatchHead,
+    Buffer,
+    implausible,
+    read_header,
+    renumbered,
+    stamp,
+    whole_batches,
+)
+from magnetar.log.partition.checkpoint_files import (
+    LEADER_EPOCHS,
+    encode_epochs,
+    read_file,
+    replace_file,
+)
+from magnetar.log.partition.leader_epochs import LeaderEpochs
+from magnetar.log.partition.limits import PartitionPolicy, SyncPolicy
+from magnetar.log.partition.markers import read_marker
+from magnetar.log.partition.producer_states import (
+    AbortedTransaction,
+    ProducerStates,
+    decode_aborted,
+    decode_snapshot,
+    encode_aborted,
+    encode_snapshot,
+)
+from magnetar.log.partition.segment import (
+    SNAPSHOT,
+    TRANSACTIONS,
+    FileRange,
+    Segment,
+    Stored,
+    file_name,
+)
+from magnetar.model.errors import (
+    CorruptBatchError,
+    MessageTooLargeError,
+    MetadataFormatError,
+    OffsetOutOfRangeError,
+)
+
+
+class Appended(NamedTuple):
+    """Offsets of what was appended; ``last_offset`` is inclusive. ``repeated``: it was there
+    already, and nothing was written."""
+
+    first_offset: int
+    last_offset: int
+    repeated: bool = False
+
+
+class LocalLog:
+    """Made by ``recovery.open_log``, which also finds out what a crash has left."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        policy: PartitionPolicy,
+        segments: list[Segment],
+        epochs: LeaderEpochs,
+        *,
+        log_start: int,
+        created_ms: int,
+    ) -> None:
+        assert segments, "a log has a segment to write to"
+        self.folder = folder
+        self.policy = policy
+        self.segments = segments
+        self.epochs = epochs
+        self.producers = ProducerStates(log_start)
+        self.aborted: list[AbortedTransaction] = []
+        self.log_start = log_start
+        self.synced_end = log_start
+        self._disk = disk
+        self._created_ms = created_ms
+
+    @property
+    def log_end(self) -> int:
+        """The offset of the next record."""
+        return self.segments[-1].next_offset
+
+    @property
+    def byte_count(self) -> int:
+        return sum(segment.byte_count for segment in self.segments)
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append_as_leader(self, data: Buffer, leader_epoch: int, now_ms: int) -> Appended:
+        """Batches of a client get the next offsets, in one write. Raises ``CorruptBatchError``,
+        ``MessageTooLargeError``, ``OutOfOrderSequenceError``, ``StaleProducerEpochError``: nothing
+        is appended then. Raises ``OSError``: the disk failed, and this replica must end."""
+        view = memoryview(data)
+        batches: list[Stored] = []
+        first = end = self.log_end
+        repeated: Appended | None = None
+        for at, header in whole_batches(view, checked=True):
+            self._check_size(header)
+            if (kept := self.producers.check(header)) is not None:
+                repeated = Appended(kept.first_offset, kept.last_offset, repeated=True)
+                continue
+            if header.records != header.last_offset_delta + 1:
+                raise CorruptBatchError(
+                    f"a batch of {header.records} records ends at offset delta "
+                    f"{header.last_offset_delta}: producers leave no gaps"
+                )
+            batches.append(_stamped(view, at, header, end, leader_epoch))
+            end += header.records
+        if repeated is not None:
+            if batches:  # a producer sends a batch again alone
+                raise CorruptBatchError("a request has batches that are here, and new ones")
+            return repeated
+        if not batches:
+            raise CorruptBatchError("there is no batch in what is to be appended")
+        if self.epochs.assign(leader_epoch, first):
+            self._write_epochs()
+        self._write(batches, now_ms)
+        return Appended(first, end - 1)
+
+    def append_as_follower(self, data: Buffer, now_ms: int) -> Appended | None:
+        """Batches as their leader has them, offsets and epochs included. A last one that is cut is
+        left out: the next fetch has it whole. None: there was no whole one. Raises
+        ``CorruptBatchError``: nothing is appended then. Raises ``OSError``."""
+        view = _whole_part(memoryview(data))
+        batches: list[Stored] = []
+        end = self.log_end
+        for at, header in whole_batches(view, checked=True):
+            if header.base_offset < end or header.leader_epoch < self.epochs.last:
+                raise CorruptBatchError(
+                    f"{self.folder.name}: the leader sent offset {header.base_offset} of epoch "
+                    f"{header.leader_epoch} where {end} of {self.epochs.last} or later comes next"
+                )
+            batches.append(Stored(header, (view[at : at + header.byte_count],)))
+            end = header.next_offset
+        if not batches:
+            return None
+        began = [self._began(batch.header) for batch in batches]
+        if any(began):
+            self._write_epochs()
+        self._write(batches, now_ms)
+        return Appended(batches[0].header.base_offset, end - 1)
+
+    def _began(self, header: BatchHead) -> bool:
+        return self.epochs.assign(header.leader_epoch, header.base_offset)
+
+    def _check_size(self, header: BatchHead) -> None:
+        if header.byte_count > self.policy.batch_bytes_max:
+            raise MessageTooLargeError(
+                f"a batch of {header.byte_count} bytes; {self.folder.name} takes up to "
+                f"{self.policy.batch_bytes_max}"
+            )
+
+    def _write(self, batches: Sequence[Stored], now_ms: int) -> None:
+        through = self.policy.sync is SyncPolicy.EACH_BATCH
+        waiting: list[Stored] = []
+        for batch in batches:
+            if not self._takes(waiting, batch.header, now_ms):
+                self._write_run(waiting, through)
+                waiting = []
+                self.roll(batch.header.base_offset, now_ms)
+            waiting.append(batch)
+        self._write_run(waiting, through)
+
+    def _takes(self, waiting: Sequence[Stored], header: BatchHead, now_ms: int) -> bool:
+        """Whether the active segment takes a batch behind those that wait for it."""
+        before = sum(each.header.byte_count for each in waiting)
+        active = self.segments[-1]
+        if active.byte_count == 0 and before:
+            return before + header.byte_count <= self.policy.segments.segment_bytes_max
+        grown = header._replace(length=header.length + before)
+        return active.takes(grown, now_ms, self._created_ms)
+
+    def _write_run(self, batches: Sequence[Stored], through: bool) -> None:
+        if not batches:
+            return
+        self.segments[-1].append(batches, through=through)
+        for batch in batches:
+            self._learn(self.segments[-1], batch.header, batch.parts[-1])
+        if through:
+            self.synced_end = self.log_end
+
+    def _learn(self, segment: Segment, header: BatchHead, rest: Buffer) -> None:
+        """A batch is in ``segment``; ``rest`` are its bytes, from the magic on at least."""
+        marker = read_marker(header, rest) if header.control else None
+        aborted = self.producers.appended(header, marker)
+        if aborted is not None and aborted not in self.aborted:
+            self.aborted.append(aborted)
+            self._disk_append(segment.path(TRANSACTIONS), encode_aborted([aborted]))
+
+    def _disk_append(self, path: Path, data: bytes) -> None:
+        file = self._disk.open(path, create=True)
+        try:
+            file.pwritev([data], self._disk.size(path))
+        finally:
+            file.close()
+
+    def store_epochs(self) -> None:
+        """They have changed: this replica leads now, or does not any more. Raises ``OSError``."""
+        self._write_epochs()
+
+    # -- segments -----------------------------------------------------------------------------
+
+    def roll(self, base_offset: int, now_ms: int) -> None:
+        """The active segment is sealed; the next begins at ``base_offset``. Raises ``OSError``."""
+        active = self.segments[-1]
+        active.sync()  # before anything says that it is sealed
+        self.synced_end = self.log_end
+        active.write_indexes()
+        self._write_snapshot(base_offset)
+        self._created_ms = now_ms
+        self.segments.append(
+            Segment.create(self._disk, self.folder, base_offset, self.policy.segments)
+        )
+
+    def sync(self) -> int:
+        """All that is appended is durable; ``synced_end``. Raises ``OSError``."""
+        self.segments[-1].sync()
+        self.synced_end = self.log_end
+        return self.synced_end
+
+    def _write_epochs(self) -> None:
+        replace_file(self._disk, self.folder / LEADER_EPOCHS, encode_epochs(self.epochs.starts))
+
+    def _write_snapshot(self, offset: int) -> None:
+        path = self.folder / file_name(offset, SNAPSHOT)
+        replace_file(self._disk, path, encode_snapshot(self.producers.producers))
+
+    def close(self) -> None:
+        """In order: whoever opens it next has nothing to recover. Raises ``OSError``."""
+        self.sync()
+        self.segments[-1].write_indexes()
+        self._write_snapshot(self.log_end)
+        self._write_epochs()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and store nothing more, as after an error of the disk."""
+        for segment in self.segments:
+            segment.close()
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def range_from(self, offset: int, end_offset: int, bytes_max: int) -> FileRange | None:
+        """Where the batches lie from the one that holds ``offset`` on, before ``end_offset``. None
+        at the end. Raises ``OffsetOutOfRangeError``, ``CorruptBatchError``, ``OSError``."""
+        if not self.log_start <= offset <= self.log_end:
+            raise OffsetOutOfRangeError(
+                f"{self.folder.name} holds offsets {self.log_start} to {self.log_end - 1}; "
+                f"{offset} is none of them"
+            )
+        at = self._segment_of(offset)
+        for segment in self.segments[at:]:  # what is compacted away leaves holes
+            found = segment.range_from(offset, end_offset, bytes_max)
+            if found is not None:
+                return found
+        return None
+
+    def _segment_of(self, offset: int) -> int:
+        low, high = 0, len(self.segments)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.segments[middle].base_offset <= offset:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def first_at(self, time_ms: int) -> BatchHead | None:
+        """The first batch with a record of ``time_ms`` or later; None: there is none."""
+        for segment in self.segments:
+            header = segment.first_at(time_ms)
+            if header is not None and header.last_offset >= self.log_start:
+                return header
+        return None
+
+    # -- cutting ------------------------------------------------------------------------------
+
+    def truncate(self, end_offset: int, now_ms: int) -> int:
+        """What is at ``end_offset`` and after it goes; how many bytes. Durable when it returns.
+        Raises ``OSError``, ``CorruptBatchError``."""
+        if end_offset >= self.log_end:
+            return 0
+        if end_offset < self.segments[0].base_offset:
+            return self.restart_at(end_offset, now_ms)
+        cut = 0
+        # From the end on, so that a crash on the way leaves a log without a hole.
+        while len(self.segments) > 1 and self.segments[-1].base_offset >= end_offset:
+            last = self.segments.pop()
+            cut += last.byte_count
+            last.delete()
+        cut += self.segments[-1].truncate(end_offset)
+        self.segments[-1].sync()
+        self.synced_end = self.log_end
+        self.epochs.truncate(self.log_end)
+        self._write_epochs()
+        self._forget_after(self.log_end)
+        return cut
+
+    def restart_at(self, offset: int, now_ms: int) -> int:
+        """Nothing of the log is left; it goes on at ``offset``. How many bytes went."""
+        cut = self.byte_count
+        for segment in reversed(self.segments):
+            segment.delete()
+        self.segments = [Segment.create(self._disk, self.folder, offset, self.policy.segments)]
+        self.log_start = self.synced_end = offset
+        self._created_ms = now_ms
+        self.epochs = LeaderEpochs()
+        self._write_epochs()
+        self._forget_after(offset)
+        return cut
+
+    def _forget_after(self, end_offset: int) -> None:
+        """Producers and aborted transactions as they were when the log ended there."""
+        for name in self._disk.list(self.folder):
+            if name.endswith(SNAPSHOT) and int(name.removesuffix(SNAPSHOT)) > end_offset:
+                self._disk.remove(self.folder / name)
+        self.load_producers()
+
+    def load_producers(self) -> None:
+        """From the latest snapshot that can be read, and the batches after it."""
+        self.aborted = []
+        for segment in self.segments:
+            data = read_file(self._disk, segment.path(TRANSACTIONS))
+            found = decode_aborted(data or b"")
+            self.aborted += [each for each in found if each.last_offset < self.log_end]
+        self.producers = self._snapshot()
+        for segment in self.segments:
+            if segment.next_offset > self.producers.end_offset:
+                self._replay(segment)
+
+    def _snapshot(self) -> ProducerStates:
+        offsets = sorted(
+            int(name.removesuffix(SNAPSHOT))
+            for name in self._disk.list(self.folder)
+            if name.endswith(SNAPSHOT)
+        )
+        for offset in reversed(offsets):
+            path = self.folder / file_name(offset, SNAPSHOT)
+            if not self.log_start <= offset <= self.log_end:
+                continue
+            try:
+                data = read_file(self._disk, path) or b""
+                return ProducerStates(offset, decode_snapshot(data, path.name))
+            except MetadataFormatError:
+                self._disk.remove(path)  # the one before it, and more batches, say the same
+        return ProducerStates(self.log_start)
+
+    def _replay(self, segment: Segment) -> None:
+        start = segment.index.position_before(self.producers.end_offset)
+        for position, header in segment.headers(start):
+            if header.base_offset < self.producers.end_offset:
+                continue
+            data = segment.file.pread(header.byte_count, position) if header.control else b""
+            self._learn(segment, header, data)
+
+    # -- what is not kept ---------------------------------------------------------------------
+
+    def delete_records(self, offset: int) -> None:
+        """What is before ``offset`` is gone for readers; its files go when no part of one is left.
+        The caller knows that it is committed. Raises ``OffsetOutOfRangeError``."""
+        if not self.log_start <= offset <= self.log_end:
+            raise OffsetOutOfRangeError(
+                f"{self.folder.name}: records can be deleted up to {self.log_end}, not {offset}"
+            )
+        self.log_start = offset
+        self.epochs.trim(offset)
+        self._write_epochs()
+
+    def delete_segments(self, count: int) -> int:
+        """The first ``count`` segments go, never the last one; how many bytes. Raises
+        ``OSError``."""
+        gone, self.segments = self.segments[:count], self.segments[count:]
+        assert self.segments, "the active segment stays"
+        # Readers first: from here on nobody is sent into a file that is about to go.
+        self.log_start = max(self.log_start, self.segments[0].base_offset)
+        self.epochs.trim(self.log_start)
+        freed = 0
+        for segment in gone:  # in order, so that a crash leaves a log that begins later
+            freed += segment.byte_count
+            segment.delete()
+        if gone:
+            self._write_epochs()
+        return freed
+
+
+def _stamped(view: memoryview, at: int, header: BatchHead, offset: int, epoch: int) -> Stored:
+    """The batch as it is stored: 16 bytes of ours, then a view of what the client sent."""
+    rest = view[at + STAMP_BYTES : at + header.byte_count]
+    return Stored(renumbered(header, offset, epoch), (stamp(header, offset, epoch), rest))
+
+
+def _whole_part(view: memoryview) -> memoryview:
+    """Up to the end of the last whole batch, as the heads say."""
+    end = 0
+    while len(view) - end >= HEADER_BYTES:
+        header = read_header(view, end)
+        if implausible(header) or header.byte_count > len(view) - end:
+            break
+        end += header.byte_count
+    if end < len(view) and len(view) - end >= HEADER_BYTES:
+        head = read_header(view, end)
+        if why := implausible(head):
+            raise CorruptBatchError(f"the batch at byte {end} of a fetched answer is none: {why}")
+    return view[:end]

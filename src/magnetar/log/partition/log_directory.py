@@ -1,0 +1,157 @@
+"""A directory of partitions: which there are, and what is known of all of them together.
+
+Owns the three checkpoints of offsets and the marker of an orderly end. Blocking: a job of a lane.
+
+Rules:
+
+* Recovery points are written after the sync that they tell of, log starts when records are deleted;
+  high watermarks as they come, since each is only a lower bound of what is committed.
+* The marker ``.kafka_cleanshutdown`` is written last, after every partition was closed in order,
+  and removed first of all at the next start: whoever finds it has nothing to recover.
+* ``lineage`` is a number that stays as long as this directory holds all that it ever counted as
+  stored. It is drawn anew when the directory is made, and at a start after which something may be
+  missing (no orderly end, and a sync policy that lets acknowledged bytes be lost). In-sync replicas
+  are named with it, so that one whose disk has forgotten is not elected by mistake.
+
+``lineage``: version ``0``, then the number. The other files: ``checkpoint_files``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from magnetar.env.disk import Disk
+from magnetar.log.partition.checkpoint_files import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    Partition,
+    decode_offsets,
+    encode_offsets,
+    exists,
+    read_file,
+    replace_file,
+)
+from magnetar.log.partition.limits import PartitionPolicy
+from magnetar.log.partition.local_log import LocalLog
+from magnetar.log.partition.recovery import Recovered, open_log
+from magnetar.model.errors import MetadataFormatError
+
+CLEAN_END: Final = ".kafka_cleanshutdown"
+LINEAGE: Final = "lineage"
+_FOLDER: Final = re.compile(r"(.+)-(\d+)")
+
+
+def folder_name(partition: Partition) -> str:
+    topic, number = partition
+    return f"{topic}-{number}"
+
+
+class LogDirectory:
+    """Of one process, from ``open`` to ``close``."""
+
+    def __init__(self, disk: Disk, path: Path, policy: PartitionPolicy) -> None:
+        """Use ``open``."""
+        self.path = path
+        self.policy = policy
+        self.logs: dict[Partition, LocalLog] = {}
+        self.high_watermarks: dict[Partition, int] = {}
+        self.recovered: dict[Partition, Recovered] = {}
+        self.lineage = 0
+        self.clean = False
+        """Whether it was closed in order the last time."""
+        self._disk = disk
+        self._recovery_points: dict[Partition, int] = {}
+        self._log_starts: dict[Partition, int] = {}
+
+    @classmethod
+    def open(
+        cls, disk: Disk, path: Path, policy: PartitionPolicy, draw: Callable[[], int]
+    ) -> LogDirectory:
+        """``draw`` gives a number that no other directory has. Raises ``OSError``."""
+        disk.make_dir(path)
+        found = cls(disk, path, policy)
+        found._begin(draw)
+        return found
+
+    def _begin(self, draw: Callable[[], int]) -> None:
+        self.clean = exists(self._disk, self.path / CLEAN_END)
+        self._recovery_points = self._offsets(RECOVERY_POINTS)
+        self._log_starts = self._offsets(LOG_STARTS)
+        self.high_watermarks = self._offsets(HIGH_WATERMARKS)
+        lineage = self._read_lineage()
+        if lineage is None or not (self.clean or self.policy.sync.durable):
+            lineage = draw()
+            replace_file(self._disk, self.path / LINEAGE, f"0\n{lineage}\n".encode())
+        self.lineage = lineage
+        # After the lineage: a crash between the two leaves a start that nobody has counted on.
+        if self.clean:
+            self._disk.remove(self.path / CLEAN_END)
+            self._disk.sync_dir(self.path)
+
+    def _read_lineage(self) -> int | None:
+        words = (read_file(self._disk, self.path / LINEAGE) or b"").split()
+        return int(words[1]) if len(words) == 2 and words[1].isdigit() else None
+
+    def _offsets(self, name: str) -> dict[Partition, int]:
+        path = self.path / name
+        data = read_file(self._disk, path)
+        if data is None:
+            return {}
+        try:
+            return decode_offsets(data, path)
+        except MetadataFormatError:  # each is a bound that may be too low: 0 is one as well
+            return {}
+
+    def partitions(self) -> list[Partition]:
+        """Whose directories there are."""
+        found = []
+        for name in self._disk.list(self.path):
+            if (match := _FOLDER.fullmatch(name)) and not name.endswith((".tmp", "-delete")):
+                found.append((match[1], int(match[2])))
+        return sorted(found)
+
+    def open_log(self, partition: Partition, now_ms: int, metadata: bytes = b"") -> LocalLog:
+        """The partition's log, made if it is not there; with ``metadata`` as its
+        ``partition.metadata``. Raises as ``recovery.open_log``."""
+        folder = self.path / folder_name(partition)
+        fresh = not exists(self._disk, folder)
+        opened, found = open_log(
+            self._disk,
+            folder,
+            self.policy,
+            now_ms=now_ms,
+            recovery_point=self._recovery_points.get(partition, 0),
+            log_start=self._log_starts.get(partition, 0),
+            clean=self.clean and not fresh,
+        )
+        if metadata and not exists(self._disk, folder / PARTITION_METADATA):
+            replace_file(self._disk, folder / PARTITION_METADATA, metadata)
+        self.logs[partition] = opened
+        self.recovered[partition] = found
+        return opened
+
+    def checkpoint(self) -> None:
+        """What is known of all open logs, durably. Raises ``OSError``."""
+        points = {each: source.synced_end for each, source in self.logs.items()}
+        starts = {each: source.log_start for each, source in self.logs.items()}
+        self._recovery_points.update(points)
+        self._log_starts.update(starts)
+        self._write(RECOVERY_POINTS, self._recovery_points)
+        self._write(LOG_STARTS, {each: at for each, at in self._log_starts.items() if at})
+        self._write(HIGH_WATERMARKS, self.high_watermarks)
+
+    def _write(self, name: str, offsets: Mapping[Partition, int]) -> None:
+        replace_file(self._disk, self.path / name, encode_offsets(offsets))
+
+    def close(self) -> None:
+        """In order. Raises ``OSError``: then the next start recovers."""
+        for source in self.logs.values():
+            source.close()
+        self.checkpoint()
+        # Last: it says that all of the above is true.
+        replace_file(self._disk, self.path / CLEAN_END, b'{"version":0,"brokerEpoch":-1}')

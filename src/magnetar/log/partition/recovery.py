@@ -1,0 +1,283 @@
+"""Opening a partition's directory: what a crash has left is found, cut where it is torn, and told.
+
+Owns the way from files to a ``LocalLog``. Blocking: a job of the partition's lane.
+
+Rules:
+
+* Below the recovery point everything was synced before the point was written: there only the
+  indexes are looked at. From the segment that holds it on every batch is read and checked (all of
+  the directory, without a recovery point), unless the directory was closed in order.
+* The log ends at the first batch that is not whole, or whose offsets do not follow: what is behind
+  it cannot be told from what never was acknowledged, and goes, later segments included. Each cut
+  says which file, at which byte and offset, how many bytes, and why.
+* A batch below the recovery point that is not whole is damage and not a crash: it is never cut
+  here; whoever reads it is told so. (It was acknowledged; another replica has it.)
+* Leader epochs of the file are taken as far as the log reaches; those of the batches that were read
+  are added. Producers come from the latest snapshot and what follows it.
+* What compaction or deletion had begun is finished or undone (``.deleted``, ``.cleaned``,
+  ``.swap``), as Kafka does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from magnetar.env.disk import Disk
+from magnetar.log.partition.batch_header import (
+    HEADER_BYTES,
+    BatchHead,
+    whole_batches,
+)
+from magnetar.log.partition.checkpoint_files import (
+    LEADER_EPOCHS,
+    decode_epochs,
+    read_file,
+)
+from magnetar.log.partition.leader_epochs import LeaderEpochs
+from magnetar.log.partition.limits import PartitionPolicy
+from magnetar.log.partition.local_log import LocalLog
+from magnetar.log.partition.segment import (
+    INDEX,
+    LOG,
+    SCAN_BYTES,
+    SNAPSHOT,
+    TIME_INDEX,
+    TRANSACTIONS,
+    Segment,
+    file_name,
+    open_segment,
+)
+from magnetar.model.errors import CorruptBatchError, MetadataFormatError
+
+DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
+_DIGITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """Bytes that are no part of the log: ``byte_count`` of ``file`` from ``position`` on. The log
+    ends, or goes on, at ``offset``."""
+
+    file: str
+    position: int
+    offset: int
+    byte_count: int
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: {self.byte_count} bytes from byte {self.position} on (offset "
+            f"{self.offset}) are cut: {self.why}"
+        )
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What opening a directory has found. ``rebuilt``: files whose indexes were made again."""
+
+    cuts: list[CutOff] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    segments_read: int = 0
+
+
+def open_log(
+    disk: Disk,
+    folder: Path,
+    policy: PartitionPolicy,
+    *,
+    now_ms: int,
+    recovery_point: int = 0,
+    log_start: int = 0,
+    clean: bool = False,
+) -> tuple[LocalLog, Recovered]:
+    """The log in ``folder``, made if it is not there. ``clean``: it was closed in order. Raises
+    ``OSError``, ``CorruptBatchError``."""
+    disk.make_dir(folder)
+    found = Recovered()
+    _finish_swaps(disk, folder)
+    starts = _segment_starts(disk.list(folder))
+    epochs, epochs_known = _epochs(disk, folder)
+    segments: list[Segment] = []
+    for place, base in enumerate(starts):
+        following = starts[place + 1] if place + 1 < len(starts) else None
+        if clean or (following is not None and following <= recovery_point):
+            segment = _adopted(disk, folder, base, policy, found)
+            if not epochs_known:
+                for _, header in segment.headers():
+                    epochs.assign(header.leader_epoch, header.base_offset)
+            segments.append(segment)
+            continue
+        segment, whole = _read_through(disk, folder, base, policy, epochs, found)
+        segments.append(segment)
+        if not whole:
+            _drop(disk, folder, starts[place + 1 :], segment.next_offset, found)
+            break
+    if segments and segments[-1].next_offset < log_start:
+        for segment in reversed(segments):
+            segment.close()
+        _drop(disk, folder, [each.base_offset for each in segments], log_start, found)
+        segments = []
+    if not segments:
+        segments = [Segment.create(disk, folder, log_start, policy.segments)]
+    end = segments[-1].next_offset
+    epochs.truncate(end)
+    start = max(log_start, segments[0].base_offset)
+    epochs.trim(start)
+    source = LocalLog(
+        disk,
+        folder,
+        policy,
+        segments,
+        epochs,
+        log_start=start,
+        created_ms=now_ms,
+    )
+    source.load_producers()
+    source.sync()  # what is read from here on is what a loss of power leaves
+    return source, found
+
+
+def _epochs(disk: Disk, folder: Path) -> tuple[LeaderEpochs, bool]:
+    """(those of the file, whether there is one that can be read); else the batches say the same."""
+    path = folder / LEADER_EPOCHS
+    with suppress(MetadataFormatError):
+        return LeaderEpochs(decode_epochs(read_file(disk, path) or b"", path)), True
+    return LeaderEpochs(), False
+
+
+def _segment_starts(names: Iterable[str]) -> list[int]:
+    return sorted(
+        int(name.removesuffix(LOG))
+        for name in names
+        if name.endswith(LOG) and len(name) == _DIGITS + len(LOG)
+    )
+
+
+def _adopted(
+    disk: Disk,
+    folder: Path,
+    base: int,
+    policy: PartitionPolicy,
+    found: Recovered,
+) -> Segment:
+    segment, why = open_segment(disk, folder, base, policy.segments)
+    if why is not None:
+        found.rebuilt.append(f"{file_name(base, LOG)}: {why}")
+    return segment
+
+
+def _read_through(
+    disk: Disk,
+    folder: Path,
+    base: int,
+    policy: PartitionPolicy,
+    epochs: LeaderEpochs,
+    found: Recovered,
+) -> tuple[Segment, bool]:
+    """Every batch is checked; (the segment, whether all of it is there)."""
+    path = folder / file_name(base, LOG)
+    segment = Segment(disk, folder, base, disk.open(path), policy.segments)
+    size = disk.size(path)
+    found.segments_read += 1
+    why = ""
+    while segment.byte_count < size and not why:
+        why = _read_chunk(segment, size, epochs)
+    if why:
+        cut = size - segment.byte_count
+        found.cuts.append(CutOff(path.name, segment.byte_count, segment.next_offset, cut, why))
+        segment.file.truncate(segment.byte_count)
+    segment.sync()
+    return segment, not why
+
+
+def _read_chunk(segment: Segment, size: int, epochs: LeaderEpochs) -> str:
+    """The next batches of the file become ``segment``'s; why they end there, or nothing."""
+    left = size - segment.byte_count
+    data = segment.file.pread(min(SCAN_BYTES, left), segment.byte_count)
+    needed = _first_bytes(data)
+    if len(data) < needed <= left:
+        data = segment.file.pread(needed, segment.byte_count)
+    taken = 0
+    try:
+        for at, header in whole_batches(data, checked=True):
+            if header.base_offset < segment.next_offset or header.leader_epoch < epochs.last:
+                return (
+                    f"offset {header.base_offset} of epoch {header.leader_epoch} comes where "
+                    f"{segment.next_offset} of {epochs.last} or later belongs"
+                )
+            _take(segment, header, epochs)
+            taken = at + header.byte_count
+    except CorruptBatchError as error:
+        if taken == 0 or len(data) == left:
+            return str(error)
+    return ""
+
+
+def _take(segment: Segment, header: BatchHead, epochs: LeaderEpochs) -> None:
+    segment.taken(header)
+    epochs.assign(header.leader_epoch, header.base_offset)
+
+
+def _first_bytes(data: bytes) -> int:
+    """How long the first batch of ``data`` says that it is."""
+    if len(data) < HEADER_BYTES:
+        return 0
+    with suppress(CorruptBatchError):
+        for _, header in whole_batches(data, checked=False):
+            return header.byte_count
+    return max(0, int.from_bytes(data[8:12], "big", signed=True) + 12)
+
+
+def _drop(disk: Disk, folder: Path, starts: Iterable[int], offset: int, found: Recovered) -> None:
+    """Segments behind the end of the log, the last one first."""
+    names = disk.list(folder)
+    for base in sorted(starts, reverse=True):
+        path = folder / file_name(base, LOG)
+        why = f"the log ends before it, at offset {offset}"
+        found.cuts.append(CutOff(path.name, 0, offset, disk.size(path), why))
+        for ending in (INDEX, TIME_INDEX, TRANSACTIONS, SNAPSHOT, LOG):
+            if file_name(base, ending) in names:
+                disk.remove(folder / file_name(base, ending))
+    disk.sync_dir(folder)
+
+
+def _finish_swaps(disk: Disk, folder: Path) -> None:
+    """Files in the middle of being replaced or deleted, as a crash leaves them."""
+    names = disk.list(folder)
+    cleaned = [_offset_of(name) for name in names if name.endswith(CLEANED)]
+    for name in names:
+        half_split = name.endswith(SWAP) and cleaned and _offset_of(name) >= min(cleaned)
+        if name.endswith((DELETED, CLEANED, ".tmp")) or half_split:
+            disk.remove(folder / name)
+    swaps = [name for name in disk.list(folder) if name.endswith(SWAP)]
+    logs = [name for name in swaps if name.endswith(LOG + SWAP)]
+    for name in logs:
+        _replace_covered(disk, folder, name)
+    for name in swaps:
+        disk.rename(folder / name, folder / name.removesuffix(SWAP))
+    if swaps or names != disk.list(folder):
+        disk.sync_dir(folder)
+
+
+def _replace_covered(disk: Disk, folder: Path, name: str) -> None:
+    """Segments whose batches the swapped in one has go."""
+    first = last = _offset_of(name)
+    file = disk.open(folder / name)
+    try:
+        data = file.pread(disk.size(folder / name), 0)
+    finally:
+        file.close()
+    for _, header in whole_batches(data, checked=False):
+        last = header.next_offset
+    for other in disk.list(folder):
+        whole_name = other[:_DIGITS].isdigit() and not other.endswith((SWAP, SNAPSHOT))
+        if whole_name and first <= _offset_of(other) < last:
+            disk.remove(folder / other)
+
+
+def _offset_of(name: str) -> int:
+    return int(name[:_DIGITS])

@@ -1,0 +1,223 @@
+"""One replica's log on its disk: appending, reading, rolling, cutting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from magnetar.log.partition.batch_header import HEADER_BYTES, read_header
+from magnetar.log.partition.limits import SegmentLimits, SyncPolicy
+from magnetar.model.errors import (
+    CorruptBatchError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    StaleProducerEpochError,
+)
+from tests.unit.log.partition.kit import (
+    NOW_MS,
+    SMALL,
+    batch,
+    filled,
+    marker,
+    offsets,
+    opened,
+    read_all,
+)
+
+
+def test_a_batch_is_stored_as_it_came_but_for_offset_and_epoch(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    sent = batch([b"a", b"b"], offset=77, epoch=-1)
+    assert log.append_as_leader(batch([b"x"]), 4, NOW_MS) == (0, 0, False)
+    assert log.append_as_leader(sent, 4, NOW_MS) == (1, 2, False)
+    piece = log.range_from(1, log.log_end, 1 << 20)
+    assert piece is not None
+    data = piece.read()
+    header = read_header(data)
+    assert (header.base_offset, header.leader_epoch, header.records) == (1, 4, 2)
+    assert data[16:] == sent[16:]
+    assert (log.log_end, log.synced_end, log.epochs.last) == (3, 3, 4)
+
+
+def test_segments_are_named_by_their_first_offset_and_found_again(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    first = filled(log, 60)
+    assert len(log.segments) > 3
+    for segment in log.segments:
+        assert (folder / f"{segment.base_offset:020d}.log").exists()
+    for segment in log.segments[:-1]:
+        assert (folder / f"{segment.base_offset:020d}.index").stat().st_size % 8 == 0
+        assert (folder / f"{segment.base_offset:020d}.timeindex").stat().st_size % 12 == 0
+        assert len(segment.index) > 2
+    for start in (0, 1, 17, 50, first[-1]):
+        expected = [base for base, last in offsets(log) if last >= start]
+        assert read_all(log, start) == expected
+    assert read_all(log, 0, first[7]) == first[:7], "nothing at the end that was asked for"
+    assert log.range_from(log.log_end, log.log_end, 100) is None
+    for start in (-1, log.log_end + 1):
+        with pytest.raises(OffsetOutOfRangeError, match=f"{start} is none"):
+            log.range_from(start, log.log_end, 100)
+
+
+def test_a_batch_larger_than_was_asked_for_comes_whole(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    log.append_as_leader(batch([bytes(5000)]), 0, NOW_MS)
+    piece = log.range_from(0, 1, 10)
+    assert piece is not None
+    assert len(piece.read()) == read_header(piece.read()).byte_count > 5000
+
+
+@pytest.mark.parametrize("at", [12, 17, 30, HEADER_BYTES + 3, -1])
+def test_what_is_not_whole_is_refused_and_leaves_nothing(tmp_path: Path, at: int) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    good, bad = batch([b"x"]), bytearray(batch([b"damaged"]))
+    bad[at] ^= 0x40
+    if at == 12:
+        bad = bad[:-1]
+    with pytest.raises(CorruptBatchError):
+        log.append_as_leader(good + bytes(bad), 0, NOW_MS)
+    assert (log.log_end, log.byte_count) == (0, 0)
+
+
+def test_a_batch_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0", replace(SMALL, batch_bytes_max=100))
+    with pytest.raises(MessageTooLargeError, match="up to 100"):
+        log.append_as_leader(batch([bytes(200)]), 0, NOW_MS)
+
+
+def test_the_first_at_a_time(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    first = filled(log, 60)
+    for i in (0, 1, 20, 59):
+        found = log.first_at(NOW_MS + i)
+        assert found is not None
+        assert found.base_offset == first[i]
+    assert log.first_at(NOW_MS + 60) is None
+    log.append_as_leader(batch([b"late"], time_ms=NOW_MS + 30), 0, NOW_MS)
+    found = log.first_at(NOW_MS + 59)
+    assert found is not None
+    assert found.base_offset == first[59]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 30, 58])
+def test_what_is_cut_is_gone_and_the_log_goes_on(tmp_path: Path, keep: int) -> None:
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    first = filled(log, 30, epoch=1)
+    first += filled(log, 30, epoch=2)
+    log.truncate(first[keep], NOW_MS)
+    assert [base for base, _ in offsets(log)] == first[:keep]
+    assert log.epochs.last == (2 if keep > 30 else 1 if keep else -1)
+    again = log.append_as_leader(batch([b"new"]), 3, NOW_MS)
+    assert again.first_offset == first[keep]
+    assert log.epochs.end_of(2, log.log_end).end_offset == first[keep]
+    log.close()
+    found, _ = opened(folder, clean=True)
+    assert [base for base, _ in offsets(found)] == [*first[:keep], first[keep]]
+    assert found.epochs.starts == log.epochs.starts
+    assert read_all(found, 0) == [*first[:keep], first[keep]]
+
+
+def test_a_follower_stores_what_its_leader_has(tmp_path: Path) -> None:
+    leader, _ = opened(tmp_path / "l-0")
+    filled(leader, 20, epoch=1)
+    filled(leader, 20, epoch=5)
+    follower, _ = opened(tmp_path / "f-0")
+    while (piece := leader.range_from(follower.log_end, leader.log_end, 333)) is not None:
+        assert follower.append_as_follower(piece.read(), NOW_MS) is not None
+    assert offsets(follower) == offsets(leader)
+    assert follower.epochs.starts == leader.epochs.starts
+    with pytest.raises(CorruptBatchError, match="where 78 of 5 or later comes next"):
+        follower.append_as_follower(batch([b"x"], offset=10, epoch=5), NOW_MS)
+    assert follower.append_as_follower(b"", NOW_MS) is None
+    cut = batch([b"x"], offset=90, epoch=5)[:-1]
+    assert follower.append_as_follower(cut, NOW_MS) is None
+
+
+def test_producers_are_held_to_their_sequence(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+
+    def send(sequence: int, epoch: int = 0, count: int = 2) -> tuple[int, int, bool]:
+        return log.append_as_leader(batch([b"v"] * count, producer=(9, epoch, sequence)), 0, NOW_MS)
+
+    assert send(0) == (0, 1, False)
+    assert send(2) == (2, 3, False)
+    assert send(0) == (0, 1, True), "again: it is there"
+    with pytest.raises(OutOfOrderSequenceError, match="sends sequence 6; 4 comes next"):
+        send(6)
+    assert send(0, epoch=1) == (4, 5, False)
+    with pytest.raises(StaleProducerEpochError):
+        send(4, epoch=0)
+    log.close()
+    log, _ = opened(folder, clean=True)
+    assert send(0, epoch=1) == (4, 5, True), "the snapshot knows it"
+    log.abandon()
+    for snapshot in folder.glob("*.snapshot"):
+        snapshot.write_bytes(b"nonsense")
+    log, _ = opened(folder)
+    assert send(0, epoch=1) == (4, 5, True), "and so do the batches"
+    with pytest.raises(OutOfOrderSequenceError):
+        send(9, epoch=1)
+
+
+def test_nothing_behind_an_open_transaction_is_stable(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+
+    def send(producer: int, sequence: int) -> None:
+        data = batch([b"v"], producer=(producer, 0, sequence), attributes=0x10)
+        log.append_as_leader(data, 0, NOW_MS)
+
+    send(1, 0)
+    send(2, 0)
+    send(1, 1)
+    assert log.producers.first_open() == 0
+    log.append_as_leader(marker(1, 0, commits=False), 0, NOW_MS)
+    assert log.producers.first_open() == 1
+    assert [(each.producer_id, each.first_offset, each.last_offset) for each in log.aborted] == [
+        (1, 0, 3)
+    ]
+    assert log.aborted[0].last_stable_offset == 1
+    log.append_as_leader(marker(2, 0, commits=True), 0, NOW_MS)
+    assert log.producers.first_open() is None
+    aborted = list(log.aborted)
+    log.abandon()
+    for clean in (False, True):
+        found, _ = opened(folder, clean=clean)
+        assert found.aborted == aborted
+        assert found.producers.first_open() is None
+        found.close()
+
+
+def test_records_are_deleted_from_the_front(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    first = filled(log, 60)
+    log.delete_records(first[10] + 1)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.range_from(first[10], log.log_end, 100)
+    assert read_all(log, first[10] + 1)[0] == first[10], "a batch comes whole"
+    names = {path.name for path in folder.iterdir()}
+    third = log.segments[2].base_offset
+    freed = log.delete_segments(2)
+    assert freed > 0
+    assert (log.log_start, log.segments[0].base_offset) == (max(third, first[10] + 1), third)
+    gone = names - {path.name for path in folder.iterdir()}
+    assert len([name for name in gone if name.endswith(".log")]) == 2
+    with pytest.raises(OffsetOutOfRangeError, match="can be deleted up to"):
+        log.delete_records(log.log_end + 1)
+
+
+def test_what_the_sync_policy_says_is_synced(tmp_path: Path) -> None:
+    for sync in SyncPolicy:
+        policy = replace(SMALL, sync=sync, segments=SegmentLimits())
+        log, _ = opened(tmp_path / sync.name / "t-0", policy)
+        log.append_as_leader(batch([b"x"]), 0, NOW_MS)
+        assert log.synced_end == (1 if sync.durable else 0)
+        assert log.sync() == 1
+        assert (policy.warning is None) == sync.durable
