@@ -16,6 +16,7 @@ import click
 from magnetar.metrics import Metrics
 from magnetar_sim.cluster_run import run_cluster
 from magnetar_sim.ledger_run import run
+from magnetar_sim.partition_run import run_partition
 
 DAY_SEEDS = 1_000_000
 CHUNK_SEEDS = {1: 1000, 2: 20}
@@ -23,6 +24,8 @@ SEEDS = {1: 2000, 2: 200}
 PLAIN: Final = "plain"
 KINDS: Final = ("read_only", "steered", "staged", "repaired")
 """Runs of ring 2 that have something beside what the seed says: arguments of ``run_cluster``."""
+PARTITION: Final = "partition"
+"""Of ring 1: the machines of partitions, and not those of ledgers."""
 KIND_SHARE: Final = 10
 """Without a kind one run of each for so many plain ones, beside them."""
 
@@ -43,8 +46,8 @@ class Told(NamedTuple):
 @click.option("--first", type=int, default=None,
               help="The first seed. Without it: one that belongs to today (UTC).")  # fmt: skip
 @click.option("--seed", type=int, default=None, help="One seed, with its transcript.")
-@click.option("--kind", type=click.Choice((PLAIN, *KINDS)), default=None,
-              help="Of ring 2; without it plain ones, and some of every other kind.")  # fmt: skip
+@click.option("--kind", type=click.Choice((PLAIN, PARTITION, *KINDS)), default=None,
+              help="Without it plain ones, and some of every other kind of the ring.")  # fmt: skip
 @click.option("--processes", default=2, show_default=True, help="Processes that share the seeds.")
 def main(
     ring: int,
@@ -61,9 +64,12 @@ def main(
 
     \b
     python -m magnetar_sim --seeds 10000             ten thousand runs of ring 1
+    python -m magnetar_sim --kind partition          replicas of partitions, ring 1
     python -m magnetar_sim --ring 2 --seed 4711      the transcript of one run of ring 2
     python -m magnetar_sim --ring 2 --kind steered   some with read-only brokers, by policy
     """
+    if kind not in (None, PLAIN, *_kinds(ring)):
+        raise click.UsageError(f"ring {ring} has no kind {kind!r}")
     if seed is not None:
         sys.exit(_one(ring, kind or PLAIN, seed))
     count = SEEDS[ring] if seeds is None else seeds
@@ -71,9 +77,15 @@ def main(
         first = first_of(datetime.now(UTC).date())
     click.echo(f"ring {ring}: {count} seeds from {first} (again: --first {first})")
     jobs = {kind or PLAIN: range(first, first + count)}
-    if ring == 2 and kind is None:
-        jobs |= {each: range(first, first + -(-count // KIND_SHARE)) for each in KINDS}
+    if kind is None:
+        share = range(first, first + -(-count // KIND_SHARE))
+        jobs |= dict.fromkeys(_kinds(ring), share)
     sys.exit(_many(ring, jobs, processes))
+
+
+def _kinds(ring: int) -> tuple[str, ...]:
+    """That a ring has beside plain runs."""
+    return KINDS if ring == 2 else (PARTITION,)
 
 
 def first_of(day: date) -> int:
@@ -152,6 +164,13 @@ def _run(ring: int, kind: str, seed: int, tracing: bool, metrics: Metrics | None
             f"ledgers, {whole.confirmed} entries confirmed, trace {whole.digest[:16]}"
         )
         return Told(seed, whole.failure, summary, whole.trace)
+    if kind == PARTITION:
+        found = run_partition(seed, tracing)
+        told = (
+            f"{found.events} events, {found.elections} elections, {found.committed} batches "
+            f"committed, {found.cuts} logs cut"
+        )
+        return Told(seed, found.failure, told, found.trace)
     outcome = run(seed, tracing=tracing)
     summary = (
         f"{outcome.events} events, {outcome.confirmed} entries confirmed, "

@@ -29,6 +29,7 @@ from tests.sim.mutants.logs import LOGS
 from tests.sim.mutants.machines import MACHINES
 from tests.sim.mutants.mutant import Found, Mutant, search, transcript
 from tests.sim.mutants.owners import OWNERS
+from tests.sim.mutants.partitions import PARTITIONS
 from tests.sim.mutants.read_only import READ_ONLY
 from tests.sim.mutants.recoveries import RECOVERIES
 from tests.sim.mutants.repairs import REPAIRS
@@ -44,6 +45,7 @@ FAILURE_WIDTH = 140
 MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
     *DISPATCH, *CURSORS, *TOPIC_LIVES, *OWNERS, *READ_ONLY, *STEERED, *STAGED, *REPAIRS,
+    *PARTITIONS,
 )  # fmt: skip
 
 

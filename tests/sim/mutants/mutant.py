@@ -14,6 +14,7 @@ from magnetar.metrics import Metrics
 from magnetar_sim.broker_run import has_brokers
 from magnetar_sim.cluster_run import ClusterOutcome, run_cluster
 from magnetar_sim.ledger_run import run
+from magnetar_sim.partition_run import run_partition
 from magnetar_sim.upkeep_workload import has_upkeep
 
 
@@ -25,7 +26,7 @@ class Mutant:
     compaction, so that runs without are passed over. ``staged``: of queries that write by staged
     ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
     ``steered``: of the policies that say whom these serve.
-    ``repaired``: of repair, likewise."""
+    ``repaired``: of repair, likewise. ``partition``: of partitions' replicas, in ring 1."""
 
     name: str
     ring: int
@@ -38,6 +39,7 @@ class Mutant:
     read_only: bool = False
     steered: bool = False
     repaired: bool = False
+    partition: bool = False
 
     def seeds(self, first: int) -> Iterator[int]:
         """The seeds to try, from ``first`` on."""
@@ -74,6 +76,9 @@ def search(mutant: Mutant, first: int = 0) -> Found:
 def transcript(mutant: Mutant, seed: int) -> tuple[Sequence[str], str | None]:
     """What happens in the run of one seed with the bug in it, and what breaks."""
     with mutant.plant():
+        if mutant.partition:
+            told = run_partition(seed, tracing=True)
+            return told.trace, told.failure
         if mutant.ring == 1:
             outcome = run(seed, tracing=True)
             return outcome.trace, outcome.failure
@@ -82,6 +87,8 @@ def transcript(mutant: Mutant, seed: int) -> tuple[Sequence[str], str | None]:
 
 
 def _failure(mutant: Mutant, seed: int, metrics: Metrics) -> str | None:
+    if mutant.partition:
+        return run_partition(seed).failure
     if mutant.ring == 1:
         return run(seed).failure
     failure = _run(mutant, seed, metrics, tracing=False).failure

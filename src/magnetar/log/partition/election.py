@@ -1,0 +1,125 @@
+"""Who leads a partition, and who counts as in sync: every change of a ``PartitionState``.
+
+Owns the rules, which the controller (a broker comes or goes) and the leader (a follower falls
+behind or catches up) both apply before they compare and set. Pure.
+
+Rules:
+
+* Only a replica in sync is elected, or, when none is left, an eligible one: any other may lack what
+  was committed. Both must be alive, of the lineage that they are counted with.
+* A leader stays while it is in sync and its process is the one that was elected. A process that was
+  started again is another leader, with a new epoch: what it had written and not synced may be on
+  followers and not in its own log, so that one epoch must not be written from two memories.
+* A replica that is not alive leaves the in-sync set. If the set is too small to commit then, it
+  becomes eligible: nothing can be committed without it from here on, so it has everything. As soon
+  as the set is large enough again, nobody is eligible: things are committed without them.
+* With ``unclean`` any live replica will do if no other is there, and is then alone in sync. What it
+  lacks is lost; that is off unless somebody says so for a topic.
+* Every change of the leader, to nobody too, has a new epoch: what an earlier one still sends is
+  refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from magnetar.log.partition.partition_state import NO_LEADER, Member, PartitionState
+
+
+class LiveBroker(NamedTuple):
+    """A registered broker: which start of it, and what its disk remembers."""
+
+    start: int
+    lineage: int
+
+
+Live = Mapping[int, LiveBroker]
+
+
+def elect(state: PartitionState, live: Live, *, unclean: bool = False) -> PartitionState | None:
+    """``state`` as it has to be with these brokers; None: as it is."""
+    in_sync = tuple(member for member in state.isr if _lives(member, live))
+    kept = _with_eligible(state, in_sync, live)
+    found = _led(kept, live, unclean)
+    found.check()
+    return None if found == state else found
+
+
+def _lives(member: Member, live: Live) -> bool:
+    broker = live.get(member.broker)
+    return broker is not None and broker.lineage == member.lineage
+
+
+def _forgot(member: Member, live: Live) -> bool:
+    """It is back, and not what it was."""
+    broker = live.get(member.broker)
+    return broker is not None and broker.lineage != member.lineage
+
+
+def _with_eligible(state: PartitionState, in_sync: Sequence[Member], live: Live) -> PartitionState:
+    """With ``in_sync`` in sync, and who is eligible beside it."""
+    if len(in_sync) >= state.least_in_sync:
+        return replace(state, isr=tuple(in_sync), elr=())
+    brokers = {member.broker for member in in_sync}
+    eligible = tuple(
+        member
+        for member in (*state.elr, *state.isr)
+        if member.broker not in brokers and not _forgot(member, live)
+    )
+    return replace(state, isr=tuple(in_sync), elr=eligible)
+
+
+def _led(state: PartitionState, live: Live, unclean: bool) -> PartitionState:
+    """With a leader, if there can be one."""
+    in_sync = {member.broker: member for member in state.isr}
+    leader = live.get(state.leader)
+    if state.leader in in_sync and leader is not None and leader.start == state.leader_start:
+        return state
+    for broker in state.replicas:
+        if broker in in_sync:
+            return _new_leader(state, broker, live)
+    eligible = {member.broker: member for member in state.elr if _lives(member, live)}
+    for broker in state.replicas:
+        if broker in eligible:
+            rest = tuple(member for member in state.elr if member.broker != broker)
+            alone = replace(state, isr=(eligible[broker],), elr=rest)
+            return _new_leader(_only_if_needed(alone), broker, live)
+    if unclean:
+        for broker in state.replicas:
+            if broker in live:
+                member = Member(broker, live[broker].lineage)
+                return _new_leader(replace(state, isr=(member,), elr=()), broker, live)
+    if state.leader == NO_LEADER:
+        return state
+    return replace(state, leader=NO_LEADER, leader_start=0, leader_epoch=state.leader_epoch + 1)
+
+
+def _only_if_needed(state: PartitionState) -> PartitionState:
+    return state if state.too_few else replace(state, elr=())
+
+
+def _new_leader(state: PartitionState, broker: int, live: Live) -> PartitionState:
+    return replace(
+        state,
+        leader=broker,
+        leader_start=live[broker].start,
+        leader_epoch=state.leader_epoch + 1,
+    )
+
+
+def prefer(state: PartitionState, live: Live) -> PartitionState | None:
+    """Led by its preferred replica, if that is alive and in sync; None: it is so, or cannot be."""
+    first = state.replicas[0]
+    in_sync = [member for member in state.isr if member.broker == first]
+    if state.leader in (first, NO_LEADER) or not in_sync or not _lives(in_sync[0], live):
+        return None
+    return _new_leader(state, first, live)
+
+
+def with_isr(state: PartitionState, isr: Sequence[Member]) -> PartitionState:
+    """What a leader stores: ``isr`` is in sync from now on, itself included. The epoch stays."""
+    found = _with_eligible(state, isr, {})
+    found.check()
+    return found

@@ -1,0 +1,94 @@
+"""Who leads, who is in sync, who is eligible: rule by rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar.log.partition.election import LiveBroker, elect, prefer, with_isr
+from magnetar.log.partition.partition_state import (
+    NO_LEADER,
+    Member,
+    PartitionState,
+    decode_state,
+    encode_state,
+)
+from magnetar.model.errors import MetadataFormatError
+
+ONE, TWO, THREE = (Member(number, number * 10) for number in (1, 2, 3))
+ALL = {number: LiveBroker(7, number * 10) for number in (1, 2, 3)}
+
+
+def state(min_isr: int = 2, **fields: object) -> PartitionState:
+    known: dict[str, object] = {
+        "isr": (ONE, TWO, THREE), "leader": 1, "leader_start": 7, "leader_epoch": 4,
+    }  # fmt: skip
+    return PartitionState((1, 2, 3), min_isr, **(known | fields))  # type: ignore[arg-type]
+
+
+def live(*numbers: int, **changed: LiveBroker) -> dict[int, LiveBroker]:
+    return {number: ALL[number] for number in numbers}
+
+
+def test_nothing_changes_while_all_live() -> None:
+    assert elect(state(), ALL) is None
+
+
+def test_the_first_replica_in_sync_takes_over_with_a_new_epoch() -> None:
+    found = elect(state(), live(2, 3))
+    assert found == state(isr=(TWO, THREE), leader=2, leader_epoch=5)
+
+
+def test_a_follower_that_dies_leaves_and_the_leader_stays() -> None:
+    assert elect(state(), live(1, 3)) == state(isr=(ONE, THREE))
+
+
+def test_whoever_leaves_a_set_that_is_too_small_is_eligible() -> None:
+    alone = elect(state(), live(1))
+    assert alone == state(isr=(ONE,), elr=(TWO, THREE))
+    nobody = elect(alone, {})
+    assert nobody == state(
+        isr=(), elr=(TWO, THREE, ONE), leader=NO_LEADER, leader_start=0, leader_epoch=5
+    )
+    assert elect(nobody, {}) is None
+    back = elect(nobody, live(3))
+    assert back == state(isr=(THREE,), elr=(TWO, ONE), leader=3, leader_epoch=6)
+    assert with_isr(back, [THREE, ONE]) == state(isr=(THREE, ONE), leader=3, leader_epoch=6)
+
+
+def test_nobody_out_of_sync_is_elected_unless_it_is_said() -> None:
+    small = state(1, isr=(ONE,))
+    waits = elect(small, live(2, 3))
+    assert waits is not None
+    assert (waits.leader, waits.isr, waits.elr) == (NO_LEADER, (), (ONE,))
+    found = elect(small, live(2, 3), unclean=True)
+    assert found == state(1, isr=(TWO,), leader=2, leader_epoch=5)
+
+
+def test_a_process_that_was_started_again_is_another_leader() -> None:
+    again = {**ALL, 1: LiveBroker(8, 10)}
+    assert elect(state(), again) == state(leader_start=8, leader_epoch=5)
+
+
+def test_a_disk_that_has_forgotten_is_another_replica() -> None:
+    forgot = {**ALL, 1: LiveBroker(8, 11)}
+    assert elect(state(), forgot) == state(isr=(TWO, THREE), leader=2, leader_epoch=5)
+    lost = state(isr=(TWO,), elr=(ONE, THREE), leader=2)
+    found = elect(lost, {1: LiveBroker(8, 11)})
+    assert found is not None
+    assert (found.leader, found.elr) == (NO_LEADER, (THREE, TWO))
+
+
+def test_the_preferred_replica_leads_again_when_it_can() -> None:
+    other = state(leader=2, leader_epoch=5)
+    assert prefer(other, ALL) == state(leader_epoch=6)
+    assert prefer(other, live(2, 3)) is None
+    assert prefer(state(isr=(TWO, THREE), leader=2), ALL) is None
+    assert prefer(state(), ALL) is None
+
+
+def test_the_bytes_say_the_same() -> None:
+    given = state(isr=(ONE,), elr=(TWO,))
+    assert decode_state(encode_state(given), "/p") == given
+    for data in (b"", b"[]", b'{"version":2}', b'{"version":1,"replicas":[1]}'):
+        with pytest.raises(MetadataFormatError, match="/p"):
+            decode_state(data, "/p")
