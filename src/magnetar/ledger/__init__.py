@@ -10,6 +10,7 @@ Inside: ``writer`` appends (``quorum_write`` decides), ``recovery`` takes a ledg
 """
 
 from magnetar.config import LedgerConfig
+from magnetar.env.metadata import CreateMode, SessionState
 from magnetar.ledger.catalog.ledger_list import LedgerIds, LedgerList
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import connect
@@ -27,7 +28,9 @@ from magnetar.model.errors import (
     LedgerRecoveryError,
     MagnetarError,
     MetadataError,
+    NodeExistsError,
     NoEntryError,
+    NoNodeError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
@@ -36,6 +39,7 @@ from magnetar.model.ledger import DigestType, LedgerMetadata, LedgerState
 __all__ = [
     "BadVersionError",
     "ConfigError",
+    "CreateMode",
     "DigestType",
     "Entry",
     "EntryTooLargeError",
@@ -54,8 +58,11 @@ __all__ = [
     "MagnetarError",
     "MetadataError",
     "NoEntryError",
+    "NoNodeError",
     "NoSuchLedgerError",
+    "NodeExistsError",
     "NotEnoughBookiesError",
+    "SessionState",
     "TailingReader",
     "connect",
 ]
