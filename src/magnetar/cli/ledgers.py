@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from magnetar.cli.copies import delete, explain, show_metadata, verify
 from magnetar.cli.output import binary, json_option, print_json, print_table
 from magnetar.cli.rest import RestClient, url_option
 
@@ -17,14 +18,20 @@ BODY_CHARACTERS_MAX = 100
 
 @click.group()
 def ledger() -> None:
-    """Look at ledgers and read their entries. Nothing here changes or fences a ledger.
+    """Look at ledgers and read their entries. Nothing here fences a ledger.
 
     \b
     Examples:
       magnetar ledger list
       magnetar ledger show 3
       magnetar ledger read 3 --first 100 --count 20
+      magnetar ledger explain 3 --metadata zk://127.0.0.1:2181/magnetar
+      magnetar ledger verify --all --metadata zk://127.0.0.1:2181/magnetar
     """
+
+
+for command in (explain, verify, show_metadata, delete):
+    ledger.add_command(command)
 
 
 @ledger.command("list")

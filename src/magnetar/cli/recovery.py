@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import click
@@ -38,17 +38,37 @@ def operate(metadata: str, work: Callable[[Any], Awaitable[Any]]) -> Any:
     """What ``work`` gives of an ``Operating`` on that cluster."""
     from magnetar.app.operators import open_operating
 
-    if not metadata.startswith("zk://"):
-        raise ConfigError(
-            f"--metadata {metadata!r} cannot be used; accepted: zk://HOST:PORT[,HOST:PORT]/ROOT"
-        )
-    config = load(None, os.environ, {"metadata.url": metadata})
+    config = metadata_config(metadata)
 
     async def run() -> Any:
         async with open_operating(config) as operating:
             return await work(operating)
 
     return asyncio.run(run())
+
+
+def look(metadata: str, work: Callable[[Any], Awaitable[Any]]) -> Any:
+    """What ``work`` gives of an ``Insight`` into that cluster: its bookies can be asked, too."""
+    from magnetar import logs
+    from magnetar.app.operators import open_insight
+
+    config = metadata_config(metadata)
+    logs.configure(replace(config.logging, level="error"))  # a bookie that is down is an answer
+
+    async def run() -> Any:
+        async with open_insight(config) as insight:
+            return await work(insight)
+
+    return asyncio.run(run())
+
+
+def metadata_config(metadata: str) -> Any:
+    """A configuration whose metadata store that is. Raises ``ConfigError``."""
+    if not metadata.startswith("zk://"):
+        raise ConfigError(
+            f"--metadata {metadata!r} cannot be used; accepted: zk://HOST:PORT[,HOST:PORT]/ROOT"
+        )
+    return load(None, os.environ, {"metadata.url": metadata})
 
 
 @click.group()

@@ -81,6 +81,13 @@ class Election:
             pass  # there never was one, or it goes just now
         return None
 
+    async def voters(self) -> int:
+        """How many candidates there are."""
+        try:
+            return len(ordered_votes(await self._store.children(self._path)))
+        except NoNodeError:
+            return 0  # there never was one
+
     async def _own_vote(self) -> str:
         """The name of our node. One from an attempt whose answer was lost is found by its text:
         nobody would remove it while this session lasts, and all behind it would wait."""

@@ -95,6 +95,10 @@ class Operating:
         """The auditor looks at all bookies now."""
         await self.switches.set_delay(await self.switches.delay(self._default_delay_s))
 
+    async def workers(self) -> int:
+        """How many processes repair, as far as they are candidates for the auditor."""
+        return await self._election.voters()
+
     async def is_registered(self, bookie_id: BookieId) -> bool:
         return bookie_id in await self._registry.all()
 

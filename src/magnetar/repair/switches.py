@@ -9,6 +9,8 @@
 * ``checkallledgersctime``: when all ledgers were checked last, so that a new auditor goes on.
 * ``/magnetar/leaving/BOOKIE`` (ours alone): the bookie is to be emptied. It takes no new entries,
   and counts as lost but for reading.
+* ``/magnetar/read-only/BOOKIE`` (ours alone): the bookie takes no new entries, and stays what it
+  is.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from magnetar.wire.bookie.underreplication import (
 )
 
 LEAVING = "/magnetar/leaving"
+READ_ONLY = "/magnetar/read-only"
 
 
 class Switches:
@@ -101,6 +104,9 @@ class Switches:
     def watch_leaving(self, changed: Callable[[], None]) -> Callable[[], None]:
         return self._store.watch(LEAVING, lambda _path: changed())
 
+    def watch_held(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._store.watch(READ_ONLY, lambda _path: changed())
+
     def watch_checked(self, changed: Callable[[], None]) -> Callable[[], None]:
         return self._store.watch(self._checked, lambda _path: changed())
 
@@ -123,25 +129,46 @@ class Switches:
             except NodeExistsError:
                 return  # another auditor's, of just now
 
-    # -- bookies that are to be emptied -------------------------------------------------------
+    # -- bookies that are to be emptied, or to take nothing new ---------------------------------
 
     async def leaving(self) -> dict[BookieId, None]:
+        return await self._names(LEAVING)
+
+    async def leave(self, bookie_id: BookieId) -> None:
+        """The bookie is to be emptied. Idempotent."""
+        await self._note(LEAVING, bookie_id)
+
+    async def stay(self, bookie_id: BookieId) -> None:
+        """It is not to be emptied any more, or is empty. Idempotent."""
+        await self._forget(LEAVING, bookie_id)
+
+    async def held(self) -> dict[BookieId, None]:
+        """Those that take no new entries because an operator has said so."""
+        return await self._names(READ_ONLY)
+
+    async def hold(self, bookie_id: BookieId) -> None:
+        """The bookie is to take no new entries. Idempotent."""
+        await self._note(READ_ONLY, bookie_id)
+
+    async def let_go(self, bookie_id: BookieId) -> None:
+        """It may take new entries again. Idempotent."""
+        await self._forget(READ_ONLY, bookie_id)
+
+    async def _names(self, path: str) -> dict[BookieId, None]:
         try:
-            names = await self._store.children(LEAVING)
+            names = await self._store.children(path)
         except NoNodeError:
             return {}
         return {BookieId(name): None for name in names}
 
-    async def leave(self, bookie_id: BookieId) -> None:
-        """The bookie is to be emptied. Idempotent."""
+    async def _note(self, path: str, bookie_id: BookieId) -> None:
         try:
-            await self._store.create(f"{LEAVING}/{bookie_id}", b"")
+            await self._store.create(f"{path}/{bookie_id}", b"")
         except NodeExistsError:
             return
 
-    async def stay(self, bookie_id: BookieId) -> None:
-        """It is not to be emptied any more, or is empty. Idempotent."""
+    async def _forget(self, path: str, bookie_id: BookieId) -> None:
         try:
-            await self._store.delete(f"{LEAVING}/{bookie_id}")
+            await self._store.delete(f"{path}/{bookie_id}")
         except NoNodeError:
             return
