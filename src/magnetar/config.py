@@ -511,7 +511,14 @@ class HttpConfig:
     """REST, metrics, lookup over HTTP."""
 
     host: str = field(default="127.0.0.1", metadata={"meaning": "address to listen on"})
-    port: int = field(default=8080, metadata={"meaning": "port; 0 takes a free one"})
+    port: int = field(
+        default=8080,
+        metadata={
+            "meaning": "port; 0 takes a free one; -1: none, which bookies and autorecovery have "
+            "unless they are given one",
+            "least": -1,
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)

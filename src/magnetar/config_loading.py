@@ -73,7 +73,7 @@ class Setting:
     def accepted(self) -> str:
         """What values it takes, in words."""
         if self.path[-1] == "port":
-            return f"a port, 0 to {PORT_MAX}"
+            return f"a port, {self.least or 0} to {PORT_MAX}"
         if self.choices:
             return ", ".join(self.choices)
         if self.kind == "int":
@@ -189,7 +189,9 @@ def _similar(name: str, known: Iterable[str]) -> str:
 def _parsed(setting: Setting, raw: object, source: str) -> SettingValue:
     """``raw`` (a TOML value, or text) as the setting's type, within its bounds."""
     value = _converted(setting, raw)
-    if setting.path[-1] == "port" and not (isinstance(value, int) and 0 <= value <= PORT_MAX):
+    if setting.path[-1] == "port" and not (
+        isinstance(value, int) and (setting.least or 0) <= value <= PORT_MAX
+    ):
         value = None
     if setting.choices and value not in setting.choices:
         value = None

@@ -24,6 +24,11 @@ class Fate:
         self._error = self._error or error
         self._stopped.set()
 
+    @property
+    def decided(self) -> bool:
+        """It is ending."""
+        return self._stopped.is_set()
+
     async def wait(self) -> None:
         """Until the role must end. Raises what a part has failed with."""
         await self._stopped.wait()

@@ -69,22 +69,24 @@ async def start_beside_bookie(
     recovery = await start_autorecovery(process, cluster, bookie_id, fails(failed), beside)
 
 
-async def follow_leaving(
+async def follow_refusals(
     process: Process, cluster: Cluster, bookie_id: BookieId, bookie: Bookie
 ) -> None:
-    """A bookie that is to be emptied takes no new entries, from now on and as long as an operator
-    wants it so. Raises ``MetadataError``."""
+    """A bookie that is to be emptied, or to be read-only, takes no new entries, from now on and as
+    long as an operator wants it so. Raises ``MetadataError``."""
     switches = Switches(cluster.metadata, cluster.manager.root)
-    scope = TaskScope(f"leaving of {bookie_id}", ends_role(process.fate.fail))
+    scope = TaskScope(f"refusals of {bookie_id}", ends_role(process.fate.fail))
     process.stack.push_async_callback(scope.close)
     changed = asyncio.Event()
     process.stack.callback(switches.watch_leaving(changed.set))
+    process.stack.callback(switches.watch_held(changed.set))
 
     async def look() -> None:
         leaving = bookie_id in await switches.leaving()
-        if leaving is not bookie.writes_refused:
-            log.info("the bookie is to be emptied, or not any more", leaving=leaving)
-            bookie.refuse_writes(leaving)
+        held = bookie_id in await switches.held()
+        if (leaving or held) is not bookie.writes_refused:
+            log.info("an operator's word on new entries", to_be_emptied=leaving, read_only=held)
+            bookie.refuse_writes(leaving or held)
 
     async def follow() -> None:
         while True:

@@ -16,7 +16,7 @@ from magnetar.config import BookieConfig, Config
 from magnetar.env.data_dir import DataDir
 from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind
 from magnetar.env.tasks import TaskScope, ends_role
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.zookeeper_server import EnsembleMember, ZooKeeperServer
 from magnetar.model.errors import ConfigError, MetadataUnavailableError
 
 if TYPE_CHECKING:
@@ -35,20 +35,25 @@ async def run_bookie(
     """``magnetar bookie``."""
     from magnetar.app.outside import real
     from magnetar.app.process import Process
-    from magnetar.app.repairing import follow_leaving, start_beside_bookie
+    from magnetar.app.repairing import follow_refusals, start_beside_bookie
+    from magnetar.app.role_http import bind_http, serve_bookie
 
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
+        bound = bind_http(config)
+        if bound is not None:
+            stack.callback(bound.close)
         data_dir = DataDir.open(config.data_dir, "bookie")
         stack.callback(data_dir.close)
         process = Process(config, real(), stack, fate)
         cluster, bookie = await open_bookie(process, leave_limbo)
         bookie_id = bookie.client.bookie_id
-        await follow_leaving(process, cluster, bookie_id, bookie.core)
+        await follow_refusals(process, cluster, bookie_id, bookie.core)
         if config.repair.in_bookies:
             await start_beside_bookie(process, cluster, bookie_id, bookie.core)
+        url = await serve_bookie(process, cluster, bookie, bound) + "  " if bound else ""
         ready(
-            f"magnetar bookie is ready: {bookie_id}  "
+            f"magnetar bookie is ready: {bookie_id}  {url}"
             f"(metadata {config.metadata.url}, data in {data_dir.path})"
         )
         await fate.wait()
@@ -73,11 +78,17 @@ async def run_autorecovery(
     """``magnetar autorecovery``."""
     from magnetar.app.outside import real
     from magnetar.app.process import Process
+    from magnetar.app.role_http import bind_http, serve_autorecovery
 
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
-        name = await open_autorecovery(Process(config, real(), stack, fate))
-        ready(f"magnetar autorecovery is ready: {name}  (metadata {config.metadata.url})")
+        bound = bind_http(config)
+        if bound is not None:
+            stack.callback(bound.close)
+        process = Process(config, real(), stack, fate)
+        name = await open_autorecovery(process)
+        url = await serve_autorecovery(process, bound) + "  " if bound else ""
+        ready(f"magnetar autorecovery is ready: {name}  {url}(metadata {config.metadata.url})")
         await fate.wait()
         log.info("ending")
     log.info("ended")
@@ -159,14 +170,18 @@ async def open_broker(process: Process, http_url: str = "", read_only: bool = Fa
 
 
 async def run_zookeeper(
-    config: Config, port: int, ready: Callable[[str], None], stopped: asyncio.Event
+    config: Config,
+    port: int,
+    membership: EnsembleMember | None,
+    ready: Callable[[str], None],
+    stopped: asyncio.Event,
 ) -> None:
     """``magnetar zookeeper``: ends with an error when the server does."""
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
         data_dir = DataDir.open(config.data_dir, "zookeeper")
         stack.callback(data_dir.close)
-        server = ZooKeeperServer(data_dir.path, port)
+        server = ZooKeeperServer(data_dir.path, port, membership)
         stack.push_async_callback(asyncio.to_thread, server.stop)
         server.launch()  # in this thread, which lives as long as the process
         await asyncio.to_thread(server.wait_ready)

@@ -77,7 +77,7 @@ async def run_standalone(
         url = config.metadata.url
         if not url.startswith("zk://"):
             url = await _share(process, metadata)
-        where = await _start_brokers(process, wanted, url)
+        where = await start_brokers(process, wanted, url)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         plural = "bookie" if bookies == 1 else "bookies"
         ready(
@@ -96,7 +96,7 @@ async def run_cluster(
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
         process = Process(config, real(), stack, fate)
-        where = await _start_brokers(process, wanted, config.metadata.url)
+        where = await start_brokers(process, wanted, config.metadata.url)
         ready(
             f"magnetar cluster is up: {where}  "
             f"({wanted.brokers} brokers, metadata {config.metadata.url})"
@@ -117,7 +117,7 @@ async def _share(process: Process, metadata: MetadataStore) -> str:
     return f"{SCHEME}{path}"
 
 
-async def _start_brokers(process: Process, wanted: Wanted, metadata_url: str) -> str:
+async def start_brokers(process: Process, wanted: Wanted, metadata_url: str) -> str:
     """Returns where the first one is."""
     config = process.config
     ports = choose_ports(config, wanted.brokers)
@@ -171,8 +171,8 @@ async def _answers(host: str, port: int) -> None:
 def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
     """Of each broker; of a port that is 0 each has a free one, which it keeps when it is started
     again. Raises ``ConfigError`` when two would have the same."""
-    pulsar = _ports(config.broker.host, config.broker.port, brokers, "broker.port")
-    http = _ports(config.http.host, config.http.port, brokers, "http.port")
+    pulsar = free_ports(config.broker.host, config.broker.port, brokers, "broker.port")
+    http = free_ports(config.http.host, config.http.port, brokers, "http.port")
     shared = sorted({*pulsar} & {*http})
     if shared:
         raise ConfigError(
@@ -183,7 +183,8 @@ def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
     return [Ports(*each) for each in zip(pulsar, http, strict=True)]
 
 
-def _ports(host: str, first: int, count: int, setting: str) -> Sequence[int]:
+def free_ports(host: str, first: int, count: int, setting: str) -> Sequence[int]:
+    """Consecutive ones from ``first`` on; of 0, as many that are free now."""
     if first:
         return [first + number for number in range(count)]
     bound = [bind(host, 0, setting) for _ in range(count)]

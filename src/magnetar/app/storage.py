@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -70,10 +70,11 @@ async def open_cluster(metadata: MetadataStore, outside: Outside) -> Cluster:
 
 
 class StartedBookie(NamedTuple):
-    """``client`` reaches it by calls."""
+    """``client`` reaches it by calls; ``collect`` has it look for deleted ledgers now."""
 
     client: LocalBookie
     core: Bookie
+    collect: Callable[[], None]
 
 
 async def start_bookie(
@@ -132,10 +133,10 @@ async def start_bookie(
     )
     end_within(stack, METADATA_END_S, f"registration of {bookie_id}", registration.close)
     await registration.register(bookie.read_only, _why_read_only(bookie))
-    _keep_up(process, cluster, config, bookie, registration)
+    collector = _keep_up(process, cluster, config, bookie, registration)
     if bookie.read_only:
         log.warning("the bookie takes no entries yet", bookie=bookie_id, reason=bookie.refusal)
-    return StartedBookie(LocalBookie(bookie_id, bookie), bookie)
+    return StartedBookie(LocalBookie(bookie_id, bookie), bookie, collector.hurry)
 
 
 def _service_info(host: str, port: int, config: BookieConfig) -> BookieServiceInfo:
@@ -160,7 +161,7 @@ def _keep_up(
     config: BookieConfig,
     bookie: Bookie,
     registration: BookieRegistration,
-) -> None:
+) -> Collector:
     """What goes on beside serving: the registration says whether the bookie takes entries, and
     ledgers that were deleted are forgotten."""
     scope = TaskScope(f"bookie {config.bookie_id}", ends_role(process.fate.fail))
@@ -189,6 +190,7 @@ def _keep_up(
     process.waiting_spaces[BookieId(config.bookie_id)] = waiting_space
     process.stack.callback(process.waiting_spaces.pop, BookieId(config.bookie_id))
     scope.spawn(collector.run(config.collect_interval_ms / 1000), "collector")
+    return collector
 
 
 async def _serve_bookie(process: Process, bookie: Bookie, config: BookieConfig) -> BookieServer:

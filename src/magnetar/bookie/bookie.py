@@ -39,6 +39,7 @@ from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.ledgers.reads import EntryReads
+from magnetar.bookie.places import directory_states, journal_states
 from magnetar.bookie.replay import StartReport, replay_all
 from magnetar.bookie.space.upkeep import Upkeep
 from magnetar.bookie.storage.location_index import LocationIndex
@@ -46,6 +47,7 @@ from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk, RealDisk
 from magnetar.metrics import Metrics
+from magnetar.model.bookie_state import DirectoryState, JournalState
 from magnetar.model.entry import LacReply
 from magnetar.model.errors import (
     BookieError,
@@ -235,7 +237,7 @@ class Bookie:
     def refusal(self) -> str | None:
         """Why new entries are refused, and what to do; None: they are taken."""
         if self._admission.writes_refused:
-            return "an operator said so (it is to be emptied: magnetar bookie decommission)"
+            return "an operator said so (magnetar bookie decommission, or read-only)"
         return self._upkeep.refusal(recovery=False)
 
     @property
@@ -444,6 +446,13 @@ class Bookie:
             sum(journal.pending_bytes for journal in self._journals),
             tuple(self._upkeep.failed_directories),
         )
+
+    def directories(self) -> tuple[DirectoryState, ...]:
+        """Raises ``BookieIOError`` if a disk cannot tell its space."""
+        return directory_states(self._storages, self._disk)
+
+    def journals(self) -> tuple[JournalState, ...]:
+        return journal_states(self._journals)
 
     @property
     def reclaimable_bytes(self) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
@@ -21,6 +23,8 @@ BOOKIES_MAX = 16
 BROKERS_MAX = 64
 ENSEMBLE_MAX = 3
 PORT = click.IntRange(0, 65_535)
+NO_HTTP: dict[str, object] = {"http.port": -1}
+"""Of roles that serve HTTP only where they are given a port."""
 
 COMMON = (
     click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
@@ -128,7 +132,9 @@ def standalone(
     if brokers > 1:
         from magnetar.app.several import Wanted, run_standalone
 
-        wanted = Wanted(brokers, (*passed_on(file, pairs, log_level, log_json), *_quorums(config)))
+        wanted = Wanted(
+            brokers, (*passed_on(file, pairs, log_level, log_json), *quorum_options(config))
+        )
         process.serve(config, partial(run_standalone, config, bookies, wanted))
         return
     from magnetar.app.standalone import run
@@ -150,7 +156,7 @@ def passed_on(
     return tuple(given)
 
 
-def _quorums(config: Config) -> tuple[str, ...]:
+def quorum_options(config: Config) -> tuple[str, ...]:
     """As options: their defaults are the number of bookies'."""
     ledger, given = config.ledger, []
     for name in ("ensemble_size", "write_quorum", "ack_quorum"):
@@ -171,17 +177,26 @@ def quorums(bookies: int) -> dict[str, object]:
 class BookieCommands(click.Group):
     """``magnetar bookie`` runs one; its commands are imported when they are asked for."""
 
-    names = ("decommission", "recover")
+    places = MappingProxyType(
+        {
+            "list": "bookies:list_bookies",
+            "info": "bookies:info",
+            "ledgers": "bookies:ledgers",
+            "read-only": "bookies:read_only",
+            "cookie": "bookies:cookie",
+            "decommission": "recovery:decommission",
+            "recover": "recovery:recover",
+        }
+    )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.names)
+        return list(self.places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.names:
+        if cmd_name not in self.places:
             return None
-        from magnetar.cli import recovery
-
-        command = getattr(recovery, cmd_name)
+        module, name = self.places[cmd_name].split(":")
+        command = getattr(import_module(f"magnetar.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -189,6 +204,7 @@ class BookieCommands(click.Group):
 @click.group(cls=BookieCommands, invoke_without_command=True)
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Journal and ledgers.")
 @click.option("--port", type=PORT, help="BookKeeper's protocol; 0: a free one.  [3181]")
+@click.option("--http-port", type=PORT, help="Health, metrics and state; 0: a free one.  [none]")
 @click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
 @click.option(
     "--leave-limbo",
@@ -201,6 +217,7 @@ def bookie(
     context: click.Context,
     data_dir: Path | None,
     port: int | None,
+    http_port: int | None,
     metadata: str | None,
     leave_limbo: bool,
     file: Path | None,
@@ -208,7 +225,7 @@ def bookie(
     log_level: str | None,
     log_json: bool | None,
 ) -> None:
-    """Run a storage server of a cluster, or, with a command, take one away from it.
+    """Run a storage server of a cluster, or, with a command, look at those of one.
 
     Beside serving it takes part in repairing ledgers that lack copies (repair.in_bookies).
 
@@ -222,20 +239,23 @@ def bookie(
     flags: dict[str, object] = {
         "data_dir": data_dir,
         "bookie.port": port,
+        "http.port": http_port,
         "metadata.url": metadata,
         "logging.level": log_level,
         "logging.json": log_json,
     }
-    config = clustered(configured(file, pairs, flags))
+    config = clustered(configured(file, pairs, flags, NO_HTTP))
     from magnetar.app import roles
 
     process.serve(config, partial(roles.run_bookie, config, leave_limbo))
 
 
 @click.command()
+@click.option("--http-port", type=PORT, help="Health and metrics; 0: a free one.  [none]")
 @click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
 @common_options
 def autorecovery(
+    http_port: int | None,
     metadata: str | None,
     file: Path | None,
     pairs: tuple[str, ...],
@@ -252,11 +272,12 @@ def autorecovery(
       magnetar autorecovery --metadata zk://127.0.0.1:2181/magnetar
     """
     flags: dict[str, object] = {
+        "http.port": http_port,
         "metadata.url": metadata,
         "logging.level": log_level,
         "logging.json": log_json,
     }
-    config = clustered(configured(file, pairs, flags))
+    config = clustered(configured(file, pairs, flags, NO_HTTP))
     from magnetar.app import roles
 
     process.serve(config, partial(roles.run_autorecovery, config))
@@ -325,10 +346,20 @@ def clustered(config: Config, schemes: tuple[str, ...] = ZOOKEEPER) -> Config:
 @click.command()
 @click.option("--data-dir", type=click.Path(path_type=Path), required=True)
 @click.option("--port", type=PORT, default=2181, show_default=True, help="0: a free one.")
+@click.option(
+    "--member",
+    "members",
+    multiple=True,
+    metavar="LEADER-PORT:ELECTION-PORT",
+    help="Of an ensemble on this machine: every member's, in the same order for all.",
+)
+@click.option("--number", type=click.IntRange(0), help="Which of the members this one is, from 0.")
 @common_options
 def zookeeper(
     data_dir: Path,
     port: int,
+    members: tuple[str, ...],
+    number: int | None,
     file: Path | None,
     pairs: tuple[str, ...],
     log_level: str | None,
@@ -348,4 +379,19 @@ def zookeeper(
     config = configured(file, pairs, flags)
     from magnetar.app import roles
 
-    process.serve(config, partial(roles.run_zookeeper, config, port))
+    membership = zookeeper_membership(members, number)
+    process.serve(config, partial(roles.run_zookeeper, config, port, membership))
+
+
+def zookeeper_membership(members: Sequence[str], number: int | None) -> Any:
+    """None: the server stands alone. Raises ``ConfigError``."""
+    if not members and number is None:
+        return None
+    from magnetar.env.zookeeper_server import EnsembleMember
+
+    ports = [each.split(":") for each in members]
+    if any(len(pair) != 2 or not all(map(str.isdecimal, pair)) for pair in ports):
+        raise ConfigError(f"--member {' '.join(members)}: give each as LEADER-PORT:ELECTION-PORT")
+    if number is None or number >= len(members):
+        raise ConfigError(f"--number {number}: there are {len(members)} members (--member), from 0")
+    return EnsembleMember(number, [(int(leader), int(election)) for leader, election in ports])

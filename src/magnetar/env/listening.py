@@ -16,6 +16,8 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
     ``setting`` is what the port comes from. Raises ``StartError`` when the port is taken or not
     ours to use.
     """
+    if port < 0:
+        raise StartError(f"{setting} = {port} is no port to listen on; accepted: 0 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:

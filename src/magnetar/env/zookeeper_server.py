@@ -1,8 +1,9 @@
 """A real ZooKeeper server as a child process, from the jars that PySpark brings along.
 
-For development and tests: one server, bound to loopback, small heap. Its data directory holds
-``zoo.cfg``, ``zookeeper.log``, ``zookeeper.pid`` and ZooKeeper's own ``version-2``. In production,
-run an ensemble from ZooKeeper's distribution and point ``--metadata`` at it.
+For development and tests: one server, or a member of an ensemble, bound to loopback, small heap.
+Its data directory holds ``zoo.cfg``, ``zookeeper.log``, ``zookeeper.pid`` and ZooKeeper's own
+``version-2`` (and ``myid``, of a member). In production, run an ensemble from ZooKeeper's
+distribution and point ``--metadata`` at it.
 
 The server ends with the thread that launched it, however that ends: it asks the kernel for a
 SIGKILL then (``PR_SET_PDEATHSIG``), which ZooKeeper survives as it does a crash.
@@ -17,8 +18,10 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from magnetar.env.child_process import ends_with
 from magnetar.model.errors import ConfigError, MetadataUnavailableError
@@ -26,6 +29,8 @@ from magnetar.model.errors import ConfigError, MetadataUnavailableError
 HOST = "127.0.0.1"
 
 _MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_MEMBER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_MEMBER_SETTINGS = {"initLimit": "20", "syncLimit": "5"}
 _JVM_FLAGS = (
     "-Xms16m",
     "-Xmx256m",
@@ -88,12 +93,25 @@ def free_port() -> int:
     return port
 
 
-class ZooKeeperServer:
-    """One server over ``data_dir`` on ``port`` (0 takes a free one); a context manager."""
+class EnsembleMember(NamedTuple):
+    """This server is ``members[number]`` of an ensemble; each has a port for its leader and one for
+    elections."""
 
-    def __init__(self, data_dir: Path, port: int = 0) -> None:
+    number: int
+    members: Sequence[tuple[int, int]]
+
+
+class ZooKeeperServer:
+    """One server over ``data_dir`` on ``port`` (0 takes a free one); a context manager. With a
+    ``membership`` it serves once most members of the ensemble run."""
+
+    def __init__(
+        self, data_dir: Path, port: int = 0, membership: EnsembleMember | None = None
+    ) -> None:
         self.data_dir = data_dir
         self.port = port or free_port()
+        self._membership = membership
+        self._main_class = _MAIN_CLASS if membership is None else _MEMBER_CLASS
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -115,7 +133,7 @@ class ZooKeeperServer:
         """Start the server. To be called in a thread that lives as long as the server shall.
         Raises ``ConfigError`` for what is not installed, a taken port, or a server of this data
         directory that still runs."""
-        command = [find_java(), *_JVM_FLAGS, "-cp", self._class_path(), _MAIN_CLASS]
+        command = [find_java(), *_JVM_FLAGS, "-cp", self._class_path(), self._main_class]
         self._check_left_behind()
         self._check_port()
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -192,7 +210,7 @@ class ZooKeeperServer:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             return  # it ended, in order or not
-        if _MAIN_CLASS.encode() in command and os.fsencode(self._settings_path) in command:
+        if self._main_class.encode() in command and os.fsencode(self._settings_path) in command:
             raise ConfigError(
                 f"process {pid} is a ZooKeeper server of {self.data_dir} that is left of an "
                 f"earlier start and holds its port; end it (kill {pid}), then start again"
@@ -221,6 +239,11 @@ class ZooKeeperServer:
             "dataDir": str(self.data_dir.absolute()),
             "clientPort": str(self.port),
         }
+        if self._membership is not None:
+            settings |= _MEMBER_SETTINGS
+            for number, (leader, election) in enumerate(self._membership.members, 1):
+                settings[f"server.{number}"] = f"{HOST}:{leader}:{election}"
+            (self.data_dir / "myid").write_text(f"{self._membership.number + 1}\n")
         path = self._settings_path
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return path
