@@ -588,6 +588,14 @@ class RepairConfig:
             "least": 0,
         },
     )
+    silent_bookie_delay_ms: int = field(
+        default=300_000,
+        metadata={
+            "meaning": "how long a registered bookie lets requests go unanswered before others get "
+            "its places in ledgers; 0: never",
+            "least": 0,
+        },
+    )
     open_ledger_grace_ms: int = field(
         default=30_000,
         metadata={

@@ -89,6 +89,8 @@ class MetadataServer:
         self.up = True
         self.cut_off: dict[str, None] = {}
         self.lost_answers = 0.0
+        self.slow: dict[str, float] = {}
+        """Host -> how much longer its answers take."""
         self._lagging: dict[str, _Lagging] = {}  # host -> what its server knows
         self.written: Callable[[str, bytes | None, bytes | None], None] = lambda *_: None
         self._nodes: dict[str, _Node] = {"/": _Node(b"", None)}
@@ -160,6 +162,7 @@ class MetadataServer:
         """Everybody gets through, and reads what is true."""
         self.up, self.lost_answers = True, 0.0
         self.cut_off.clear()
+        self.slow.clear()
         for host in [*self._lagging]:
             self.catch_up(host)
 
@@ -374,7 +377,8 @@ class SimMetadataStore:
                 REQUEST_TIMEOUT_S * server.random.random(), _settle, answer, error, None
             )
             return
-        self._last_answer_s = self._later(self._last_answer_s)
+        slow_s = server.slow.get(self.process.name, 0.0)
+        self._last_answer_s = self._later(self._last_answer_s) + slow_s
         self._loop.call_at(self._last_answer_s, _settle, answer, error, result)
 
     # -- the session --------------------------------------------------------------------------

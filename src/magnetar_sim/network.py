@@ -46,6 +46,10 @@ class Weather:
         self.blocked: dict[tuple[Host, Host], None] = {}
         self.slow: dict[tuple[Host, Host], float] = {}
         self.refused: dict[tuple[Host, Host], None] = {}
+        self.hushed: dict[Host, None] = {}
+
+    def is_blocked(self, source: Host, target: Host) -> bool:
+        return (source, target) in self.blocked or source in self.hushed or target in self.hushed
 
 
 def _reset() -> ConnectionResetError:
@@ -86,7 +90,7 @@ class SimNetwork:
         await asyncio.sleep(self.delay_s(here, host))
         links = (here, host), (host, here)
         again_s = 0.5 + self.random.random()  # when the SYN is sent again
-        await until(lambda: not any(link in weather.blocked for link in links), again_s)
+        await until(lambda: not any(weather.is_blocked(*link) for link in links), again_s)
         server = self._listeners.get((host, port))
         if (here, host) in weather.refused:
             raise ConnectionRefusedError(111, f"{host}:{port} refuses {here}")
@@ -117,6 +121,16 @@ class SimNetwork:
         if self.weather.blocked.pop((source, target), self) is None:
             for transport in self._between(source, target):
                 transport.flow()
+
+    def hush(self, host: Host) -> None:
+        """Nothing arrives at the host or from it, whoever comes; nobody is told."""
+        self.weather.hushed[host] = None
+
+    def unhush(self, host: Host) -> None:
+        if self.weather.hushed.pop(host, self) is None:
+            for transport in list(self._transports.values()):
+                if host in (transport.process.name, transport.target.name):
+                    transport.flow()
 
     def slow(self, source: Host, target: Host, delay_s: float) -> None:
         """Up to ``delay_s`` more for what goes from ``source`` to ``target``; 0: none."""
@@ -153,6 +167,8 @@ class SimNetwork:
     def heal(self) -> None:
         self.weather.slow.clear()
         self.weather.refused.clear()
+        for host in list(self.weather.hushed):
+            self.unhush(host)
         for source, target in list(self.weather.blocked):
             self.unblock(source, target)
 
@@ -263,7 +279,7 @@ class SimTransport(asyncio.Transport):
     def flow(self) -> None:
         """Put what waits on its way, if the link is open."""
         network = self._network
-        if (self.process.name, self.target.name) in network.weather.blocked:
+        if network.weather.is_blocked(self.process.name, self.target.name):
             return
         if not self.target.alive or self.peer is None:
             return  # nobody there: it waits for ever, or for the reset
@@ -386,7 +402,7 @@ class SimTransport(asyncio.Transport):
         peer = self.peer
         if peer is None or peer.lost:
             return
-        if (self.process.name, self.target.name) not in self._network.weather.blocked:
+        if not self._network.weather.is_blocked(self.process.name, self.target.name):
             self._loop.call_at(self._arrival(), peer.lose, _reset(), context=peer.process.context)
 
     def close(self) -> None:

@@ -25,7 +25,9 @@ RESTART_S = 0.3
 
 def plan_repair(rng: random.Random) -> RepairConfig:
     """What auto-recovery is like, by the seed: everything comes soon, and often."""
+    silent = random.Random(rng.random())  # one draw, whatever is drawn of it
     return RepairConfig(
+        silent_bookie_delay_ms=silent.choice((1500, 4000)),
         lost_bookie_delay_ms=rng.choice((0, 1000, 2000)),
         open_ledger_grace_ms=rng.choice((200, 1500)),
         copy_bytes_per_s=rng.choice((0, 0, 200_000)),

@@ -8,8 +8,9 @@ With every write of the metadata store:
    of one that is not, no more than its writer and its recoveries may do.
 3. *Whole when it is said.* A mark is taken away only of a ledger that was deleted, or of which
    every final entry is at each bookie that the metadata names for it, and the open fragment names
-   nobody who is lost. (A bookie that was lost so shortly before that nobody could know yet is
-   excused, unless the mark itself names it.)
+   nobody who is lost. (A bookie that was lost, or fell silent, so shortly before that nobody could
+   know yet is excused, unless the mark itself names it. So is one that is to be emptied, unless the
+   mark was written, naming it, since that was said.)
 
 4. *Nobody's copies.* A bookie deletes its copies of a ledger only while the ledger is closed, and
    names it nowhere.
@@ -17,19 +18,20 @@ With every write of the metadata store:
 When all has healed, in bounded time:
 
 5. *It ends.* Nothing is marked any more, no bookie holds copies that nobody names, no ledger names
-   a bookie that is lost, and every entry of every ledger can be read, as it was written, from each
-   of the Qw bookies that are named for it. Then the next bookie is lost, and all of this must come
-   true again: what was called whole and was not is lost now.
+   a bookie that is lost or silent, and every entry of every ledger can be read, as it was written,
+   from each of the Qw bookies that are named for it. Then the next bookie is lost, and all of this
+   must come true again: what was called whole and was not is lost now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from magnetar.ledger.catalog.metadata import DEFAULT_ROOT
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.repair.copies import is_superfluous, parts_of
+from magnetar.repair.switches import LEAVING
 from magnetar.wire.bookie.metadata import decode_ledger_metadata
 from magnetar.wire.bookie.metadata_layout import LedgerLayout, ledger_id_of, ledger_path
 from magnetar.wire.bookie.underreplication import DIRECTORY, decode_shortage, ledger_of_node
@@ -49,7 +51,16 @@ class RepairChecker(MetadataChecker):
         super().__init__(cluster)
         self.lost_s: dict[str, float] = {}
         """Bookies that are lost for good, and since when."""
+        self.silent_s: dict[str, float] = {}
+        """Bookies that nobody hears from, and since when."""
+        self.leaving: str | None = None
+        """A bookie that must be emptied."""
         self.stepped: Callable[[str], None] = lambda what: None
+        self.rewritten: Callable[[LedgerMetadata], None] = lambda metadata: None
+        """Called when the metadata of a ledger is written as it was."""
+        self._leaving: dict[str, None] = {}
+        self._told_leaving: dict[str, tuple[str, ...]] = {}
+        """Mark -> those that it names, and that were to be emptied when it was written."""
         self._cluster = cluster
         self._unknowable_s = unknowable_s
 
@@ -65,13 +76,28 @@ class RepairChecker(MetadataChecker):
             if ledger_id is None:
                 return  # a directory of marks
             if after is None:
-                self._unmarked(ledger_id, before or b"")
+                self._unmarked(ledger_id, before or b"", self._told_leaving.pop(path, ()))
             else:
+                named = decode_shortage(after, path).bookies
+                self._told_leaving[path] = tuple(each for each in named if each in self._leaving)
                 self._cluster.count("ledgers marked")
                 self._cluster.trace.note("store", f"ledger {ledger_id} is marked: {after!r}")
                 self.stepped("a ledger is marked")
         elif ledger_id_of(LedgerLayout.HIERARCHICAL, path.removeprefix(DEFAULT_ROOT)) is not None:
             self.stepped("the metadata of a ledger is written")
+            if before is not None and before == after:
+                self.rewritten(decode_ledger_metadata(0, before))
+        elif path.startswith(f"{LEAVING}/"):
+            self._said(path.removeprefix(f"{LEAVING}/"), leaves=after is not None)
+
+    def _said(self, name: str, leaves: bool) -> None:
+        """By the operator."""
+        if leaves:
+            self._leaving[name] = None
+        else:
+            self._leaving.pop(name, None)
+            for path, names in self._told_leaving.items():
+                self._told_leaving[path] = tuple(each for each in names if each != name)
 
     # -- 1 ------------------------------------------------------------------------------------
 
@@ -97,12 +123,17 @@ class RepairChecker(MetadataChecker):
         key = (ledger_id, entry_id)
         return key in machine.durable or machine.may_hold(ledger_id, entry_id)
 
+    def _is_gone(self, name: str) -> bool:
+        """For so long that somebody knows."""
+        since_s = {**self.silent_s, **self.lost_s}.get(name)
+        return since_s is not None and self._cluster.loop.time() - since_s >= self._unknowable_s
+
     def _is_young(self, name: str) -> bool:
         return self._cluster.loop.time() - self.lost_s[name] < self._unknowable_s
 
     # -- 3 ------------------------------------------------------------------------------------
 
-    def _unmarked(self, ledger_id: int, mark: bytes) -> None:
+    def _unmarked(self, ledger_id: int, mark: bytes, leaving: Sequence[str]) -> None:
         self._cluster.count("ledgers declared whole")
         self._cluster.trace.note("store", f"ledger {ledger_id} is not marked any more")
         self.stepped("a ledger is declared whole")
@@ -113,6 +144,10 @@ class RepairChecker(MetadataChecker):
         told = [name for name in decode_shortage(mark, "mark").bookies if name in named]
         lost = [name for name in told if name in self.lost_s]
         problem = f"the mark says that {lost} are lost" if lost else None
+        final = {name for part in parts_of(metadata) for name in part.fragment.bookies}
+        emptied = [name for name in leaving if name in final]
+        if emptied:
+            problem = f"the mark says that {emptied} are to be emptied; {describe(metadata)}"
         problem = problem or next(self.lacks(metadata), None)
         if problem is not None:
             self.problem = self.problem or f"ledger {ledger_id} is declared whole, and {problem}"
@@ -128,16 +163,16 @@ class RepairChecker(MetadataChecker):
         """What the ledger lacks, in words."""
         for part in parts_of(metadata):
             for name in part.fragment.bookies:
-                if name in self.lost_s and not self._is_young(name):
-                    yield f"{name}, which is lost, is named; {describe(metadata)}"
+                if self._is_gone(name):
+                    yield f"{name}, which is lost or silent, is named; {describe(metadata)}"
             for entry_id in part.entry_ids:
                 for name in metadata.write_set(entry_id):
                     if not self._holds(name, metadata.ledger_id, entry_id):
                         yield f"{name} lacks entry {entry_id}; {describe(metadata)}"
         if not metadata.closed:
             for name in metadata.fragments[-1].bookies:
-                if name in self.lost_s and not self._is_young(name):
-                    yield f"{name}, which is lost, is to get the next entry; {describe(metadata)}"
+                if self._is_gone(name):
+                    yield f"{name}, which is gone, is to get the next entry; {describe(metadata)}"
 
     # -- 4 ------------------------------------------------------------------------------------
 

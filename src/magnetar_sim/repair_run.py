@@ -6,7 +6,9 @@ under faults of every kind; fewer than Qa bookies are lost for good, others come
 auto-recovery may be killed or paused at any step of a repair: as a lock is taken, a mark comes or
 goes, a copy is added, metadata is written. Then the faults end, and everything must become whole.
 After that, bookies are lost one by one while there are enough left: each time all must become whole
-again, and nothing that was confirmed may be missing.
+again, and nothing that was confirmed may be missing. Then one bookie is heard no more, and stays
+registered: what it has counts for nothing; and one is emptied while it serves. In some runs an
+operator says who is to be emptied, and takes it back, all the time (``repair_operator``).
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ from magnetar_sim.cluster import DATA, BookieMachine, Client, Cluster, plan_clus
 from magnetar_sim.cluster_checkers import check_end
 from magnetar_sim.faults import Faults
 from magnetar_sim.ledger_workload import LedgerJob, recover
-from magnetar_sim.loop import SimLoop, call_from_outside, run_in, until
+from magnetar_sim.loop import SimLoop, SimProcess, call_from_outside, run_in, until
 from magnetar_sim.repair_actors import RepairMachine, plan_repair
 from magnetar_sim.repair_checkers import RepairChecker
+from magnetar_sim.repair_operator import Operator
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.trace import Trace
 
@@ -65,10 +68,15 @@ class RepairRun:
         self._lose_at_once = rng.randint(0, ack_quorum - 1)
         self._lose_later = rng.choice((0, 1, 1, 2))
         self._hole_random = random.Random(f"{seed}/holes")
+        self._end_random = ends = random.Random(f"{seed}/ends")
+        self._hushes, self._empties = ends.random() < 0.3, ends.random() < 0.2
+        self._operates = ends.random() < 0.35
         self._holes = ack_quorum < write_quorum and self._hole_random.random() < HOLES_SHARE
         if self._holes:  # a writer without another bookie to take goes on without the one
             self._lose_at_once = self._lose_later = 0
+            self._hushes = self._empties = self._operates = False
         bookies = size + self._lose_at_once + self._lose_later + rng.choice((0, 0, 1))
+        bookies += self._hushes or self._empties or self._operates
         bookies = size if self._holes else bookies
         plan = plan_cluster(rng, bookies, ledger)
         # Whole after a while, whatever was lost: an index that is flushed rarely costs much here.
@@ -83,6 +91,7 @@ class RepairRun:
         self.machines: list[RepairMachine] = []
         self._bad_moments = rng.choice(BAD_MOMENTS)
         self._bad_chance = rng.choice((0.05, 0.2, 0.5))
+        self._operator: Operator | None = None
         self._bug: str | None = None
         self._over = False
 
@@ -114,7 +123,7 @@ class RepairRun:
             f"delay={self._repair.lost_bookie_delay_ms} ms",
         )
         await cluster.start()
-        delay_s = self._repair.lost_bookie_delay_ms / 1000
+        delay_s = max(self._repair.lost_bookie_delay_ms, self._repair.silent_bookie_delay_ms) / 1000
         checker = RepairChecker(cluster, delay_s + self._plan.session_timeout_s + 5.0)
         faults = self._begin(cluster, checker)
         while self.loop.time() < HEAL_S:
@@ -125,10 +134,40 @@ class RepairRun:
         cluster.heal()
         for machine in self.machines:
             machine.heal()
+        if self._operator is not None:
+            await self._operator.end()
         await self._settle(cluster, checker)
         for _ in range(self._lose_later):
             self._lose(checker, self._choose_sound(cluster, checker))
             await self._settle(cluster, checker)
+        if self._hushes:
+            await self._hush(cluster, checker)
+        if self._empties:
+            await self._empty(cluster, checker)
+
+    async def _hush(self, cluster: Cluster, checker: RepairChecker) -> None:
+        """A bookie is registered, and nobody hears from it; then it is back."""
+        machine = self._end_random.choice(self._sound(cluster, checker))
+        checker.silent_s[machine.name] = self.loop.time()
+        self.trace.note("fault", f"nobody hears from {machine.name}")
+        cluster.count("bookies that fall silent")
+        cluster.network.hush(machine.name)
+        await self._settle(cluster, checker)
+        del checker.silent_s[machine.name]
+        cluster.network.unhush(machine.name)
+        self.trace.note("fault", f"{machine.name} is heard again")
+        await self._settle(cluster, checker)
+
+    async def _empty(self, cluster: Cluster, checker: RepairChecker) -> None:
+        """An operator has a bookie emptied while it serves."""
+        operator = self._operator or Operator(cluster, self._end_random, list, 0)
+        await operator.end()
+        machine = self._end_random.choice(self._sound(cluster, checker))
+        await operator.leave(machine.name)
+        checker.leaving = machine.name
+        await self._settle(cluster, checker)
+        checker.leaving = None
+        await operator.stay(machine.name)
 
     def _begin(self, cluster: Cluster, checker: RepairChecker) -> Faults:
         rng = self._random
@@ -161,11 +200,31 @@ class RepairRun:
             )
         for _ in range(rng.choice((0, 1, 2))):
             self._at(rng.uniform(FAULTS_FROM_S, HEAL_S - 3), partial(self._absent, cluster))
+        if self._operates:
+            self._operate(cluster, checker)
         checker.stepped = self._stepped
         for bookie in cluster.bookies:
             bookie.promises.add_comes = self._add_comes
             bookie.promises.forgets = partial(checker.gives_up, bookie.name)
         return faults
+
+    def _operate(self, cluster: Cluster, checker: RepairChecker) -> None:
+        def processes() -> list[SimProcess]:
+            repairing = [*self.machines, *(cluster.bookies if self._plan.repair else ())]
+            return [each.process for each in repairing if each.process is not None]
+
+        rng = random.Random(f"{self._seed}/operator")
+        self._operator = operator = Operator(cluster, rng, processes, rng.choice((5, 20, 60)))
+
+        def rewritten(metadata: LedgerMetadata) -> None:
+            named = [name for one in metadata.fragments for name in one.bookies]
+            for bookie in cluster.bookies:
+                if is_superfluous(metadata, BookieId(bookie.name)):
+                    operator.gives_up(bookie.name, named)
+
+        checker.rewritten = rewritten
+        for bookie in cluster.bookies:
+            bookie.promises.listed = operator.listed
 
     def _plan_takeover(self, job: LedgerJob, other: Client) -> None:
         when_s = self._random.uniform(FAULTS_FROM_S + 0.5, HEAL_S - 1)
@@ -243,9 +302,11 @@ class RepairRun:
 
     # -- bookies that go ----------------------------------------------------------------------
 
+    def _sound(self, cluster: Cluster, checker: RepairChecker) -> list[BookieMachine]:
+        return [one for one in cluster.bookies if one.name not in checker.lost_s]
+
     def _choose_sound(self, cluster: Cluster, checker: RepairChecker) -> BookieMachine:
-        sound = [one for one in cluster.bookies if one.name not in checker.lost_s]
-        return self._random.choice(sound)
+        return self._random.choice(self._sound(cluster, checker))
 
     def _lose(self, checker: RepairChecker, machine: BookieMachine) -> None:
         """For good: its disks are empty, so it refuses to start."""
@@ -307,6 +368,8 @@ class RepairRun:
     async def _wait_given_up(self, cluster: Cluster, checker: RepairChecker) -> None:
         """No bookie holds copies of a ledger that does not name it."""
         for machine in cluster.bookies:
+            if machine.name in checker.silent_s:
+                continue  # it cannot find out whether they are anybody's
             deadline_s = self.loop.time() + PROGRESS_S
             while (held := await self._superfluous_at(machine, checker)) and machine.serving:
                 if self.loop.time() > deadline_s:
@@ -331,7 +394,8 @@ class RepairRun:
         metadata = checker.stored(job.history.ledger_id)
         assert metadata is not None
         named = [name for one in metadata.fragments for name in one.bookies]
-        lost = [f"{name}, which is lost, is named" for name in named if name in checker.lost_s]
+        gone = {*checker.lost_s, *checker.silent_s, checker.leaving}
+        lost = [f"{name}, which is gone, is named" for name in named if name in gone]
         return lost or [*islice(checker.lacks(metadata), 1)]
 
     async def _close(self, last: Client, job: LedgerJob) -> None:

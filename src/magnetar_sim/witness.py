@@ -46,6 +46,8 @@ class Promises:
         """For how long, in seconds, nothing has hindered adds to a ledger; None: not looked at."""
         self.add_comes: Callable[[int, Sequence[bytes], bool], None] = lambda *_: None
         """Called before an add, with its ledger, entries, and whether it is with deferred sync."""
+        self.listed: Callable[[int], None] = lambda ledger_id: None
+        """Called as it says what it holds of a ledger."""
         self.forced: Callable[[int], None] = lambda ledger_id: None
         """Called when entries that were answered before they were durable have been forced."""
         self.forgets: Callable[[int], None] = lambda ledger_id: None
@@ -114,6 +116,10 @@ class WitnessedBookie(Bookie):
             done(error, answered)
 
         super().add_entries(ledger_id, master_key, entry_ids, entries, flags, witnessed)
+
+    async def list_entries(self, ledger_id: int) -> list[int]:
+        self.promises.listed(ledger_id)
+        return await super().list_entries(ledger_id)
 
     def has_answered(self, key: tuple[int, int]) -> bool:
         """Whether this life has answered an add of the entry before it was durable."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.roles import Role
+from tests.scenarios.link import Link
 from tests.standalone import free_port
 
 SESSION_MS = 4000
@@ -65,6 +66,21 @@ class BookieMachine:
         shutil.rmtree(self.data_dir)
 
 
+class LinkedMachine(BookieMachine):
+    """A bookie whom others reach by a link that can go silent, while its session goes on."""
+
+    def __init__(
+        self, folder: Path, index: int, metadata_url: str, settings: Sequence[str]
+    ) -> None:
+        hosts = f"127.0.7.{index + 1}", f"127.0.8.{index + 1}"
+        placed = (
+            "--set", f"bookie.host={hosts[0]}", "--set", f"bookie.advertised_host={hosts[1]}"
+        )  # fmt: skip
+        super().__init__(folder, index, metadata_url, (*settings, *placed))
+        self.bookie_id = f"{hosts[1]}:{self.port}"
+        self.link = Link(f"{hosts[0]}:{self.port}", (hosts[1], self.port))
+
+
 class Cluster:
     """Bookies on one metadata URL. Brokers are started by the scenarios that want one."""
 
@@ -77,6 +93,7 @@ class Cluster:
     ) -> None:
         self.folder = folder
         self.metadata_url = metadata_url
+        self._settings = settings
         self.bookies = [
             BookieMachine(folder, index, metadata_url, settings) for index in range(bookies)
         ]
@@ -90,7 +107,14 @@ class Cluster:
 
     def add_bookie(self) -> BookieMachine:
         """A new, empty machine joins."""
-        added = BookieMachine(self.folder, len(self.bookies), self.metadata_url)
+        added = BookieMachine(self.folder, len(self.bookies), self.metadata_url, self._settings)
+        self.bookies.append(added)
+        added.start()
+        return added
+
+    def add_linked_bookie(self) -> LinkedMachine:
+        """As ``add_bookie``; the link must be entered before anybody can reach it."""
+        added = LinkedMachine(self.folder, len(self.bookies), self.metadata_url, self._settings)
         self.bookies.append(added)
         added.start()
         return added

@@ -38,11 +38,13 @@ async def _pump(
 
 
 class Link:
-    """Relays ``address`` (host:port) on a port of its own; a context manager."""
+    """Relays ``address`` (host:port) on a port of its own, or ``at`` a host and port; a context
+    manager."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, at: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         host, _, port = address.rpartition(":")
         self._target = (host, int(port))
+        self._at = at
         self._loop = asyncio.new_event_loop()
         self._open = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
@@ -72,7 +74,7 @@ class Link:
 
     async def _start(self) -> None:
         self._open.set()
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._relay, *self._at)
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
 

@@ -12,22 +12,26 @@ from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.ledger import sync
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import connection_options, open_access
+from magnetar.ledger.connections.pool import ConnectionPool
+from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import NoLedgerError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.repair.checking import Checker
-from magnetar.repair.copies import Standing
+from magnetar.repair.copies import Standing, parts_of
 from magnetar.repair.marks import ShortageMarks
+from magnetar.wire.bookie.availability import held_runs
 
 
 class Survey(NamedTuple):
     """``lacking``: what each ledger lacks that lacks something, in words; ``naming``: how many name
-    each bookie; ``marked``: ledgers that are marked."""
+    each bookie; ``marked``: ledgers that are marked; ``registered``: bookies."""
 
     ledgers: list[LedgerMetadata]
     lacking: dict[int, str]
     naming: dict[str, int]
     marked: list[int]
+    registered: list[str]
 
     @property
     def whole(self) -> bool:
@@ -50,7 +54,8 @@ async def _survey(metadata_url: str) -> Survey:
         access = open_access(stack, store, manager, config.ledger, options)
         checker = Checker(access.pool, 5.0)
         registered = await access.registry.all()
-        found = Survey([], {}, {}, [each async for each in ShortageMarks(store).ledgers()])
+        marked = [each async for each in ShortageMarks(store).ledgers()]
+        found = Survey([], {}, {}, marked, list(registered))
         async for ledger_id in manager.iterate():
             metadata, _ = await manager.read(ledger_id)
             found.ledgers.append(metadata)
@@ -62,6 +67,71 @@ async def _survey(metadata_url: str) -> Survey:
             if not findings.whole:
                 found.lacking[ledger_id] = str(findings)
         return found
+
+
+class Copies(NamedTuple):
+    """``fewest``: of any final entry, at bookies that the metadata names for it; ``ledgers``: how
+    many were looked at."""
+
+    fewest: int
+    ledgers: int
+
+
+def copies_now(metadata_url: str) -> Copies:
+    """Count the copies of every final entry at this moment. A ledger whose metadata changes while
+    its bookies are asked is left to the next look."""
+    return asyncio.run(_copies_now(metadata_url))
+
+
+async def _copies_now(metadata_url: str) -> Copies:
+    async with AsyncExitStack() as stack:
+        store = await ZooKeeperMetadataStore.open(metadata_url)
+        stack.push_async_callback(store.close)
+        manager, config = LedgerManager(store), LedgerConfig()
+        await manager.initialize(create=False)
+        access = open_access(stack, store, manager, config, connection_options(config))
+        fewest, ledgers = 1 << 30, 0
+        async for ledger_id in manager.iterate():
+            metadata, version = await manager.read(ledger_id)
+            found = await _fewest(access.pool, metadata)
+            if found is not None and (await manager.read(ledger_id))[1] == version:
+                fewest, ledgers = min(fewest, found), ledgers + 1
+        return Copies(fewest, ledgers)
+
+
+async def _fewest(pool: ConnectionPool, metadata: LedgerMetadata) -> int | None:
+    held: dict[BookieId, set[int]] = {}
+    for bookie in dict.fromkeys(b for one in metadata.fragments for b in one.bookies):
+        told = await reply(bookie, pool.lister(bookie).list_entries(metadata.ledger_id), 10.0)
+        groups = () if isinstance(told, Refusal) else told
+        runs = held_runs(groups, range(1 << 30))
+        held[bookie] = {entry for run in runs for entry in run}
+    counts = [
+        sum(entry in held[bookie] for bookie in metadata.write_set(entry))
+        for part in parts_of(metadata)
+        for entry in part.entry_ids
+    ]
+    return min(counts, default=None)
+
+
+def naming(metadata_url: str) -> dict[str, int]:
+    """How many ledgers name each bookie, by the metadata alone."""
+
+    async def ask() -> dict[str, int]:
+        store = await ZooKeeperMetadataStore.open(metadata_url)
+        try:
+            manager = LedgerManager(store)
+            await manager.initialize(create=False)
+            found: dict[str, int] = {}
+            async for ledger_id in manager.iterate():
+                metadata, _ = await manager.read(ledger_id)
+                for bookie in {b for one in metadata.fragments for b in one.bookies}:
+                    found[bookie] = found.get(bookie, 0) + 1
+            return found
+        finally:
+            await store.close()
+
+    return asyncio.run(ask())
 
 
 class Load:

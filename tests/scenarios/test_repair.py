@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import SETTINGS, Cluster
-from tests.scenarios.repairs import Load, fill, held_by, survey
+from tests.scenarios.repairs import Load, copies_now, fill, held_by, naming, survey
 
 pytestmark = pytest.mark.zookeeper
 
 QUORUMS = (3, 3, 2)
 DELAY_S = 4
+SILENT_S = 6
 PATIENCE_S = 180.0
 REPAIR = (
     "--set", f"repair.lost_bookie_delay_ms={DELAY_S * 1000}",
@@ -25,6 +26,7 @@ REPAIR = (
     "--set", "repair.open_ledger_grace_ms=3000",
     "--set", "repair.copy_bytes_per_s=0",
     "--set", "repair.give_up_interval_ms=1000",
+    "--set", f"repair.silent_bookie_delay_ms={SILENT_S * 1000}",
 )  # fmt: skip
 
 
@@ -111,6 +113,21 @@ def test_a_bookie_that_is_back_too_late_gives_up_its_copies(cluster: Cluster) ->
     eventually(lambda: survey(url).whole, "every ledger is whole")
 
 
+def test_a_bookie_that_never_answers_is_replaced_while_it_is_registered(cluster: Cluster) -> None:
+    url = cluster.metadata_url
+    hung = cluster.add_linked_bookie()
+    with hung.link:
+        fill(url, QUORUMS, ledgers=10, entries=30)
+        assert naming(url).get(hung.bookie_id, 0) > 0
+        hung.link.cut()
+        eventually(lambda: hung.bookie_id not in naming(url), "others have its places")
+        eventually(lambda: survey(url).whole, "every ledger is whole, without it")
+        assert hung.bookie_id in survey(url).registered
+        hung.link.heal()
+        eventually(lambda: not held_by(url, hung.bookie_id), "it gives its copies up")
+        assert survey(url).whole
+
+
 def test_a_bookie_is_added_and_another_emptied_under_load(cluster: Cluster) -> None:
     url = cluster.metadata_url
     fill(url, QUORUMS, ledgers=8, entries=100)
@@ -133,7 +150,16 @@ def test_a_bookie_is_added_and_another_emptied_under_load(cluster: Cluster) -> N
             stdout=subprocess.PIPE,
             text=True,
         )
-        eventually(lambda: leaving not in survey(url).naming, "no ledger names it")
+        fewest = []
+
+        def emptied() -> bool:
+            fewest.append(copies_now(url))
+            return leaving not in naming(url)
+
+        eventually(emptied, "no ledger names it")
+        # Looked at all the time, and not only when it is over.
+        assert all(each.fewest >= QUORUMS[2] for each in fewest), fewest
+        assert sum(each.ledgers for each in fewest) >= 8
         cluster.bookie(leaving).role.ask_to_end()
         out, _ = emptying.communicate(timeout=PATIENCE_S)
         assert f"{leaving} is forgotten" in out

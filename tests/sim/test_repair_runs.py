@@ -13,6 +13,8 @@ MET = (
     "bookies lost", "ledgers marked", "fragments repaired", "ledgers declared whole",
     "auto-recoveries killed", "bad moments: a lock is taken", "bad moments: a ledger is marked",
     "bad moments: entries are added", "bad moments: the metadata of a ledger is written",
+    "bookies that fall silent", "bookies told to leave", "looks that are out of date",
+    "bookies chosen while they give up", "ledgers given up",
 )  # fmt: skip
 
 

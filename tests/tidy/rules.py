@@ -102,6 +102,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.repair.insight.moves",
     "magnetar.repair.lost_bookies",
     "magnetar.repair.replacing",
+    "magnetar.repair.silences",
     "magnetar.repair.throttle",
     "magnetar.repair.turns",
     "magnetar.staging.commit_rules",

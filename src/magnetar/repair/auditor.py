@@ -2,13 +2,16 @@
 (``election``).
 
 * Bookies: whenever others are registered, an operator has said something, a bookie's delay is over,
-  or ``audit_interval_s`` have passed, it looks who is gone (lost, or to be emptied). If somebody is
-  whose ledgers were not marked yet, every ledger's metadata is read, and those that name somebody
-  who is gone are marked. It is looked again before each mark: one that has come back is not marked.
+  or ``audit_interval_s`` have passed, it looks who is gone (lost, silent, or to be emptied). If
+  somebody is whose ledgers were not marked yet, every ledger's metadata is read, and those that
+  name somebody who is gone are marked. It is looked again before each mark: one that has come back
+  is not marked.
 * Ledgers: every ``check_interval_s`` the bookies of each ledger are asked what they hold
   (``checking``), so that is found what nobody has told: what a writer that died left with too few
   copies, what a disk has lost. When that was done last is in the metadata store, and a new auditor
   goes on from there.
+* Answers: every ``hearing_interval_s`` each registered bookie is asked what it holds of one ledger
+  that it holds entries of. Whoever says nothing for long enough counts as gone (``silences``).
 
 Both go through all ledgers at ``ledgers_per_s`` at most. While repair is disabled nothing is
 marked. A mark too many costs a look at the ledger, so nothing here needs to be certain.
@@ -17,7 +20,8 @@ marked. A mark too many costs a look at the ledger, so nothing here needs to be 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +31,7 @@ from magnetar.model.errors import MetadataError, MetadataFormatError, NoSuchLedg
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.repair.checking import Checker
+from magnetar.repair.copies import parts_of
 from magnetar.repair.marks import ShortageMarks
 from magnetar.repair.standings import Standings
 from magnetar.repair.switches import Switches
@@ -37,6 +42,9 @@ READ_AT_ONCE = 16
 RETRY_S = 1.0
 DISABLED_S = 5.0
 MARGIN_S = 0.01
+HEARING_INTERVAL_S_LEAST = 0.2
+LOOKED_MAX = 256
+"""Ledgers, for some that bookies hold; before each hearing in which one is known of none."""
 
 
 class AllLedgers(Protocol):
@@ -57,10 +65,11 @@ class Found(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditPace:
-    """How often, and how fast. ``check_interval_s`` 0: never."""
+    """How often, and how fast. ``check_interval_s``, ``hearing_interval_s`` 0: never."""
 
     audit_interval_s: float
     check_interval_s: float
+    hearing_interval_s: float
     ledgers_per_s: float
 
 
@@ -95,6 +104,8 @@ class Auditor:
         self._marked: set[BookieId] = set()
         """Those who are gone and whose ledgers are marked."""
         self._audited_s = float("-inf")
+        self._known_of: dict[BookieId, LedgerMetadata] = {}
+        """A ledger with final entries at each bookie, as it was read last."""
 
     async def run_audits(self) -> None:
         """Look after bookies until it is cancelled."""
@@ -120,6 +131,21 @@ class Auditor:
                 log.warning("the check of all ledgers is tried again", error=str(error))
                 wait_s = RETRY_S
             await _wait(self._check_wanted, max(wait_s, RETRY_S))
+
+    async def run_hearings(self) -> None:
+        """Ask bookies for a sign of life until it is cancelled."""
+        interval_s = self._pace.hearing_interval_s
+        while interval_s:
+            await asyncio.sleep(max(interval_s, HEARING_INTERVAL_S_LEAST))
+            if not self._enabled():
+                continue
+            before = self._standings.silent
+            try:
+                await self.hear()
+            except MetadataError as error:
+                log.warning("bookies are not asked for a sign of life", error=str(error))
+            if self._standings.silent != before:
+                self._changed.set()
 
     def trigger(self) -> None:
         """An operator wants all bookies looked after, now."""
@@ -185,6 +211,43 @@ class Auditor:
         self._standings.forget(nameless)
         return count
 
+    # -- answers ------------------------------------------------------------------------------
+
+    async def hear(self) -> None:
+        """Ask every registered bookie, some at once, of a ledger that it has entries of, or else of
+        any. Raises ``MetadataError``."""
+        await self._standings.look()
+        serving = list(self._standings.serving)
+        await self._find_known(serving)
+        known = {bookie: self._known_of[bookie] for bookie in serving if bookie in self._known_of}
+        anything = next(iter(known.values()), None)
+        if anything is None:
+            return  # nothing is written yet
+        for first in range(0, len(serving), READ_AT_ONCE):
+            batch = serving[first : first + READ_AT_ONCE]
+            await asyncio.gather(
+                *(self._checker.hear(known.get(bookie, anything), bookie) for bookie in batch)
+            )
+        self._known_of = known
+
+    async def _find_known(self, serving: Collection[BookieId]) -> None:
+        """Of a bookie that was added since the last audit no ledger is known yet. Some are looked
+        at; if it is in none of them, any other does."""
+        looked = 0
+        async with aclosing(self._all()) as found:
+            while looked < LOOKED_MAX and not self._known_of.keys() >= set(serving):
+                if await anext(found, None) is None:
+                    return
+                looked += 1
+
+    def _keep_known(self, metadata: LedgerMetadata) -> None:
+        """The newest ledger is likely to be there longest. Of one that is gone, or is others' now,
+        a bookie says that it holds nothing, which is an answer, though its disk may hang: the next
+        audit finds another."""
+        for part in parts_of(metadata):
+            if part.entry_ids:
+                self._known_of.update(dict.fromkeys(part.fragment.bookies, metadata))
+
     # -- ledgers ------------------------------------------------------------------------------
 
     async def check_all(self) -> int:
@@ -217,7 +280,7 @@ class Auditor:
             log.info("ledger lacks copies", ledger=ledger_id, bookies=list(bookies))
         return fresh
 
-    async def _all(self) -> AsyncIterator[LedgerMetadata]:
+    async def _all(self) -> AsyncGenerator[LedgerMetadata, None]:
         """The metadata of all ledgers, some read at once, no faster than the pace."""
         batch: list[int] = []
         async for ledger_id in self._ledgers.iterate():
@@ -231,8 +294,11 @@ class Auditor:
             yield metadata
 
     async def _read(self, ledger_ids: Collection[int]) -> list[LedgerMetadata]:
-        found = await asyncio.gather(*(self._read_one(ledger_id) for ledger_id in ledger_ids))
-        return [metadata for metadata in found if metadata is not None]
+        read = await asyncio.gather(*(self._read_one(ledger_id) for ledger_id in ledger_ids))
+        found = [metadata for metadata in read if metadata is not None]
+        for metadata in found:
+            self._keep_known(metadata)
+        return found
 
     async def _read_one(self, ledger_id: int) -> LedgerMetadata | None:
         try:

@@ -30,6 +30,7 @@ from magnetar.repair.copying import Copier
 from magnetar.repair.election import LOOK_AGAIN_S, Election
 from magnetar.repair.ledger_repair import LedgerRepair
 from magnetar.repair.marks import ShortageMarks
+from magnetar.repair.silences import Silences
 from magnetar.repair.standings import Standings
 from magnetar.repair.superfluous import Beside, Superfluous
 from magnetar.repair.switches import Switches
@@ -40,6 +41,8 @@ from magnetar.repair.worker import Worker, WorkerOptions
 log = structlog.get_logger(__name__)
 
 RETRY_S = 1.0
+HEARD_PER_DELAY = 5
+"""So often the auditor asks whether bookies answer, within the time after which one is silent."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,12 @@ class AutoRecovery:
         self._ends: list[Callable[[], None]] = []
         delay_s = config.lost_bookie_delay_ms // 1000
         self._default_delay_s = delay_s
-        self._standings = Standings(access.registry, self.switches, delay_s)
+        silent_s = config.silent_bookie_delay_ms / 1000
+        self._look_again_s = max(RETRY_S, min(silent_s, LOOK_AGAIN_S)) if silent_s else LOOK_AGAIN_S
+        self._silences = silences = Silences(silent_s)
+        self._standings = Standings(access.registry, self.switches, silences, delay_s)
         timeout_s = around.ledger.read_timeout_ms / 1000
-        checker = Checker(access.pool, timeout_s)
+        checker = Checker(access.pool, timeout_s, silences)
         turns = Turns(config.open_ledger_grace_ms / 1000)
         self.repair = self._ledger_repair(checker, turns)
         wanted = WorkerOptions(around.name, config.look_interval_ms / 1000, lambda: self._enabled)
@@ -93,6 +99,7 @@ class AutoRecovery:
             AuditPace(
                 config.audit_interval_ms / 1000,
                 config.check_interval_ms / 1000,
+                silent_s / HEARD_PER_DELAY,
                 config.ledgers_per_s,
             ),
             around.now_ms,
@@ -126,6 +133,7 @@ class AutoRecovery:
             access.manager,
             _Choice(access),
             self._standings,
+            self._silences,
             checker,
             copier,
             turns,
@@ -207,12 +215,20 @@ class AutoRecovery:
         try:
             scope.spawn(self.auditor.run_audits(), "bookies")
             scope.spawn(self.auditor.run_checks(), "ledgers")
+            scope.spawn(self.auditor.run_hearings(), "answers")
             with NodeChanges(self._around.store, self.election.vote_path) as changes:
                 while await self.election.is_elected():
-                    await changes.wait(LOOK_AGAIN_S)
+                    if self._silences.cut_off:
+                        # Whoever hears bookies finds those that are silent; this one never would.
+                        log.warning("most bookies do not answer: others may be the auditor")
+                        await self.election.withdraw()
+                        break
+                    await changes.wait(self._look_again_s)
         finally:
             self.counts.auditing(False)
             await scope.close()
+        if self._silences.cut_off:
+            await asyncio.sleep(self._look_again_s)
 
 
 class _Choice:

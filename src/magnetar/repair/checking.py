@@ -6,6 +6,8 @@
   is told to make durable what it has answered, behind the list: what was listed is safe then.
 * A list does not say that an entry can be read. Of each bookie's share of a part the first and the
   last entry are read and their digests verified, as BookKeeper's check does.
+* Whoever lets any of this pass its deadline has said nothing: it is not known what it has, until it
+  counts as silent (``silences``, which is told of every request and answer).
 * What the lists say of long ledgers is compared in windows, so that the loop is never held up.
 """
 
@@ -19,6 +21,7 @@ from magnetar.ledger.bookies import BookiePool, EntryLister
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import (
     BookieIOError,
+    BookieUnavailableError,
     DigestError,
     MagnetarError,
     NoEntryError,
@@ -40,6 +43,7 @@ from magnetar.repair.copies import (
     parts_of,
     without,
 )
+from magnetar.repair.silences import Inquiry, Silences
 from magnetar.wire.bookie.availability import Group, held_runs
 from magnetar.wire.bookie.digest import EntryDigest
 
@@ -56,6 +60,23 @@ class _SampleRead(NamedTuple):
     entry_id: EntryId
 
 
+class _Sampled(NamedTuple):
+    """``damaged``: who gives entries that it says to hold damaged, or not at all. ``mute``: who did
+    not answer."""
+
+    damaged: dict[Part, list[Need]]
+    mute: dict[BookieId, MagnetarError]
+
+
+class _Told(NamedTuple):
+    """What bookies said when they were asked: a list, or why not; ``silent`` ones have no word."""
+
+    held: Mapping[BookieId, Sequence[Group]]
+    refused: Mapping[BookieId, MagnetarError]
+    silent: Sequence[BookieId]
+    damaged: Mapping[Part, Sequence[Need]]
+
+
 class ListingPool(BookiePool, Protocol):
     """Bookies that also tell what they hold."""
 
@@ -63,11 +84,15 @@ class ListingPool(BookiePool, Protocol):
 
 
 class Checker:
-    """``timeout_s``: a bookie's time to answer."""
+    """``timeout_s``: a bookie's time to answer. ``silences``: of the process; without, nobody ever
+    counts as silent."""
 
-    def __init__(self, pool: ListingPool, timeout_s: float) -> None:
+    def __init__(
+        self, pool: ListingPool, timeout_s: float, silences: Silences | None = None
+    ) -> None:
         self._pool = pool
         self._timeout_s = timeout_s
+        self._silences = silences or Silences(0.0)
 
     async def look(
         self, metadata: LedgerMetadata, standings: Mapping[BookieId, Standing], durably: bool
@@ -75,33 +100,72 @@ class Checker:
         """What the ledger lacks. ``standings`` are those of all that the metadata names;
         ``durably``: what is found to be there must be there after a power cut, too."""
         parts = parts_of(metadata)
-        serving = [
-            bookie
-            for bookie in dict.fromkeys(b for part in parts for b in part.fragment.bookies)
-            if standings[bookie] is Standing.SERVING
-        ]
-        unknown = {
-            bookie: "it is not registered"
-            for fragment in metadata.fragments
-            for bookie in fragment.bookies
-            if standings[bookie] is Standing.AWAY
-        }
-        asked = await asyncio.gather(*(self._ask(metadata, b, durably) for b in serving))
-        held: dict[BookieId, Sequence[Group]] = {}
-        for bookie, told in zip(serving, asked, strict=True):
-            if isinstance(told, Refusal):
-                unknown[bookie] = str(told.error)
-            else:
-                held[bookie] = told
-        damaged = await self._sample(metadata, parts, held)
+        named = dict.fromkeys(b for one in metadata.fragments for b in one.bookies)
+        serving = [bookie for bookie in named if standings[bookie] is Standing.SERVING]
+        told = await self._listen(metadata, parts, serving, durably)
+        away = {b: "it is not registered" for b in named if standings[b] is Standing.AWAY}
+        unknown = away | {bookie: str(error) for bookie, error in told.refused.items()}
+        now = dict(standings) | dict.fromkeys(told.silent, Standing.SILENT)
         needs: dict[EntryId, Sequence[Need]] = {}
         for part in parts:
-            found = await self._needs(metadata, part, standings, held)
-            spoiled = {need.slot: need for need in damaged.get(part, ())}
+            found = await self._needs(metadata, part, now, told.held)
+            spoiled = {need.slot: need for need in told.damaged.get(part, ())}
             slots = {need.slot: need for need in found} | spoiled
             if slots:
                 needs[part.fragment.first_entry_id] = [slots[slot] for slot in sorted(slots)]
-        return Findings(needs, unknown, open_lacks(metadata, standings))
+        return Findings(needs, unknown, open_lacks(metadata, now))
+
+    async def _listen(
+        self,
+        metadata: LedgerMetadata,
+        parts: Sequence[Part],
+        serving: Sequence[BookieId],
+        durably: bool,
+    ) -> _Told:
+        asked = [b for b in serving if not self._silences.rests(b, _now_s())]
+        answers = await asyncio.gather(*(self._ask(metadata, b, durably) for b in asked))
+        held: dict[BookieId, Sequence[Group]] = {}
+        refused: dict[BookieId, MagnetarError] = {}
+        for bookie, told in zip(asked, answers, strict=True):
+            if isinstance(told, Refusal):
+                refused[bookie] = told.error
+            else:
+                held[bookie] = told
+        sampled = await self._sample(metadata, parts, held)
+        refused |= sampled.mute
+        for bookie in asked:
+            # Only all of it is an answer: a list is known by heart, and entries are on a disk.
+            if durably or bookie in refused:
+                self._heard(bookie, metadata.ledger_id, refused.get(bookie))
+        silent = [b for b in serving if self._silences.is_silent(b, metadata.ledger_id)]
+        for bookie in silent:
+            held.pop(bookie, None)
+            refused.pop(bookie, None)
+        for bookie in serving:
+            if bookie not in asked and bookie not in silent:  # it has answered others meanwhile
+                refused[bookie] = BookieUnavailableError(f"{bookie} was not asked: it was silent")
+        damaged = {
+            part: [need for need in needs if need.bookie in held]
+            for part, needs in sampled.damaged.items()
+        }
+        return _Told(held, refused, silent, damaged)
+
+    async def hear(self, metadata: LedgerMetadata, bookie_id: BookieId) -> None:
+        """Find out whether the bookie answers, with a ledger that names it."""
+        parts = parts_of(metadata)
+        told = await self._ask(metadata, bookie_id, durably=True)
+        if isinstance(told, Refusal):
+            self._heard(bookie_id, metadata.ledger_id, told.error)
+            return
+        mute = (await self._sample(metadata, parts, {bookie_id: told})).mute
+        self._heard(bookie_id, metadata.ledger_id, mute.get(bookie_id))
+
+    def _heard(self, bookie_id: BookieId, ledger_id: int, refused: MagnetarError | None) -> None:
+        """``refused`` None: it has said all that it was asked for."""
+        if isinstance(refused, BookieUnavailableError):
+            self._silences.unanswered(bookie_id, ledger_id, Inquiry.HELD, _now_s())
+        else:
+            self._silences.answered(bookie_id, ledger_id, Inquiry.HELD)
 
     async def _ask(
         self, metadata: LedgerMetadata, bookie_id: BookieId, durably: bool
@@ -126,6 +190,8 @@ class Checker:
         """What a bookie lacks of ``slot``'s share, whether the metadata names it there or not. All
         of it, of one that does not tell."""
         told = await self._ask(metadata, bookie_id, durably=True)
+        if isinstance(told, Refusal):
+            self._heard(bookie_id, metadata.ledger_id, told.error)
         groups = () if isinstance(told, Refusal) else told
         return await self._missing(part, slot, metadata.write_quorum, groups)
 
@@ -164,8 +230,7 @@ class Checker:
         metadata: LedgerMetadata,
         parts: Sequence[Part],
         held: Mapping[BookieId, Sequence[Group]],
-    ) -> dict[Part, list[Need]]:
-        """Who gives entries that it says to hold damaged, or not at all."""
+    ) -> _Sampled:
         looks = [
             _SampleRead(part, slot, bookie, entry_id)
             for part in parts
@@ -173,21 +238,26 @@ class Checker:
             if bookie in held
             for entry_id in self._samples(part, slot, metadata.write_quorum, held[bookie])
         ]
-        spoiled = await self._spoiled(metadata, looks)
+        mute: dict[BookieId, MagnetarError] = {}
+        spoiled = await self._spoiled(metadata, looks, mute)
         if spoiled:  # a bookie that is just ending fails every read, and is gone a moment later
             await asyncio.sleep(LOOK_AGAIN_S)
-            spoiled = await self._spoiled(metadata, spoiled)
+            spoiled = await self._spoiled(metadata, spoiled, mute)
         found: dict[Part, list[Need]] = {}
         for part, slot, bookie, _ in spoiled:
             needs = found.setdefault(part, [])
             if all(need.slot != slot for need in needs):
                 needs.append(Need(slot, bookie, Cause.DAMAGED, (part.entry_ids,)))
-        return found
+        return _Sampled(found, mute)
 
     async def _spoiled(
-        self, metadata: LedgerMetadata, looks: Sequence[_SampleRead]
+        self,
+        metadata: LedgerMetadata,
+        looks: Sequence[_SampleRead],
+        mute: dict[BookieId, MagnetarError],
     ) -> list[_SampleRead]:
-        """Those of ``looks`` that get no sound entry, from a bookie that says so."""
+        """Those of ``looks`` that get no sound entry, from a bookie that says so; those that say
+        nothing come into ``mute``."""
         digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
         turns = asyncio.Semaphore(ASKED_AT_ONCE)
 
@@ -197,6 +267,8 @@ class Checker:
                 reading = client.read_entry(metadata.ledger_id, look.entry_id)
                 told = await reply(look.bookie_id, reading, self._timeout_s)
             if isinstance(told, Refusal):
+                if isinstance(told.error, BookieUnavailableError):
+                    mute[look.bookie_id] = told.error
                 return _is_damage(told.error)
             try:
                 digest.verify(told, look.entry_id)
@@ -217,6 +289,10 @@ class Checker:
         last = [*own_runs(part, slot, write_quorum, around_end)][-1:]
         wanted = dict.fromkeys([*first[:1], *(run[-1] for run in last)])
         return [entry for entry in wanted if held_runs(groups, range(entry, entry + 1))]
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _is_damage(error: MagnetarError) -> bool:

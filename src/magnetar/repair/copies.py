@@ -10,9 +10,10 @@ Decides only; ``checking`` asks. The rules, in which every statement of "whole" 
 * A bookie says what it holds as a list, which is exact. That it has never heard of the ledger is an
   answer too: it holds nothing. Silence is none, and then nothing is known: the ledger is neither
   declared to lack copies there, nor to be whole.
-* Of a bookie that is lost, or that is to be emptied, all copies are missing.
-* The open fragment lacks a copy if a bookie of it is lost or leaving: of what is written next there
-  will be one less.
+* Of a bookie that is lost, or that is to be emptied, all copies are missing; so are those of one
+  that has been silent for the delay (``silences``): whatever it has does not count.
+* The open fragment lacks a copy if a bookie of it is lost, silent or leaving: of what is written
+  next there will be one less.
 * A ledger is whole when nothing is missing, nothing is unknown, and the open fragment lacks none.
 """
 
@@ -35,6 +36,7 @@ class Standing(Enum):
     AWAY = "not registered, for less long than the delay"
     LOST = "not registered, for the delay or longer"
     LEAVING = "registered, and to be emptied"
+    SILENT = "registered, and without an answer for the delay"
 
 
 class Cause(Enum):
@@ -42,11 +44,12 @@ class Cause(Enum):
 
     LOST = "lost"
     LEAVING = "leaving"
+    SILENT = "does not answer"
     LACKING = "lacks entries"
     DAMAGED = "gives entries that are damaged, or none"
 
 
-REPLACED = frozenset((Cause.LOST, Cause.LEAVING, Cause.DAMAGED))
+REPLACED = frozenset((Cause.LOST, Cause.LEAVING, Cause.SILENT, Cause.DAMAGED))
 """Another bookie takes the place; one that only lacks entries is given them."""
 
 
@@ -70,7 +73,8 @@ class Need(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Of one look at a ledger. ``needs``: by the first entry id of the fragment. ``unknown``: who
-    said nothing, and why. ``open_lacks``: bookies of the open fragment that are lost or leaving."""
+    said nothing, and why. ``open_lacks``: bookies of the open fragment that are lost, silent or
+    leaving."""
 
     needs: Mapping[EntryId, Sequence[Need]] = field(default_factory=dict)
     unknown: Mapping[BookieId, str] = field(default_factory=dict)
@@ -104,10 +108,11 @@ def parts_of(metadata: LedgerMetadata) -> list[Part]:
 def open_lacks(
     metadata: LedgerMetadata, standings: Mapping[BookieId, Standing]
 ) -> tuple[BookieId, ...]:
-    """Bookies of the fragment that is still written, if there is one, that are lost or leaving."""
+    """Bookies of the fragment that is still written, if there is one, that are lost, silent or
+    leaving."""
     if metadata.closed:
         return ()
-    gone = (Standing.LOST, Standing.LEAVING)
+    gone = (Standing.LOST, Standing.SILENT, Standing.LEAVING)
     return tuple(b for b in metadata.fragments[-1].bookies if standings[b] in gone)
 
 
@@ -173,8 +178,12 @@ def joined(ranges: Iterable[range], gap: int = 0) -> tuple[range, ...]:
 def needs_by_standing(
     part: Part, write_quorum: int, standings: Mapping[BookieId, Standing]
 ) -> list[Need]:
-    """Of bookies that need not be asked: those that are lost or to be emptied."""
-    causes = {Standing.LOST: Cause.LOST, Standing.LEAVING: Cause.LEAVING}
+    """Of bookies whose word does not count: those that are lost, silent or to be emptied."""
+    causes = {
+        Standing.LOST: Cause.LOST,
+        Standing.SILENT: Cause.SILENT,
+        Standing.LEAVING: Cause.LEAVING,
+    }
     return [
         Need(slot, bookie, causes[standings[bookie]], all_own(part, slot, write_quorum))
         for slot, bookie in enumerate(part.fragment.bookies)

@@ -4,8 +4,11 @@
   next replica when one fails) and added as they are, marked as recovery: a fenced ledger and a
   bookie that takes no new entries take them all the same. Who shares what is read gets it from one
   read.
-* Memory is bounded: a piece of ``PIECE_BYTES`` is added while the next one is read, and no more is
-  under way. ``Throttle`` bounds the pace.
+* Of a fragment with more bookies than copies only what somebody lacks is read: a bookie of five
+  with two copies each held two entries of five. What lies between is not asked for; such runs are
+  short, and ``RUNS_AT_ONCE`` are read at once.
+* Memory is bounded: a piece of about ``PIECE_BYTES`` is added while the next one is read, and no
+  more is under way. ``Throttle`` bounds the pace.
 * An answer counts when the entries are durable at the bookie, and all of them must be there before
   anything is said of them in the metadata.
 """
@@ -13,6 +16,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -27,12 +31,14 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import BookieError, MagnetarError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
-from magnetar.repair.copies import Part, is_own, without
+from magnetar.repair.copies import Part, is_own, own_runs, without
 from magnetar.repair.throttle import Throttle
 from magnetar.wire.bookie.digest import EntryDigest
 
 PIECE_BYTES = 1 << 20
 PIECE_ENTRIES = 2000
+RUNS_AT_ONCE = 16
+"""Where a bookie holds runs of Qw entries: each is a request or a few."""
 
 
 class CopyTarget(NamedTuple):
@@ -41,6 +47,13 @@ class CopyTarget(NamedTuple):
     bookie_id: BookieId
     slot: int
     missing: Sequence[range]
+
+
+class _Coming(NamedTuple):
+    """A piece that is being read: its runs, and what comes of each."""
+
+    runs: Sequence[range]
+    reading: asyncio.Task[list[list[Entry]] | MagnetarError]
 
 
 class Copier:
@@ -113,41 +126,83 @@ class _Copying:
         self._scope = scope
         self._digest = EntryDigest(metadata.digest_type, metadata.ledger_id, metadata.password)
         self._reader = copier.reader(metadata, part)
+        self._run_bytes = 0  # of the largest run of the piece read last
 
     async def run(self) -> Refusal | None:
-        left = _union(target.missing for target in self._targets)
+        left = deque(_union(target.missing for target in self._targets))
         coming = self._read_ahead(left)
         while coming is not None:
-            found = await coming
+            found = await coming.reading
             if isinstance(found, MagnetarError):
                 raise found
-            left = without(left, [range(left[0].start, found[-1].entry_id + 1)])
+            _put_back(left, coming.runs, found)
             coming = self._read_ahead(left)
             refusal = await self._give(found)
             if refusal is not None:
                 return refusal
         return None
 
-    def _read_ahead(
-        self, left: Sequence[range]
-    ) -> asyncio.Task[list[Entry] | MagnetarError] | None:
-        if not left:
+    def _read_ahead(self, left: deque[range]) -> _Coming | None:
+        """The next piece, taken off ``left``; None: there is none left."""
+        wanted = self._next_piece(left)
+        if not wanted:
             return None
-        first, count = left[0].start, min(len(left[0]), PIECE_ENTRIES)
 
-        async def read() -> list[Entry] | MagnetarError:
-            try:
-                return await self._reader.read(first, count, PIECE_BYTES)
-            except MagnetarError as error:
-                return error
+        return _Coming(wanted, self._scope.spawn(self._read(wanted), f"from {wanted[0].start}"))
 
-        return self._scope.spawn(read(), f"from {first}")
+    async def _read(self, wanted: Sequence[range]) -> list[list[Entry]] | MagnetarError:
+        """The first entries of each run, at least one."""
+        found: dict[int, list[Entry]] = {}
+        left = iter(wanted)
 
-    async def _give(self, found: Sequence[Entry]) -> Refusal | None:
+        async def take() -> MagnetarError | None:
+            for run in left:
+                try:
+                    found[run.start] = await self._reader.read(run.start, len(run), PIECE_BYTES)
+                except MagnetarError as error:
+                    return error
+            return None
+
+        told = await asyncio.gather(*(take() for _ in wanted[:RUNS_AT_ONCE]))
+        failed = next((error for error in told if error is not None), None)
+        return failed or [found[run.start] for run in wanted]
+
+    def _next_piece(self, left: deque[range]) -> list[range]:
+        """Runs of entries that somebody lacks, and together about as much as a piece is."""
+        while left:
+            first = left.popleft()
+            window, rest = _split(first, PIECE_ENTRIES)
+            runs = self._lacked(window)
+            count = self._runs_of_a_piece()
+            if len(runs) > count:
+                window, rest = _split(first, runs[count].start - first.start)
+                runs = runs[:count]
+            if rest:
+                left.appendleft(rest)
+            if runs:
+                return runs
+        return []
+
+    def _lacked(self, window: range) -> list[range]:
+        """What of ``window`` some target lacks."""
+        part, quorum = self._part, self._metadata.write_quorum
+        if len(part.fragment.bookies) == quorum:
+            return [window]  # which are missing ranges of targets already
+        return _union(
+            _common(own_runs(part, target.slot, quorum, window), target.missing)
+            for target in self._targets
+        )
+
+    def _runs_of_a_piece(self) -> int:
+        """So many that they are about a piece; one while it is not known what they are."""
+        return max(1, PIECE_BYTES // self._run_bytes) if self._run_bytes else 1
+
+    async def _give(self, found: Sequence[Sequence[Entry]]) -> Refusal | None:
         """To all targets at the same time."""
+        self._run_bytes = max(sum(len(entry.data) for entry in run) for run in found)
         adding = []
         for target in self._targets:
-            own = self._own(target, found)
+            own = [entry for run in found for entry in self._own(target, run)]
             if own:
                 add = self._copier.add(self._metadata, self._digest, target, own)
                 adding.append(self._scope.spawn(add, target.bookie_id))
@@ -157,9 +212,28 @@ class _Copying:
     def _own(self, target: CopyTarget, found: Sequence[Entry]) -> list[Entry]:
         part, quorum, first = self._part, self._metadata.write_quorum, found[0].entry_id
         read = range(first, found[-1].entry_id + 1)
-        present = without([read], target.missing)
-        lacking = (entry_id for run in without([read], present) for entry_id in run)
+        lacking = (entry_id for run in _common([read], target.missing) for entry_id in run)
         return [found[e - first] for e in lacking if is_own(part, target.slot, quorum, e)]
+
+
+def _put_back(
+    left: deque[range], wanted: Sequence[range], found: Sequence[Sequence[Entry]]
+) -> None:
+    """What was asked for and did not come: a reader gives the first part of a run at least."""
+    rests = [
+        range(run.start + len(read), run.stop) for run, read in zip(wanted, found, strict=True)
+    ]
+    left.extendleft(reversed([rest for rest in rests if rest]))
+
+
+def _split(run: range, count: int) -> tuple[range, range]:
+    return run[:count], run[count:]
+
+
+def _common(runs: Iterable[range], others: Sequence[range]) -> list[range]:
+    """What is in both; both ascend."""
+    kept = list(runs)
+    return without(kept, without(kept, others))
 
 
 def _union(missing: Iterable[Sequence[range]]) -> list[range]:

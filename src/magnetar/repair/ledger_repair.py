@@ -43,6 +43,7 @@ from magnetar.repair.checking import Checker
 from magnetar.repair.copies import Cause, Findings, Need, Part, parts_of
 from magnetar.repair.copying import Copier, CopyTarget
 from magnetar.repair.replacing import choose, replaced
+from magnetar.repair.silences import Inquiry, Silences
 from magnetar.repair.standings import Standings
 from magnetar.repair.turns import Turns
 
@@ -85,6 +86,7 @@ class LedgerRepair:
         catalog: LedgerCatalog,
         bookies: Bookies,
         standings: Standings,
+        silences: Silences,
         checker: Checker,
         copier: Copier,
         turns: Turns,
@@ -94,6 +96,7 @@ class LedgerRepair:
         self._catalog = catalog
         self._bookies = bookies
         self._standings = standings
+        self._silences = silences
         self._checker = checker
         self._copier = copier
         self._turns = turns
@@ -186,10 +189,12 @@ class LedgerRepair:
             names = ", ".join(f"{need.bookie} ({need.cause.value})" for need in leaving)
             return f"no bookie can take the place of {names}"
         refusal = await self._copier.copy(metadata, part, targets)
+        self._note_answers(metadata, taking, refusal)
         if refusal is not None:
             busy = isinstance(refusal.error, BookieUnavailableError | TooManyRequestsError)
             if busy and any(need.bookie == refusal.bookie_id for need in taking):
-                return str(refusal.error)  # it holds the rest: later is better than elsewhere
+                # It holds the rest: later is better than elsewhere, until it is silent.
+                return str(refusal.error)
             self._note_refusal(metadata, refusal, refused)
             return None
         if chosen:
@@ -208,7 +213,9 @@ class LedgerRepair:
         available = await self._bookies.available()
         placement = await self._bookies.placement([*available, *part.fragment.bookies])
         leaving = dict.fromkeys(self._standings.leaving, "it is to be emptied")
-        excluded = {**leaving, **refused}
+        now_s = _now_s()
+        silent = {b: "it is silent" for b in available if self._silences.rests(b, now_s)}
+        excluded = {**leaving, **silent, **refused}
         quorum = metadata.write_quorum
         return choose(part.fragment, needs, available, excluded, self._random, placement, quorum)
 
@@ -218,6 +225,19 @@ class LedgerRepair:
         """``bookie_id`` is to get all of the slot but what it has from an attempt before."""
         missing = await self._checker.missing_at(metadata, part, need.slot, bookie_id)
         return CopyTarget(bookie_id, need.slot, missing)
+
+    def _note_answers(
+        self, metadata: LedgerMetadata, taking: Sequence[Need], refusal: Refusal | None
+    ) -> None:
+        """A bookie may tell what it holds, and take nothing: its journal's disk hangs."""
+        ledger_id = metadata.ledger_id
+        for need in taking:
+            if refusal is None:
+                self._silences.answered(need.bookie, ledger_id, Inquiry.COPIES)
+            elif refusal.bookie_id == need.bookie and isinstance(
+                refusal.error, BookieUnavailableError
+            ):
+                self._silences.unanswered(need.bookie, ledger_id, Inquiry.COPIES, _now_s())
 
     def _note_refusal(
         self, metadata: LedgerMetadata, refusal: Refusal, refused: dict[BookieId, str]

@@ -1,7 +1,8 @@
-"""Which bookies serve, are away, lost, or to be emptied, as this process knows it.
+"""Which bookies serve, are away, lost, silent, or to be emptied, as this process knows it.
 
 Owns the watch of who is registered, and for how long somebody has not been (``lost_bookies``
-decides). One of these is shared by all that a process repairs.
+decides). One of these is shared by all that a process repairs. Who is silent is found by whoever
+asks bookies (``checking``); here it is only told on (``silences`` decides).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Protocol
 from magnetar.model.ids import BookieId
 from magnetar.repair.copies import Standing
 from magnetar.repair.lost_bookies import AbsentBookies
+from magnetar.repair.silences import Silences
 
 
 class Registered(Protocol):
@@ -36,9 +38,12 @@ class Said(Protocol):
 class Standings:
     """``default_delay_s``: how long a bookie may be away, while no operator has said."""
 
-    def __init__(self, registered: Registered, said: Said, default_delay_s: int) -> None:
+    def __init__(
+        self, registered: Registered, said: Said, silences: Silences, default_delay_s: int
+    ) -> None:
         self._registered = registered
         self._said = said
+        self._silences = silences
         self._default_delay_s = default_delay_s
         self._absent = AbsentBookies()
         self._serving: Collection[BookieId] = ()
@@ -53,6 +58,7 @@ class Standings:
         self.delay_s = float(await self._said.delay(self._default_delay_s))
         self._absent.named(named)
         self._absent.look(self._serving, _now_s())
+        self._silences.look(self._serving)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` when others are registered. Returns what ends the watch."""
@@ -80,9 +86,17 @@ class Standings:
 
     @property
     def gone(self) -> list[BookieId]:
-        """Whom ledgers are to be freed of: lost, or to be emptied."""
+        """Whom ledgers are to be freed of: lost, silent, or to be emptied."""
         lost = self._absent.lost(self.delay_s, _now_s())
-        return list(dict.fromkeys((*lost, *self._leaving)))
+        return list(dict.fromkeys((*lost, *self._silences.silent, *self._leaving)))
+
+    @property
+    def silent(self) -> Collection[BookieId]:
+        return self._silences.silent
+
+    @property
+    def serving(self) -> Collection[BookieId]:
+        return self._serving
 
     @property
     def away(self) -> list[BookieId]:

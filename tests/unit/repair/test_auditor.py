@@ -1,0 +1,80 @@
+"""The auditor asks for signs of life, also of bookies and ledgers that it has not audited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+
+from magnetar.model.ids import BookieId
+from magnetar.model.ledger import LedgerMetadata
+from magnetar.repair.auditor import Auditor, AuditPace
+from magnetar.repair.standings import Standings
+from tests.unit.ledger.doubles import MemoryManager
+from tests.unit.repair.doubles import RepairCluster
+
+
+class _Ledgers:
+    def __init__(self, manager: MemoryManager) -> None:
+        self._manager = manager
+
+    async def iterate(self) -> AsyncIterator[int]:
+        for ledger_id in await self._manager.ledger_ids():
+            yield ledger_id
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        return await self._manager.read(ledger_id)
+
+
+class _Marks:
+    def __init__(self) -> None:
+        self.named: dict[int, tuple[str, ...]] = {}
+
+    async def mark(self, ledger_id: int, bookies: Collection[str], now_ms: int) -> bool:
+        self.named[ledger_id] = tuple(bookies)
+        return True
+
+
+class _Switches:
+    async def checked_ms(self) -> int:
+        return 0
+
+
+class _Found:
+    def marked(self, ledger_id: int, bookies: Collection[str]) -> None:
+        pass
+
+    def lost(self, bookies: Collection[BookieId]) -> None:
+        pass
+
+
+def auditor_of(cluster: RepairCluster, standings: Standings, marks: _Marks) -> Auditor:
+    pace = AuditPace(3600.0, 0.0, 0.01, 1000.0)
+    return Auditor(
+        _Ledgers(cluster.manager), marks, _Switches(), standings, cluster.checker, pace,  # type: ignore[arg-type]
+        lambda: 1, lambda: True, _Found(),
+    )  # fmt: skip
+
+
+def test_a_bookie_that_falls_silent_between_audits_is_found() -> None:
+    """The ledger, too, was written since the last audit: nothing was known to ask of."""
+
+    async def run() -> None:
+        cluster, marks = RepairCluster(4), _Marks()
+        auditor = auditor_of(cluster, cluster.standings, marks)
+        assert await auditor.audit() == 0
+        metadata = await cluster.written(10)
+        hung = cluster.bookie(metadata.fragments[0].bookies[0])
+        await auditor.hear()
+        assert list(cluster.standings.gone) == []
+        hung.silent = True
+        async with asyncio.timeout(20):
+            while hung.bookie_id not in cluster.standings.gone:
+                await auditor.hear()
+                await asyncio.sleep(0.01)
+        assert await auditor.audit() == 1
+        assert marks.named == {metadata.ledger_id: (hung.bookie_id,)}
+        hung.silent = False
+        await auditor.hear()
+        assert list(cluster.standings.gone) == []
+
+    asyncio.run(run())
