@@ -10,7 +10,8 @@
 #                           be found; writes the table
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
 #   make interop            Pulsar's own Java clients (of messages, of REST) and pulsar-perf,
-#                           BookKeeper's Java client and shell; needs Maven and a Java compiler,
+#                           BookKeeper's Java client and shell, Kafka's tools and broker on our
+#                           partitions' files; needs Maven and a Java compiler,
 #                           which it does not install, and fetches the clients; KEPT=dir keeps what
 #                           it fetched. With Go, Pulsar's Go clients too. KILLS=n: so many times
 #                           kill -9 of brokers under the Java client, and not 5
@@ -87,7 +88,7 @@ interop: $(VENV)/.dev java
 		{ echo "make interop needs $$tool: install Maven and a JDK (17 or later)"; exit 1; }; done
 	$(if $(KEPT),MAGNETAR_PEER_DIR=$(abspath $(KEPT)) )$(if $(KILLS),MAGNETAR_KILLS=$(KILLS) \
 		)$(BIN)/python -m pytest -m peer \
-		tests/interop/bookkeeper tests/interop/java tests/interop/go
+		tests/interop/bookkeeper tests/interop/java tests/interop/go tests/interop/kafka
 
 chaos: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.whole $(if $(MINUTES),--minutes $(MINUTES)) \
