@@ -95,6 +95,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.partition.partition_state",
     "magnetar.log.partition.producer_states",
     "magnetar.log.partition.replica",
+    "magnetar.log.partition.retention",
     "magnetar.log.policy",
     "magnetar.repair.copies",
     "magnetar.repair.insight.faults",

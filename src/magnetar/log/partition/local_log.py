@@ -44,7 +44,7 @@ from magnetar.log.partition.checkpoint_files import (
     replace_file,
 )
 from magnetar.log.partition.leader_epochs import LeaderEpochs
-from magnetar.log.partition.limits import PartitionPolicy, SyncPolicy
+from magnetar.log.partition.limits import Kept, PartitionPolicy, SyncPolicy
 from magnetar.log.partition.markers import read_marker
 from magnetar.log.partition.producer_states import (
     AbortedTransaction,
@@ -54,6 +54,7 @@ from magnetar.log.partition.producer_states import (
     encode_aborted,
     encode_snapshot,
 )
+from magnetar.log.partition.retention import SegmentAge, deletable, outlived
 from magnetar.log.partition.segment import (
     SNAPSHOT,
     TRANSACTIONS,
@@ -411,6 +412,24 @@ class LocalLog:
         if gone:
             self._write_epochs()
         return freed
+
+    def let_go(self, kept: Kept, *, committed_end: int, now_ms: int) -> int:
+        """What is not kept any longer goes; how many bytes. Raises ``OSError``."""
+        active = self._age(self.segments[-1])
+        if outlived(active, kept, committed_end=committed_end, now_ms=now_ms):
+            self.roll(self.log_end, now_ms)
+        count = deletable(
+            [self._age(segment) for segment in self.segments[:-1]],
+            kept,
+            log_start=self.log_start,
+            committed_end=committed_end,
+            now_ms=now_ms,
+        )
+        return self.delete_segments(count)
+
+    def _age(self, segment: Segment) -> SegmentAge:
+        latest_ms = segment.greatest[0] if segment.greatest[0] >= 0 else self._created_ms
+        return SegmentAge(segment.next_offset, segment.byte_count, latest_ms)
 
 
 def _stamped(view: memoryview, at: int, header: BatchHead, offset: int, epoch: int) -> Stored:

@@ -1,0 +1,111 @@
+"""The stored state of partitions, in the metadata store: read, and changed by compare-and-set.
+
+Owns the paths, and what is done when a compare is lost or an answer does not come. It decides
+nothing: ``election`` does.
+
+Rules:
+
+* A change is a function of what is stored. Whoever loses the compare reads again and asks the
+  function again; it may say that nothing is to be done any more.
+* An answer that does not come (``MetadataUnavailableError``) leaves the outcome in doubt. It is
+  raised, and the caller reads before it does anything else: a leader goes on counting both sets.
+
+Paths: ``/partitions/TOPIC/N`` (bytes: ``partition_state``). A topic's name is escaped, since it may
+have a slash in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from magnetar.env.metadata import MetadataStore
+from magnetar.log.partition import election
+from magnetar.log.partition.election import Live
+from magnetar.log.partition.partition_state import PartitionState, decode_state, encode_state
+from magnetar.model.errors import BadVersionError, NoNodeError
+
+ROOT: Final = "/partitions"
+Change = Callable[[PartitionState], PartitionState | None]
+
+
+class VersionedState(NamedTuple):
+    """``version``: to compare with."""
+
+    state: PartitionState
+    version: int
+
+
+def state_path(topic: str, number: int) -> str:
+    return f"{ROOT}/{quote(topic, safe='')}/{number}"
+
+
+class StateStore:
+    """All partitions' states. Methods raise ``MetadataError``, and ``MetadataFormatError`` for a
+    node that is none of ours."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    async def create(self, topic: str, number: int, state: PartitionState) -> VersionedState:
+        """Raises ``NodeExistsError``."""
+        state.check()
+        await self._metadata.create(state_path(topic, number), encode_state(state))
+        return VersionedState(state, 0)
+
+    async def read(self, topic: str, number: int) -> VersionedState:
+        """Raises ``NoNodeError``."""
+        path = state_path(topic, number)
+        found = await self._metadata.get(path)
+        return VersionedState(decode_state(found.value, path), found.version)
+
+    async def partitions(self) -> list[tuple[str, int]]:
+        """Of which there is a state, in order."""
+        try:
+            topics = await self._metadata.children(ROOT)
+        except NoNodeError:
+            return []
+        found = []
+        for topic in topics:
+            try:
+                numbers = await self._metadata.children(f"{ROOT}/{topic}")
+            except NoNodeError:  # deleted meanwhile
+                continue
+            found += [(unquote(topic), int(number)) for number in numbers]
+        return sorted(found)
+
+    async def replace(
+        self, topic: str, number: int, old: VersionedState, state: PartitionState
+    ) -> VersionedState:
+        """Store ``state`` if ``old`` is what is stored: a leader's change. Raises
+        ``BadVersionError``: it is not."""
+        state.check()
+        path = state_path(topic, number)
+        version = await self._metadata.put(path, encode_state(state), old.version)
+        return VersionedState(state, version)
+
+    async def change(self, topic: str, number: int, change: Change) -> VersionedState:
+        """Store what ``change`` makes of the stored state, however often that has changed before it
+        is done; what is stored then."""
+        while True:
+            found = await self.read(topic, number)
+            following = change(found.state)
+            if following is None:
+                return found
+            try:
+                return await self.replace(topic, number, found, following)
+            except BadVersionError:
+                continue  # somebody else was first: what is right now is for ``change`` to say
+
+    async def elect(
+        self, topic: str, number: int, live: Callable[[], Live], *, unclean: bool = False
+    ) -> VersionedState:
+        """A controller's look at one partition. ``live`` is asked at each try."""
+        return await self.change(
+            topic, number, lambda state: election.elect(state, live(), unclean=unclean)
+        )
+
+    def watch(self, topic: str, number: int, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` on the loop after each change. Returns what ends it."""
+        return self._metadata.watch_value(state_path(topic, number), lambda _path: changed())

@@ -1,0 +1,100 @@
+"""A directory of partitions: its checkpoints, its end, and what its disk remembers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from magnetar.env.disk import RealDisk
+from magnetar.log.partition.checkpoint_files import (
+    decode_offsets,
+    decode_topic_id,
+    encode_offsets,
+    encode_topic_id,
+)
+from magnetar.log.partition.limits import SyncPolicy
+from magnetar.log.partition.log_directory import CLEAN_END, LogDirectory
+from magnetar.model.errors import MetadataFormatError
+from tests.unit.log.partition.kit import NOW_MS, SMALL, filled
+
+ONE, TWO = ("topic-1", 0), ("b", 12)
+TOPIC_ID = uuid.UUID("01234567-89ab-cdef-fedc-ba9876543210")
+
+
+def numbers() -> Iterator[int]:
+    return count(100)
+
+
+def opened(
+    path: Path, lineages: Iterator[int], sync: SyncPolicy = SyncPolicy.EACH_BATCH
+) -> LogDirectory:
+    return LogDirectory.open(RealDisk(), path, replace(SMALL, sync=sync), lambda: next(lineages))
+
+
+def test_what_was_closed_in_order_has_nothing_to_recover(tmp_path: Path) -> None:
+    lineages = numbers()
+    directory = opened(tmp_path, lineages)
+    assert (directory.partitions(), directory.clean) == ([], False)
+    for partition in (ONE, TWO):
+        filled(directory.open_log(partition, NOW_MS, encode_topic_id(TOPIC_ID)), 40)
+    directory.logs[TWO].delete_records(30)
+    directory.high_watermarks[ONE] = 17
+    directory.close()
+    metadata = (tmp_path / "b-12" / "partition.metadata").read_bytes()
+    assert metadata == b"version: 0\ntopic_id: ASNFZ4mrze_-3LqYdlQyEA"
+    assert decode_topic_id(metadata, tmp_path) == TOPIC_ID
+
+    again = opened(tmp_path, lineages)
+    assert again.clean
+    assert not (tmp_path / CLEAN_END).exists(), "it counts for one start"
+    assert again.partitions() == [TWO, ONE]
+    assert again.high_watermarks[ONE] == 17
+    for partition in (ONE, TWO):
+        log = again.open_log(partition, NOW_MS)
+        assert log.log_end == directory.logs[partition].log_end
+        assert log.log_start == (30 if partition == TWO else 0)
+        assert again.recovered[partition].segments_read == 0
+
+
+def test_a_crash_is_recovered_from_the_recovery_point(tmp_path: Path) -> None:
+    lineages = numbers()
+    directory = opened(tmp_path, lineages)
+    log = directory.open_log(ONE, NOW_MS)
+    filled(log, 60)
+    directory.checkpoint()
+    filled(log, 3)
+    log.abandon()
+    again = opened(tmp_path, lineages)
+    assert not again.clean
+    found = again.open_log(ONE, NOW_MS)
+    assert found.log_end == log.log_end
+    assert again.recovered[ONE].segments_read <= 2 < len(found.segments)
+
+
+@pytest.mark.parametrize("sync", SyncPolicy)
+def test_the_lineage_says_whether_something_may_be_missing(
+    tmp_path: Path, sync: SyncPolicy
+) -> None:
+    lineages = numbers()
+    directory = opened(tmp_path, lineages, sync)
+    directory.open_log(ONE, NOW_MS)
+    assert directory.lineage == 100
+    directory.close()
+    assert opened(tmp_path, lineages, sync).lineage == 100, "an orderly end loses nothing"
+    after_crash = opened(tmp_path, lineages, sync).lineage
+    assert after_crash == (100 if sync.durable else 101)
+    assert opened(tmp_path / "new", lineages, sync).lineage > after_crash
+
+
+def test_checkpoints_are_kafkas_text(tmp_path: Path) -> None:
+    text = encode_offsets({ONE: 5, TWO: 1 << 40})
+    assert text == b"0\n2\nb 12 1099511627776\ntopic-1 0 5\n"
+    assert decode_offsets(text, tmp_path) == {ONE: 5, TWO: 1 << 40}
+    for bad in (b"", b"1\n0\n", b"0\n2\na 1 1\n", b"0\n1\na b c\n", b"0\nx\n"):
+        with pytest.raises(MetadataFormatError, match=str(tmp_path)):
+            decode_offsets(bad, tmp_path)
