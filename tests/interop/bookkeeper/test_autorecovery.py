@@ -4,6 +4,7 @@ peer test, not part of ``make test``. Run: ``make interop``."""
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -96,6 +97,17 @@ def check(url: str, written: dict[int, list[bytes]]) -> None:
                 assert [bytes(entry.payload) for entry in reader] == payloads
 
 
+def verify(url: str, ledgers: int) -> None:
+    """Every copy of every entry is sound, whoever made it."""
+    command = ("ledger", "verify", "--all", "--metadata", url, "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "magnetar", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert (found["ledgers"], found["copies"]) == (ledgers, ledgers * 40 * 3)
+
+
 @pytest.mark.parametrize("whose", ["java", "ours"])
 def test_a_lost_bookies_ledgers_are_repaired(
     whose: str, cluster: ZooKeeperServer, shell: Shell, tmp_path: Path
@@ -115,6 +127,7 @@ def test_a_lost_bookies_ledgers_are_repaired(
             eventually(lambda: lost not in survey(url).naming, "no ledger names it")
             eventually(lambda: survey(url).whole, "every ledger is whole")
         check(url, written)
+        verify(url, len(written))
         said = shell.said("listunderreplicated")
         assert "Under replicated ledger count: 0" in said
         running.pop_all()  # one of them was killed

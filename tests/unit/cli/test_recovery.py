@@ -13,7 +13,23 @@ from magnetar.cli.recovery import Bar
 
 @pytest.mark.parametrize(
     "arguments",
-    [["recovery", "status"], ["bookie", "decommission", "b1"], ["bookie", "recover", "b1"]],
+    [
+        ["recovery", "status"],
+        ["bookie", "decommission", "b1"],
+        ["bookie", "recover", "b1"],
+        ["bookie", "list"],
+        ["bookie", "info"],
+        ["bookie", "ledgers", "b1"],
+        ["bookie", "read-only", "on", "b1"],
+        ["bookie", "cookie", "b1"],
+        ["cluster", "id"],
+        ["cluster", "info"],
+        ["cluster", "plan-decommission", "b1"],
+        ["ledger", "explain", "1"],
+        ["ledger", "verify", "1"],
+        ["ledger", "metadata", "1"],
+        ["ledger", "delete", "1"],
+    ],
 )
 def test_they_need_a_clusters_metadata(arguments: list[str]) -> None:
     missing = CliRunner().invoke(cli, arguments)
