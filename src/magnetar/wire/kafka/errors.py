@@ -1,0 +1,102 @@
+"""Kafka's error codes, and which of them a client is told for which error of the tree.
+
+The most specific class that has a code wins, so an error without one is told as what it is a kind
+of. Codes on which clients look leaders up again and try once more: ``NOT_LEADER_OR_FOLLOWER``,
+``LEADER_NOT_AVAILABLE``, ``KAFKA_STORAGE_ERROR``, ``NOT_COORDINATOR``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
+
+from magnetar.model import errors
+
+
+class ErrorCode(IntEnum):
+    """Those that are told here."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
+    INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
+    UNKNOWN_TOPIC_ID = 100
+
+
+CODES: Final[Mapping[type[errors.MagnetarError], ErrorCode]] = MappingProxyType(
+    {
+        errors.MagnetarError: ErrorCode.UNKNOWN_SERVER_ERROR,
+        errors.ProtocolError: ErrorCode.INVALID_REQUEST,
+        errors.ChecksumError: ErrorCode.CORRUPT_MESSAGE,
+        errors.ImplausibleMessageError: ErrorCode.INVALID_RECORD,
+        # Stores that are out of reach come back: clients ask again.
+        errors.MetadataError: ErrorCode.LEADER_NOT_AVAILABLE,
+        errors.MetadataFormatError: ErrorCode.UNKNOWN_SERVER_ERROR,
+        errors.BookieError: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.LedgerError: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.LogError: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.LogClosedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        errors.BrokerMetadataError: ErrorCode.LEADER_NOT_AVAILABLE,
+        errors.ServiceNotReadyError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        errors.InvalidTopicNameError: ErrorCode.INVALID_TOPIC_EXCEPTION,
+        errors.TopicNotFoundError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.StorageFullError: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.NotAllowedError: ErrorCode.POLICY_VIOLATION,
+        errors.InvalidPolicyError: ErrorCode.INVALID_CONFIG,
+        errors.MessageTooLargeError: ErrorCode.MESSAGE_TOO_LARGE,
+        # Of a bound on open topics: passes by itself.
+        errors.TooManyConnectionsError: ErrorCode.LEADER_NOT_AVAILABLE,
+    }
+)
+
+
+def error_code(error: errors.MagnetarError) -> ErrorCode:
+    """The code that a client is told for ``error``."""
+    return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
