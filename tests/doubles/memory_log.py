@@ -47,6 +47,7 @@ from magnetar.model.errors import (
     NoSuchLogError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
+from magnetar.wire.kafka.batches import STAMP_BYTES, stamp
 
 HEADER = bytes(36)
 
@@ -205,6 +206,10 @@ class MemoryPositions:
             self._offsets.append(self._offsets[-1] + messages)
         self._times_ms += content.publish_times_ms
 
+    @property
+    def next_offset(self) -> int:
+        return self._offsets[-1]
+
     def content(self) -> Content:
         """What all entries hold."""
         counts = [b - a for a, b in pairwise(self._offsets)]
@@ -349,6 +354,7 @@ class MemoryLog:
         self.lost_watchers: list[Callable[[LogFencedError], None]] = []
         self.reads = 0
         self.now_ms = 1
+        self.epoch = 1
         self._size = ledger_entries
         self._watch = ReadableWatch()
         self._entries: list[Entry] = []
@@ -388,7 +394,15 @@ class MemoryLog:
     def _confirm(
         self, datas: list[bytes], done: AppendDone, content: Content | None = None
     ) -> None:
-        self._order.told(content or Content([1] * len(datas), [self.now_ms] * len(datas)))
+        content = content or Content([1] * len(datas), [self.now_ms] * len(datas))
+        if content.stamp is not None:
+            content.stamp.base_offset = self._order.next_offset
+            content.stamp.leader_epoch = self.epoch
+            batch = datas[0][len(HEADER) :]
+            length = int.from_bytes(batch[8:12], "big")
+            head = stamp(content.stamp.base_offset, length, self.epoch)
+            datas = [HEADER + head + batch[STAMP_BYTES:]]
+        self._order.told(content)
         start = len(self._entries)
         size = self._size
         self._entries += [

@@ -51,12 +51,26 @@ from magnetar.model.ids import EARLIEST, Position
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
+class Stamp:
+    """Says that the payload is a record batch of Kafka's (``wire.kafka.batches``), into which the
+    log is to write the offset of its first message and the log's ``epoch``; has both from the
+    append's answer on."""
+
+    __slots__ = ("base_offset", "leader_epoch")
+
+    def __init__(self) -> None:
+        self.base_offset = -1
+        self.leader_epoch = -1
+
+
 class Content(NamedTuple):
     """What the payloads of an append hold, one number each: messages (1 or more), and the time
-    that the producer says it published them (milliseconds since 1970; 0: it does not say)."""
+    that the producer says it published them (milliseconds since 1970; 0: it does not say). An
+    append with a ``stamp`` has one payload."""
 
     messages: Sequence[int]
     publish_times_ms: Sequence[int]
+    stamp: Stamp | None = None
 
 
 class Run(NamedTuple):
@@ -429,6 +443,8 @@ class WritableLog(ReadableLog, Protocol):
     cursors: Cursors
     checkpoints: Checkpoints
     holds: Holds
+    epoch: int
+    """Of this opening: greater than that of every earlier one."""
 
     def append(
         self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None

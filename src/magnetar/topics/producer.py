@@ -244,7 +244,7 @@ class Producer:
             self._times_ms.clear()
         self._appends += 1
         done = partial(self._answered, sends, messages, byte_count)
-        self.topic.publish(payloads, done, _new(Content, (messages, times_ms)))
+        self.topic.publish(payloads, done, _new(Content, (messages, times_ms, None)))
         return byte_count
 
     def refuse(self, send: Sequences, error: MagnetarError, final: bool) -> None:

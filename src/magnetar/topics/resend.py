@@ -280,7 +280,7 @@ class StoredFrames:
         positions, before = self._log.positions, self._back_to
         assert before is not None, "that is the bound"
         last = positions.previous_position(before)
-        first = _back(positions, last, min(self._step, ENTRIES_MAX - self._entries))
+        first = entries_back(positions, last, min(self._step, ENTRIES_MAX - self._entries))
         frames, entries, byte_count = await self._read(first, last)
         self._step = min(self._step * 2, STEP_ENTRIES)
         self._looked_at(entries, byte_count)
@@ -351,7 +351,7 @@ class StoredFrames:
             self._least[name] = key[0]
 
 
-def _back(positions: Positions, last: Position, steps: int) -> Position:
+def entries_back(positions: Positions, last: Position, steps: int) -> Position:
     """The first of the ``steps`` entries that end with ``last``, or the log's first."""
     position = last
     while steps - 1 > position.entry_id and position > positions.first:

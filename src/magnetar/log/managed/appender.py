@@ -41,7 +41,7 @@ from magnetar.log.managed.ledgers import (
     Ledgers,
 )
 from magnetar.log.managed.open_appends import OpenAppend, OpenAppends
-from magnetar.log.managed.stamping import HEADER_BYTES, LedgerStamps, extent_of
+from magnetar.log.managed.stamping import HEADER_BYTES, LedgerStamps, extent_of, stamped
 from magnetar.log.managed.tail_cache import LogTail
 from magnetar.log.policy import LogPolicy
 from magnetar.log.seam import AppendDone, Buffer, Content
@@ -186,7 +186,7 @@ class Appender:
         self._open.sent.append(item)
         stamps = ledger.stamps
         next_offset, greatest_ms = stamps.next_offset, stamps.greatest_ms
-        messages, times_ms = item.content
+        messages, times_ms, stamp = item.content
         if count == 1:  # most appends
             (message_count,), (time_ms,) = messages, times_ms
             headers: Sequence[bytes] = (stamps.header(self._now_ms(), message_count, time_ms),)
@@ -196,7 +196,11 @@ class Appender:
         if time_ms < stamps.least_ms:
             stamps.least_ms = time_ms
         item.end_offset = stamps.next_offset
-        item.entries = entries = ledger.append(item.payloads, ledger.answered, headers)
+        payloads = item.payloads
+        if stamp is not None:
+            stamp.base_offset, stamp.leader_epoch = next_offset, self._store.leader_epoch
+            headers, payloads = stamped(headers[0], payloads[0], stamp)
+        item.entries = entries = ledger.append(payloads, ledger.answered, headers)
         if not entries:  # the writer has failed; ``answered`` will hear of it
             stamps.next_offset, stamps.greatest_ms = next_offset, greatest_ms
             item.payloads = [bytes(payload) for payload in item.payloads]

@@ -42,6 +42,11 @@ class ChainStore:
         """Write a new epoch, so that a former owner's next write loses."""
         await self._node.update(lambda record: self._now(replace(record, epoch=record.epoch + 1)))
 
+    @property
+    def leader_epoch(self) -> int:
+        """Of this opening of the log: as Kafka's batches say it, in 31 bits."""
+        return self._node.record.epoch & 0x7FFFFFFF
+
     async def hand_over(self, cursors: tuple[HandedCursor, ...] | None) -> None:
         """Write for the last time, with ``cursors``, all that there are, for the next owner:
         nothing writes them from now on. None: it is to ask for them. Raises as ``save``."""

@@ -70,6 +70,7 @@ class ManagedLog:
         self, name: str, context: LogContext, store: ChainStore, policy: LogPolicy | None = None
     ) -> None:
         self.name = name
+        self.epoch = store.leader_epoch
         self.lost: LogFencedError | None = None
         self._context = context
         self._store = store

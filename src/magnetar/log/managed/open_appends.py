@@ -182,7 +182,8 @@ class OpenAppends:
         for item in reversed(self.sent):
             if item.refusal is None:
                 self._waiting_bytes += item.size
-            item.content = Content(*(part[-item.count :] for part in item.content))
+            messages, times_ms, stamp = item.content
+            item.content = Content(messages[-item.count :], times_ms[-item.count :], stamp)
             if item.entries:
                 open_entries = item.entries[len(item.entries) - item.count :]
                 item.payloads = [memoryview(entry)[payload_offset:] for entry in open_entries]

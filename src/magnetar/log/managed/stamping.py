@@ -4,7 +4,8 @@ Rule: the header of an entry is the only place that says how many messages the e
 hold. So after a recovery, whatever its outcome, the next offset is the last entry's index plus
 one, and nobody need know what the former owner meant to append.
 
-Format: docs/formats/managed-ledger.md. Why: docs/adr/0056-offsets-in-headers.md.
+Format: docs/formats/managed-ledger.md. Why: docs/adr/0056-offsets-in-headers.md,
+docs/adr/0106-kafka-protocol-over-logs.md (record batches).
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from magnetar.log.managed.ledgers import ChainReader
+from magnetar.log.seam import Buffer, Stamp
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError
+from magnetar.wire.kafka.batches import STAMP_BYTES
+from magnetar.wire.kafka.batches import stamp as batch_stamp
 from magnetar.wire.pulsar.broker_metadata import (
     HEADER_BYTES,
     TIME_MS_MAX,
@@ -25,7 +29,15 @@ from magnetar.wire.pulsar.broker_metadata import (
     read_header,
 )
 
-__all__ = ["HEADER_BYTES", "Extent", "LedgerStamps", "behind_header", "extent_of", "header_of"]
+__all__ = [
+    "HEADER_BYTES",
+    "Extent",
+    "LedgerStamps",
+    "behind_header",
+    "extent_of",
+    "header_of",
+    "stamped",
+]
 
 ENTRY_BYTES_MAX = 1 << 30
 """Of one entry that is read by itself: no bound but that of bookies."""
@@ -55,6 +67,16 @@ class LedgerStamps(Stamper):
     def extent(self) -> Extent:
         """Of all that got a header."""
         return Extent(self.next_offset - self.first_offset, self.greatest_ms, self.least_ms)
+
+
+def stamped(header: bytes, batch: Buffer, stamp: Stamp) -> tuple[tuple[bytes], tuple[memoryview]]:
+    """The prefix and the rest of a record batch's entry. The stamp stands before all that the
+    batch's checksum covers, so it goes into the prefix, and the batch is copied once, as every
+    payload is. What was stamped before (for a ledger that failed) is written over."""
+    view = memoryview(batch)
+    length = int.from_bytes(view[8:12], "big")
+    head = batch_stamp(stamp.base_offset, length, stamp.leader_epoch)
+    return (header + head,), (view[STAMP_BYTES:],)
 
 
 def behind_header(entries: Sequence[Entry]) -> None:

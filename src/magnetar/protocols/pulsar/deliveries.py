@@ -1,7 +1,8 @@
 """What a consumer's client is told: MESSAGE, ACK_RESPONSE, ACTIVE_CONSUMER_CHANGE, CLOSE_CONSUMER.
 
 The stored payload of an entry goes out as it came in: a MESSAGE frame is a small header and a view
-of the entry. Headers are encoded per consumer, with all that they have in common prepared.
+of the entry. A record batch of a Kafka producer is converted here (``crossing.kafka_to_pulsar``).
+Headers are encoded per consumer, with all that they have in common prepared.
 """
 
 from __future__ import annotations
@@ -9,14 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import structlog
+
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
+from magnetar.protocols.crossing.kafka_to_pulsar import pulsar_entry
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.redelivery import Key
+from magnetar.wire.kafka.batches import is_batch
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import MessageHeaderEncoder
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import ack_response
+
+log = structlog.get_logger(__name__)
+
+PULSAR_BEGIN: Final = b"\x0e"
+"""Of entries that Pulsar's clients wrote, but for very old ones."""
 
 ACTIVE_CHANGE_VERSION: Final = 12
 """The protocol version from which on clients know ACTIVE_CONSUMER_CHANGE."""
@@ -60,6 +70,8 @@ class SessionConsumer:
         for entry in entries:
             ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
             offset = entry.payload_offset
+            if data[offset : offset + 1] != PULSAR_BEGIN and is_batch(entry.payload):
+                data, offset = _converted(entry), 0
             payload_bytes = len(data) - offset
             if special:
                 key = (ledger_id, entry_id)
@@ -105,3 +117,18 @@ class SessionConsumer:
 
     def abort(self) -> None:
         self._session.abort()
+
+
+def _converted(entry: Entry) -> bytes:
+    """A record batch as Pulsar's clients read it. One that cannot be taken apart goes out as it
+    is: its consumer finds the same, and can acknowledge or dead-letter it."""
+    try:
+        return pulsar_entry(entry.payload)
+    except MagnetarError as error:
+        log.warning(
+            "record batch not converted",
+            ledger=entry.ledger_id,
+            entry=entry.entry_id,
+            error=str(error),
+        )
+        return bytes(entry.payload)

@@ -112,7 +112,9 @@ async def append(
     """Append one by one; the positions, all confirmed."""
     outcomes = Outcomes()
     for i, payload in enumerate(payloads):
-        one = None if content is None else Content(*([part[i]] for part in content))
+        one = None
+        if content is not None:
+            one = Content([content.messages[i]], [content.publish_times_ms[i]], content.stamp)
         source.append([payload], outcomes, one)
     await outcomes.wait(len(payloads))
     assert not outcomes.errors

@@ -1,0 +1,79 @@
+"""Kafka's record batches as entries of Pulsar's, for Pulsar's consumers.
+
+A batch of n records becomes a batch of n messages, so positions, batch indexes and ack sets mean
+the same messages in both. What corresponds:
+
+=====================  ======================================================================
+record                 message
+=====================  ======================================================================
+key                    partition key: its text, or base64 where it is not UTF-8
+value, null value      payload, null value
+timestamp              event time; of the newest record also the publish time of the batch
+headers                properties: text, or base64 where a value is not UTF-8; of several headers
+                       of one name the last
+compression            the same, but for gzip, which is zlib
+=====================  ======================================================================
+
+Pure, but for the codecs' libraries.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from magnetar.wire.kafka.batches import CODEC_MASK
+from magnetar.wire.kafka.compression import Codec
+from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, read_batch, timestamp_of
+from magnetar.wire.pulsar.codes import Compression
+from magnetar.wire.pulsar.compression import find_compressor
+from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
+
+CODECS: Final[Mapping[Codec, Compression]] = MappingProxyType(
+    {
+        Codec.NONE: Compression.NONE,
+        Codec.GZIP: Compression.ZLIB,
+        Codec.SNAPPY: Compression.SNAPPY,
+        Codec.LZ4: Compression.LZ4,
+        Codec.ZSTD: Compression.ZSTD,
+    }
+)
+
+
+def pulsar_entry(batch: memoryview) -> bytes:
+    """The entry that a producer of Pulsar's would have sent. Raises ``ProtocolError`` for a batch
+    that cannot be taken apart, ``ConfigError`` if its codec's library is not installed."""
+    header, records = read_batch(batch)
+    compression = CODECS[Codec(header.attributes & CODEC_MASK)]
+    builder = EntryBuilder(compression, find_compressor(compression))
+    head = Head(
+        f"kafka-{header.producer_id}" if header.producer_id >= 0 else "kafka",
+        header.base_offset,
+        max(0, header.max_timestamp_ms),
+    )
+    times = [max(0, timestamp_of(header, record)) for record in records]
+    return builder.entry(head, _columns(records, times))
+
+
+def _columns(records: Sequence[KafkaRecord], times_ms: Sequence[int]) -> Columns:
+    return Columns(
+        [record.value for record in records],
+        [record.key for record in records],
+        times_ms,
+        [_properties(record.headers) for record in records],
+    )
+
+
+def _properties(headers: Sequence[RecordHeader]) -> dict[str, str | None] | None:
+    return {key: _text(value) for key, value in headers} if headers else None
+
+
+def _text(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64encode(value).decode()

@@ -1,0 +1,115 @@
+"""Entries of one protocol for clients of the other: nothing that has a counterpart is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from magnetar.model.errors import NotAllowedError
+from magnetar.protocols.crossing.kafka_to_pulsar import pulsar_entry
+from magnetar.protocols.crossing.pulsar_to_kafka import kafka_batch
+from magnetar.protocols.entry_formats import EitherEntryFormat
+from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
+from magnetar.wire.kafka.batches import STAMP_BYTES, check_produced, stamp
+from magnetar.wire.kafka.compression import Codec
+from magnetar.wire.kafka.records import (
+    KafkaRecord,
+    RecordHeader,
+    batch_of,
+    read_batch,
+    timestamp_of,
+)
+from magnetar.wire.pulsar.batches import iterate_messages
+from magnetar.wire.pulsar.codes import Compression
+from magnetar.wire.pulsar.compression import find_compressor
+from magnetar.wire.pulsar.metadata import entry_metadata
+from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
+from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
+
+RECORDS = [
+    KafkaRecord(0, 0, b"key", b"value" * 20, [RecordHeader("h", b"text"), RecordHeader("n", None)]),
+    KafkaRecord(1, 7, None, b"", [RecordHeader("bytes", b"\xff\x00")]),
+    KafkaRecord(2, 3, b"\xff\xfe", None, []),
+]
+
+
+def stamped(batch: bytes, offset: int) -> memoryview:
+    return memoryview(stamp(offset, len(batch) - 12, 4) + batch[STAMP_BYTES:])
+
+
+@pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
+def test_a_batch_of_kafka_as_pulsar_reads_it(codec: Codec) -> None:
+    entry = pulsar_entry(stamped(batch_of(RECORDS, 5_000, codec=codec), 100))
+    meta = entry_metadata(entry)
+    assert (meta.num_messages, meta.publish_time_ms, meta.sequence_id) == (3, 5_007, 100)
+    assert meta.compression.name == {"GZIP": "ZLIB"}.get(codec.name, codec.name)
+    assert PulsarEntryFormat().describe(memoryview(entry)).messages == 3
+    (one, first), (two, second), (three, third) = iterate_messages(entry, meta)
+    assert (one.key, bytes(first), one.event_time_ms) == ("key", b"value" * 20, 5_000)
+    assert dict(one.properties) == {"h": "text", "n": ""}
+    assert (two.key, bytes(second), two.null_value, two.event_time_ms) == (None, b"", False, 5_007)
+    assert dict(two.properties) == {"bytes": "/wA="}
+    assert (three.key, three.key_b64_encoded, three.null_value) == ("//4=", True, True)
+    assert bytes(third) == b""
+
+
+@pytest.mark.parametrize("compression", Compression, ids=lambda each: each.name)
+def test_an_entry_of_pulsar_as_kafka_reads_it(compression: Compression) -> None:
+    columns = Columns(
+        [b"one" * 50, None, b""],
+        ["key", b"\xff", None],
+        [1_000, None, 999],
+        [{"a": "b"}, None, None],
+    )
+    entry = EntryBuilder(compression, find_compressor(compression)).entry(
+        Head("me", 7, 2_000), columns
+    )
+    batch = memoryview(kafka_batch(memoryview(entry), 500, 9))
+    assert check_produced(batch).record_count == 3
+    header, records = read_batch(batch)
+    assert (header.base_offset, header.leader_epoch, header.next_offset) == (500, 9, 503)
+    assert [record.key for record in records] == [b"key", b"\xff", None]
+    assert [record.value for record in records] == [b"one" * 50, None, b""]
+    assert [timestamp_of(header, record) for record in records] == [1_000, 2_000, 999]
+    assert records[0].headers == [RecordHeader("a", b"b")]
+
+
+def test_there_and_back_again() -> None:
+    batch = stamped(batch_of(RECORDS, 5_000), 100)
+    _, records = read_batch(memoryview(kafka_batch(memoryview(pulsar_entry(batch)), 100, 4)))
+    assert [(each.key, each.value) for each in records] == [(r.key, r.value) for r in RECORDS]
+
+
+def plain(data: bytes = b"x", **fields: Any) -> memoryview:
+    described = MessageMetadata(
+        producer_name="me", sequence_id=1, publish_time=5, **fields
+    ).SerializeToString()
+    return memoryview(len(described).to_bytes(4, "big") + described + data)
+
+
+def test_a_plain_message_is_a_batch_of_one() -> None:
+    header, (record,) = read_batch(memoryview(kafka_batch(plain(partition_key="k"), 3, 1)))
+    assert (header.base_offset, header.last_offset_delta, header.base_timestamp_ms) == (3, 0, 5)
+    assert (record.key, record.value) == (b"k", b"x")
+
+
+def test_what_has_no_counterpart_is_refused() -> None:
+    chunk = plain(uuid="u", num_chunks_from_msg=3, chunk_id=1, total_chunk_msg_size=9)
+    with pytest.raises(NotAllowedError, match="chunk 1 of 3"):
+        kafka_batch(chunk, 3, 1)
+    encrypted = plain(encryption_algo="x")
+    with pytest.raises(NotAllowedError, match="encrypted"):
+        kafka_batch(encrypted, 3, 1)
+
+
+def test_each_entry_is_described_by_its_own_format() -> None:
+    either = EitherEntryFormat()
+    batch = stamped(batch_of(RECORDS, 5_000), 1 << 40)
+    assert either.describe(batch).messages == 3
+    assert either.sent(batch) == ("kafka--1", -1)
+    assert either.sender(batch) is None
+    assert either.published(batch).time_ms == 5_007
+    for entry in (plain(), memoryview(pulsar_entry(batch))):
+        assert either.describe(entry) == PulsarEntryFormat().describe(entry)
+        assert either.published(entry) == PulsarEntryFormat().published(entry)
