@@ -507,6 +507,50 @@ class BrokerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaConfig:
+    """Kafka's protocol, over the same topics."""
+
+    host: str = field(default="127.0.0.1", metadata={"meaning": "address to listen on"})
+    port: int = field(
+        default=-1,
+        metadata={"meaning": "9092 is usual; 0 takes a free one, -1: not served", "least": -1},
+    )
+    advertised_host: str = field(
+        default="", metadata={"meaning": "name told to clients; empty: the listen address"}
+    )
+    fetch_bytes_max: int = field(
+        default=16 << 20,
+        metadata={"meaning": "bytes of one answer to FETCH, whatever is asked for", "least": 1024},
+    )
+    idle_connection_ms: int = field(
+        default=600_000,
+        metadata={"meaning": "silence after which a connection is closed", "least": 100},
+    )
+    offset_logs: int = field(
+        default=8,
+        metadata={
+            "meaning": "logs that keep the offsets of groups; never change it once there are some",
+            "least": 1,
+            "most": 1000,
+        },
+    )
+    offsets_retention_ms: int = field(
+        default=7 * 86_400_000,
+        metadata={
+            "meaning": "how long offsets of a group without members are kept; 0: for ever",
+            "least": 0,
+        },
+    )
+    rebalance_delay_ms: int = field(
+        default=100,
+        metadata={
+            "meaning": "how long the first members of a group wait for more",
+            "least": 0,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class HttpConfig:
     """REST, metrics, lookup over HTTP."""
 
@@ -653,6 +697,7 @@ class Config:
     bookie: BookieConfig = field(default_factory=BookieConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
+    kafka: KafkaConfig = field(default_factory=KafkaConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     connections: ConnectionsConfig = field(default_factory=ConnectionsConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)

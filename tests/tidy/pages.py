@@ -32,6 +32,7 @@ MACHINE_TABLES: tuple[tuple[str, str, str], ...] = (
     ("magnetar.log.managed.appender_states", "TRANSITIONS", "The appender of a log"),
     ("magnetar.log.partition.isr_states", "ROLE_TRANSITIONS", "A partition's replica"),
     ("magnetar.log.partition.isr_states", "ISR_TRANSITIONS", "The in-sync set of a leader"),
+    ("magnetar.protocols.kafka.group_states", "TRANSITIONS", "A group of Kafka's consumers"),
     ("magnetar.ledger.recovering.recovery_plan", "VOTE_RULES", "An entry's vote in a recovery"),
 )
 """Module, name of its table, title of its section in docs/machines.md."""

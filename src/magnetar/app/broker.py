@@ -22,7 +22,7 @@ from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.schemas.registry import ValueStore
 from magnetar.cluster.sharing import SharedTopics
-from magnetar.config import BrokerConfig
+from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, defect, fails
@@ -30,7 +30,8 @@ from magnetar.log.seam import LogStore
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
 from magnetar.model.schema import SchemaStrategy
-from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
+from magnetar.protocols.entry_formats import EitherEntryFormat
+from magnetar.protocols.kafka.server import KafkaServer
 from magnetar.protocols.pulsar.owner_links import OwnerLinks, ReadOnlyBroker
 from magnetar.protocols.pulsar.server import PulsarServer
 from magnetar.protocols.pulsar.staged_writes import StagedWrites
@@ -85,6 +86,7 @@ class Broker:
         staged_writes: StagedWrites | None = None,
         shares: bool = False,
         read_only: bool = False,
+        kafka: KafkaConfig | None = None,
     ) -> None:
         self._config = config
         self._metrics = metrics or Metrics()
@@ -106,15 +108,9 @@ class Broker:
             now_ms,
             partial(SharedTopics, topic_metadata, bundles_scope) if shares else SoleBroker,
         )
-        self.topics = Topics(
-            config,
-            log_store,
-            self.control,
-            self._scope,
-            self._traffic,
-            PulsarEntryFormat(),
-            now_ms,
-        )
+        self._format = EitherEntryFormat()
+        parts = self.control, self._scope, self._traffic, self._format, now_ms
+        self.topics = Topics(config, log_store, *parts)
         silence_s, open_topics = config.binding_silence_ms / 1000, self.topics
         self.bindings = OwnerBindings(
             open_topics.loaded, open_topics.find, self._read_only_starts, silence_s
@@ -138,6 +134,24 @@ class Broker:
         self.pulsar = self._pulsar_server(config, connections, clock)
         self.pulsar.services.stored_ledgers = stored_ledgers
         self.pulsar.services.staged_writes = staged_writes
+        self.kafka = None if read_only else self._kafka_server(kafka, connections, clock)
+
+    def _kafka_server(
+        self, kafka: KafkaConfig | None, connections: Connections, clock: Callable[[], float]
+    ) -> KafkaServer | None:
+        """Where it was asked for: docs/adr/0108-kafka-listens-when-asked.md."""
+        if kafka is None or kafka.port < 0:
+            return None
+        return KafkaServer(
+            kafka,
+            self._config,
+            self.control,
+            self.topics,
+            self._format,
+            self._scope,
+            connections,
+            clock,
+        )
 
     def _pulsar_server(
         self, config: BrokerConfig, connections: Connections, clock: Callable[[], float]
@@ -164,7 +178,7 @@ class Broker:
             owners,
             self._scope,
             self._traffic,
-            PulsarEntryFormat(),
+            self._format,
             now_ms,
         )
 
@@ -185,6 +199,8 @@ class Broker:
         """Serve. Raises ``OSError`` when a port is taken, ``MetadataError``."""
         await self.control.namespaces.prepare()
         await self.pulsar.start()
+        if self.kafka is not None:
+            await self.kafka.start(self.pulsar.start_number)
         self._scope.spawn(self.rates.run(), "rates")
         self._scope.spawn(self.upkeep.follow_changes(), "policies")
         if self._links is None:
@@ -217,6 +233,7 @@ class Broker:
             __version__,
             zone,
             read_only=read_only,
+            kafka_address="" if self.kafka is None else self.kafka.address,
         )
         if self._links is not None:
             self._links.me = ReadOnlyBroker(report.broker_id, report.start, report.service_url)
@@ -244,6 +261,8 @@ class Broker:
         for topic in self.topics.loaded():
             topic.disconnect()
         self.pulsar.close()
+        if self.kafka is not None:
+            self.kafka.close()
         lost(why)
 
     def _steer(self, bundles: SharedTopics, report: BrokerReport) -> None:
@@ -291,6 +310,8 @@ class Broker:
     async def close(self) -> None:
         """Stop; what was acknowledged is stored. Idempotent."""
         self.pulsar.stop_listening()
+        if self.kafka is not None:
+            self.kafka.stop_listening()
         await self._intake_scope.close()  # before topics: nothing begins any more
         if self.followed is not None:
             await self.followed.close()
@@ -299,10 +320,14 @@ class Broker:
         if self._links is not None:
             self._links.close()
         self.pulsar.close()
+        if self.kafka is not None:
+            self.kafka.close()
         self.control.close()
 
     def _task_failed(self, task: str, error: BaseException) -> None:
         self.pulsar.services.closing = True
+        if self.kafka is not None:
+            self.kafka.services.closing = True
         if self._failed is not None:
             self._failed(defect(task, error))
 

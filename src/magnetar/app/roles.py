@@ -146,8 +146,9 @@ async def run_broker(
         url = await rest.start(process, parts)
         warning = await storage_warning(process)
         role = "read-only broker" if read_only else "broker"
+        kafka = "" if parts.broker.kafka is None else f"kafka {parts.broker.kafka.address}  "
         ready(
-            f"magnetar {role} is ready: {parts.broker.service_url}  {url}  "
+            f"magnetar {role} is ready: {parts.broker.service_url}  {url}  {kafka}"
             f"(metadata {config.metadata.url}){warning}"
         )
         await fate.wait()

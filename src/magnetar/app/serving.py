@@ -117,6 +117,7 @@ async def start_broker(
         HandingOut(metadata, ledgers.manager, quorums_for, directory.bookies),
         membership.shares,
         membership.read_only,
+        config.kafka,
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)
@@ -127,7 +128,11 @@ async def start_broker(
     try:
         await broker.start()
     except OSError as error:
-        raise cannot_listen(config.broker.host, config.broker.port, "broker.port", error) from error
+        if broker.kafka is not None and broker.pulsar.port:  # that one listens
+            place = config.kafka.host, config.kafka.port, "kafka.port"
+        else:
+            place = config.broker.host, config.broker.port, "broker.port"
+        raise cannot_listen(*place, error) from error
     zone, timeout_ms = config.broker.zone, config.metadata.session_timeout_ms
     lost = partial(_membership_lost, process)
     await broker.join(membership.http_url, zone, timeout_ms, lost, membership.read_only)

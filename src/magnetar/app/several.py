@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -47,6 +48,7 @@ class Ports(NamedTuple):
 
     pulsar: int
     http: int
+    kafka: int = -1
 
 
 class Wanted(NamedTuple):
@@ -141,7 +143,11 @@ async def start_brokers(process: Process, wanted: Wanted, metadata_url: str) -> 
     host = advertised_host(broker.host, broker.advertised_host)
     known_as = broker.advertised_host if http.host in ANY_ADDRESS else ""
     http_host = advertised_host(http.host, known_as)
-    return f"pulsar://{host}:{ports[0].pulsar}  http://{http_host}:{ports[0].http}"
+    kafka = ""
+    if ports[0].kafka >= 0:
+        kafka_host = advertised_host(config.kafka.host, config.kafka.advertised_host)
+        kafka = f"  kafka {kafka_host}:{ports[0].kafka}"
+    return f"pulsar://{host}:{ports[0].pulsar}  http://{http_host}:{ports[0].http}{kafka}"
 
 
 def _command(ports: Ports, metadata_url: str, settings: Sequence[str]) -> Sequence[str]:
@@ -149,6 +155,7 @@ def _command(ports: Ports, metadata_url: str, settings: Sequence[str]) -> Sequen
         *(sys.executable, "-m", "magnetar", "broker"),
         *settings,
         *("--port", str(ports.pulsar), "--http-port", str(ports.http)),
+        *(("--kafka-port", str(ports.kafka)) if ports.kafka >= 0 else ()),
         *("--metadata", metadata_url),
     ]
 
@@ -171,16 +178,23 @@ async def _answers(host: str, port: int) -> None:
 def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
     """Of each broker; of a port that is 0 each has a free one, which it keeps when it is started
     again. Raises ``ConfigError`` when two would have the same."""
-    pulsar = free_ports(config.broker.host, config.broker.port, brokers, "broker.port")
-    http = free_ports(config.http.host, config.http.port, brokers, "http.port")
-    shared = sorted({*pulsar} & {*http})
-    if shared:
-        raise ConfigError(
-            f"{brokers} brokers take the ports {pulsar[0]} to {pulsar[-1]} (broker.port) and "
-            f"{http[0]} to {http[-1]} (http.port), which have {shared[0]} in common; set them "
-            f"{brokers} or more apart"
+    taken = {
+        "broker.port": free_ports(config.broker.host, config.broker.port, brokers, "broker.port"),
+        "http.port": free_ports(config.http.host, config.http.port, brokers, "http.port"),
+    }
+    if config.kafka.port >= 0:
+        taken["kafka.port"] = free_ports(
+            config.kafka.host, config.kafka.port, brokers, "kafka.port"
         )
-    return [Ports(*each) for each in zip(pulsar, http, strict=True)]
+    for (one, ports), (other, others) in combinations(taken.items(), 2):
+        shared = sorted({*ports} & {*others})
+        if shared:
+            raise ConfigError(
+                f"{brokers} brokers take the ports {ports[0]} to {ports[-1]} ({one}) and "
+                f"{others[0]} to {others[-1]} ({other}), which have {shared[0]} in common; set "
+                f"them {brokers} or more apart"
+            )
+    return [Ports(*each) for each in zip(*taken.values(), strict=True)]
 
 
 def free_ports(host: str, first: int, count: int, setting: str) -> Sequence[int]:

@@ -64,6 +64,7 @@ def configured(
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where everything lies.")
 @click.option("--broker-port", type=PORT, help="Pulsar's protocol; 0: a free one.  [6650]")
 @click.option("--http-port", type=PORT, help="REST and metrics; 0: a free one.  [8080]")
+@click.option("--kafka-port", type=PORT, help="Kafka's protocol, usually 9092; 0: a free one.")
 @click.option(
     "--bookies",
     type=click.IntRange(1, BOOKIES_MAX),
@@ -84,6 +85,7 @@ def standalone(
     data_dir: Path | None,
     broker_port: int | None,
     http_port: int | None,
+    kafka_port: int | None,
     bookies: int,
     brokers: int,
     metadata: str | None,
@@ -119,6 +121,7 @@ def standalone(
         "data_dir": data_dir,
         "broker.port": broker_port,
         "http.port": http_port,
+        "kafka.port": kafka_port,
         "metadata.url": metadata,
         "logging.level": log_level,
         "logging.json": log_json,
@@ -286,6 +289,7 @@ def autorecovery(
 @click.command()
 @click.option("--port", type=PORT, help="Pulsar's protocol; 0: a free one.  [6650]")
 @click.option("--http-port", type=PORT, help="REST and metrics; 0: a free one.  [8080]")
+@click.option("--kafka-port", type=PORT, help="Kafka's protocol, usually 9092; 0: a free one.")
 @click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
 @click.option(
     "--read-only", is_flag=True, help="Own no topics; serve subscriptions of other brokers' topics."
@@ -294,6 +298,7 @@ def autorecovery(
 def broker(
     port: int | None,
     http_port: int | None,
+    kafka_port: int | None,
     metadata: str | None,
     read_only: bool,
     file: Path | None,
@@ -318,6 +323,7 @@ def broker(
     flags: dict[str, object] = {
         "broker.port": port,
         "http.port": http_port,
+        "kafka.port": kafka_port,
         "metadata.url": metadata,
         "logging.level": log_level,
         "logging.json": log_json,

@@ -5,6 +5,7 @@ processes get the same.
 |---|---|
 | ``/admin/topic-epochs/<tenant>/<namespace>/persistent/<local>`` | exclusive producers of a topic |
 | ``/admin/broker-starts`` | starts of brokers |
+| ``/admin/kafka-producer-ids`` | blocks of producer ids that brokers have taken |
 
 Values are decimal. Nothing is kept in memory: each is asked for once per load of a topic, or start.
 """
@@ -24,6 +25,7 @@ from magnetar.model.errors import (
 
 EPOCHS: Final = "/admin/topic-epochs"
 STARTS: Final = "/admin/broker-starts"
+PRODUCER_IDS: Final = "/admin/kafka-producer-ids"
 RACES_MAX: Final = 100
 """Compare-and-sets that may lose in a row before an operation gives up."""
 
@@ -35,6 +37,10 @@ class Counters:
     async def count_start(self) -> int:
         """A number that no other start of a broker of this store gets."""
         return await self._increment(STARTS)
+
+    async def producer_id_block(self) -> int:
+        """A number that no other broker of this store gets: of a block of Kafka's producer ids."""
+        return await self._increment(PRODUCER_IDS)
 
     async def topic_epoch(self, name: TopicName) -> int:
         """How many exclusive producers the topic has had."""

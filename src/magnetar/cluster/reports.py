@@ -44,6 +44,8 @@ class BrokerReport:
     messages_out_per_s: float = 0.0
     read_only: bool = False
     """It owns nothing: it serves subscriptions of topics that other brokers own."""
+    kafka_address: str = ""
+    """``host:port`` of Kafka's protocol; empty: not served."""
 
     @property
     def takes_bundles(self) -> bool:

@@ -78,7 +78,9 @@ _LISTED: Final = (
     # Produce 0 to 2 are advertised for librdkafka, which takes a server without them for too old
     # to compress; their old message format is refused.
     _api(_K.PRODUCE, 0, 11, produce_messages, "Produce"),
-    _api(_K.FETCH, 4, 12, fetch_messages, "Fetch"),
+    Api(
+        _K.FETCH, 4, 12, fetch_messages.ClientFetchRequest, fetch_messages.FetchResponse
+    ),
     _api(_K.LIST_OFFSETS, 1, 8, fetch_messages, "ListOffsets"),
     _api(_K.METADATA, 0, 13, cluster_messages, "Metadata"),
     _api(_K.OFFSET_COMMIT, 2, 9, offset_messages, "OffsetCommit"),

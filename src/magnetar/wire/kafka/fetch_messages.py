@@ -55,7 +55,7 @@ class ReplicaState:
 
 
 @message(flexible=12)
-class FetchRequest:
+class ClientFetchRequest:
     cluster_id: str | None = text(None, since=12, null=12, tag=0)
     replica_id: int = int32(-1, until=14)
     replica_state: ReplicaState | None = part(ReplicaState, since=15, tag=1)
@@ -83,7 +83,7 @@ class SnapshotId:
 
 
 @message()
-class AbortedTransaction:
+class AbortedRange:
     producer_id: int = int64()
     first_offset: int = int64()
 
@@ -98,7 +98,7 @@ class FetchedPartition:
     diverging_epoch: DivergingEpoch | None = part(DivergingEpoch, since=12, tag=0)
     current_leader: CurrentLeader | None = part(CurrentLeader, since=12, tag=1)
     snapshot_id: SnapshotId | None = part(SnapshotId, since=12, tag=2)
-    aborted: list[AbortedTransaction] | None = array(AbortedTransaction, since=4, null=4)
+    aborted: list[AbortedRange] | None = array(AbortedRange, since=4, null=4)
     preferred_read_replica: int = int32(-1, since=11)
     records: Records = records()
 

@@ -1,0 +1,332 @@
+"""Topics through Kafka's admin requests: create, delete, more partitions, configuration.
+
+What Kafka's names of settings mean here:
+
+==================  ===========================================================================
+``retention.ms``    the topic's retention by time, in whole minutes (rounded up); -1: no limit
+``retention.bytes`` the topic's retention by size, in whole MiB (rounded up); -1: no limit
+==================  ===========================================================================
+
+Others are described, where clients ask for them, as what holds here, and cannot be changed:
+``INVALID_CONFIG`` says so. The number of replicas is the ledgers' own (``ledger.write_quorum``): a
+replication factor is taken and has no effect, since clients must send one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from magnetar.cluster.policies import RetentionPolicy
+from magnetar.cluster.topic_name import TopicName
+from magnetar.model.errors import (
+    InvalidPolicyError,
+    MagnetarError,
+    NotAllowedError,
+    TopicNotFoundError,
+)
+from magnetar.protocols.kafka.names import check_new, topic_of
+from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.wire.kafka.admin_messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlteredResource,
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletedTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribedConfig,
+    DescribedResource,
+    GrownTopic,
+    GrowTopic,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    NewTopic,
+)
+from magnetar.wire.kafka.apis import RequestHead
+from magnetar.wire.kafka.errors import ErrorCode, error_code
+
+TOPIC: Final = 2
+BROKER: Final = 4
+SET, DELETE = 0, 1
+MINUTE_MS: Final = 60_000
+MEGABYTE: Final = 1 << 20
+RETENTION_MS: Final = "retention.ms"
+RETENTION_BYTES: Final = "retention.bytes"
+FROM_TOPIC: Final = 1
+FROM_DEFAULT: Final = 5
+FIXED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "message.timestamp.type": "CreateTime",
+        "min.insync.replicas": "1",
+        "unclean.leader.election.enable": "false",
+    }
+)
+
+
+# -- create -----------------------------------------------------------------------------------
+
+
+async def create_topics(
+    session: KafkaSession, head: RequestHead, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    answer = CreateTopicsResponse()
+    names = [topic.name for topic in request.topics]
+    for topic in request.topics:
+        said = CreatedTopic(topic.name)
+        answer.topics.append(said)
+        try:
+            if names.count(topic.name) > 1:
+                said.error_code = ErrorCode.INVALID_REQUEST
+                said.error_message = "the topic is there twice in one request"
+                continue
+            await _create(session.services, topic, request.validate_only, said)
+        except MagnetarError as error:
+            said.error_code, said.error_message = error_code(error), str(error)
+    return answer
+
+
+async def _create(
+    services: KafkaServices, new: NewTopic, validate_only: bool, said: CreatedTopic
+) -> None:
+    topic = check_new(new.name)
+    if new.assignments:
+        said.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        said.error_message = "owners of partitions are chosen by the cluster; give a number only"
+        return
+    count = (
+        new.partitions if new.partitions != -1 else max(1, services.broker.auto_create_partitions)
+    )
+    if count < 1:
+        said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, f"{count} partitions"
+        return
+    changes = _changes({config.name: config.value for config in new.configs})
+    existing = await services.count_of(topic) or await services.topics.exists(topic)
+    if not existing and not validate_only:
+        existing = not await services.control.partitioned.create(topic, count)
+        if not existing and changes:
+            await _set_retention(services, topic, changes)
+    if existing:
+        said.error_code, said.error_message = ErrorCode.TOPIC_ALREADY_EXISTS, "it exists already"
+        return
+    said.partitions, said.replication_factor, said.configs = count, 1, []
+
+
+async def create_partitions(
+    session: KafkaSession, head: RequestHead, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    answer = CreatePartitionsResponse()
+    for topic in request.topics:
+        said = GrownTopic(topic.name)
+        answer.topics.append(said)
+        try:
+            await _grow(session.services, topic, request.validate_only, said)
+        except NotAllowedError as error:
+            said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, str(error)
+        except MagnetarError as error:
+            said.error_code, said.error_message = error_code(error), str(error)
+    return answer
+
+
+async def _grow(
+    services: KafkaServices, asked: GrowTopic, validate_only: bool, said: GrownTopic
+) -> None:
+    topic = topic_of(asked.name)
+    count = await services.count_of(topic)
+    if not count:
+        if await services.topics.exists(topic):
+            raise NotAllowedError(f"{asked.name} has no partitions, and cannot get any")
+        raise TopicNotFoundError(f"topic {asked.name} does not exist")
+    if asked.count <= count:
+        said.error_code = ErrorCode.INVALID_PARTITIONS
+        said.error_message = f"{asked.name} has {count} partitions; only more are possible"
+    elif not validate_only:
+        await services.control.partitioned.grow(topic, asked.count)
+
+
+# -- delete -----------------------------------------------------------------------------------
+
+
+async def delete_topics(
+    session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    answer = DeleteTopicsResponse()
+    asked = [(each.name, each.topic_id) for each in request.topics]
+    asked += [(name, None) for name in request.names]  # type: ignore[misc]
+    for name, topic_id in asked:
+        said = DeletedTopic(name)
+        answer.topics.append(said)
+        if name is None:
+            said.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            if topic_id is not None:
+                said.topic_id = topic_id
+            continue
+        try:
+            await _delete(session.services, topic_of(name))
+        except MagnetarError as error:
+            said.error_code, said.error_message = error_code(error), str(error)
+    return answer
+
+
+async def _delete(services: KafkaServices, topic: TopicName) -> None:
+    """Those partitions that other brokers own are refused, and the topic stays: the request is
+    to be sent again there. Raises ``TopicNotFoundError``."""
+    count = await services.count_of(topic)
+    if not count:
+        await services.topics.delete(topic, force=True)
+        return
+    await services.control.partitioned.delete(topic)
+    for index in range(count):
+        try:
+            await services.topics.delete(topic.of_partition(index), force=True)
+        except TopicNotFoundError:
+            continue  # never used
+    await services.control.schemas.forget_topic(topic)
+    await services.control.policies.forget_topic(topic)
+
+
+# -- configuration ----------------------------------------------------------------------------
+
+
+def _changes(configs: Mapping[str, str | None]) -> dict[str, int | None]:
+    """What is to hold for settings that can be changed. Raises ``InvalidPolicyError``."""
+    found: dict[str, int | None] = {}
+    for name, value in configs.items():
+        if name in FIXED and value in (FIXED[name], None):
+            continue
+        if name not in (RETENTION_MS, RETENTION_BYTES):
+            raise InvalidPolicyError(
+                f"{name} cannot be set here; what can be: {RETENTION_MS}, {RETENTION_BYTES}"
+            )
+        try:
+            found[name] = None if value is None else int(value)
+        except ValueError:
+            raise InvalidPolicyError(f"{name} = {value!r}: a whole number is expected") from None
+    return found
+
+
+async def _set_retention(
+    services: KafkaServices, topic: TopicName, changes: Mapping[str, int | None]
+) -> None:
+    said = await services.control.policies.of_topic(topic)
+    now = said.retention or RetentionPolicy(-1, -1)
+    minutes, megabytes = now.minutes, now.megabytes
+    if RETENTION_MS in changes:
+        minutes = _rounded(changes[RETENTION_MS], MINUTE_MS)
+    if RETENTION_BYTES in changes:
+        megabytes = _rounded(changes[RETENTION_BYTES], MEGABYTE)
+    kept = RetentionPolicy(minutes, megabytes)
+    await services.control.policies.set_topic(topic, "retention", kept)
+
+
+def _rounded(value: int | None, unit: int) -> int:
+    return -1 if value is None or value < 0 else max(1, -(-value // unit))
+
+
+async def describe_configs(
+    session: KafkaSession, head: RequestHead, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    answer = DescribeConfigsResponse()
+    for resource in request.resources:
+        said = DescribedResource(kind=resource.kind, name=resource.name)
+        answer.results.append(said)
+        try:
+            said.configs = await _described(session.services, resource)
+        except MagnetarError as error:
+            said.error_code, said.error_message = error_code(error), str(error)
+    return answer
+
+
+async def _described(
+    services: KafkaServices, resource: DescribeConfigsResource
+) -> list[DescribedConfig]:
+    if resource.kind == BROKER:
+        return []
+    topic = await _existing(services, resource.kind, resource.name)
+    retention = (await services.control.policies.of_topic(topic)).retention
+    minutes, megabytes = (-1, -1) if retention is None else (retention.minutes, retention.megabytes)
+    own = {
+        RETENTION_MS: minutes * MINUTE_MS if minutes >= 0 else -1,
+        RETENTION_BYTES: megabytes * MEGABYTE if megabytes >= 0 else -1,
+    }
+    source = FROM_DEFAULT if retention is None else FROM_TOPIC
+    found = [DescribedConfig(name, str(value), source=source) for name, value in own.items()]
+    found += [
+        DescribedConfig(name, value, read_only=True, source=FROM_DEFAULT)
+        for name, value in FIXED.items()
+    ]
+    return [each for each in found if resource.keys is None or each.name in resource.keys]
+
+
+async def _existing(services: KafkaServices, kind: int, name: str) -> TopicName:
+    """Raises ``TopicNotFoundError``, ``InvalidPolicyError``."""
+    if kind != TOPIC:
+        raise InvalidPolicyError(f"resources of kind {kind} have no configuration here")
+    topic = topic_of(name)
+    if not await services.count_of(topic) and not await services.topics.exists(topic):
+        raise TopicNotFoundError(f"topic {name} does not exist")
+    return topic
+
+
+async def alter_configs(
+    session: KafkaSession, head: RequestHead, request: AlterConfigsRequest
+) -> AlterConfigsResponse:
+    """All that can be set is, to what is given or to nothing."""
+    answer = AlterConfigsResponse()
+    for resource in request.resources:
+        wanted: dict[str, str | None] = {RETENTION_MS: None, RETENTION_BYTES: None}
+        wanted |= {config.name: config.value for config in resource.configs}
+        said = await _altered(
+            session.services, resource.kind, resource.name, wanted, request.validate_only
+        )
+        answer.responses.append(said)
+    return answer
+
+
+async def incremental_alter_configs(
+    session: KafkaSession, head: RequestHead, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    answer = IncrementalAlterConfigsResponse()
+    for resource in request.resources:
+        wanted: dict[str, str | None] = {}
+        bad = [each.name for each in resource.configs if each.operation not in (SET, DELETE)]
+        for each in resource.configs:
+            wanted[each.name] = each.value if each.operation == SET else None
+        if bad:
+            why = f"{', '.join(bad)}: no list; it can be set or deleted"
+            said = AlteredResource(ErrorCode.INVALID_CONFIG, why, resource.kind, resource.name)
+        else:
+            said = await _altered(
+                session.services, resource.kind, resource.name, wanted, request.validate_only
+            )
+        answer.responses.append(said)
+    return answer
+
+
+async def _altered(
+    services: KafkaServices,
+    kind: int,
+    name: str,
+    wanted: Mapping[str, str | None],
+    validate_only: bool,
+) -> AlteredResource:
+    said = AlteredResource(kind=kind, name=name)
+    try:
+        topic = await _existing(services, kind, name)
+        changes = _changes(wanted)
+        if changes and not validate_only:
+            await _set_retention(services, topic, changes)
+    except MagnetarError as error:
+        said.error_code, said.error_message = error_code(error), str(error)
+    return said

@@ -1,0 +1,146 @@
+"""ApiVersions, Metadata, DescribeCluster: what is served, by whom.
+
+A topic that does not exist is made when it is asked for by name, if the client allows it and
+brokers are set to (``broker.auto_create_topics``): with one partition, or
+``broker.auto_create_partitions``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
+from magnetar.model.errors import MagnetarError, TopicNotFoundError
+from magnetar.protocols.kafka.names import check_new, kafka_name, topic_of
+from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
+from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.wire.kafka.apis import RequestHead, versions_response
+from magnetar.wire.kafka.cluster_messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    BrokerNode,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribedBroker,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from magnetar.wire.kafka.errors import ErrorCode, error_code
+
+LOOKUPS_AT_ONCE: Final = 64
+
+
+async def api_versions(
+    session: KafkaSession, head: RequestHead, request: ApiVersionsRequest
+) -> ApiVersionsResponse:
+    return versions_response(ErrorCode.NONE)
+
+
+async def metadata(
+    session: KafkaSession, head: RequestHead, request: MetadataRequest
+) -> MetadataResponse:
+    services = session.services
+    answer = MetadataResponse(cluster_id=services.control.name)
+    nodes = await _nodes(services)
+    answer.brokers = [BrokerNode(*node) for node in nodes.values()]
+    answer.controller_id = services.node.node_id
+    if request.topics is None or (head.version == 0 and not request.topics):
+        names = await _all_names(services)
+        create = False
+    else:
+        names = [topic.name or "" for topic in request.topics]
+        create = request.allow_auto_topic_creation
+    for name in names:
+        answer.topics.append(await _topic(services, name, create, nodes))
+    return answer
+
+
+async def _nodes(services: KafkaServices) -> Mapping[str, Node]:
+    """This broker is one, also while the others cannot be asked for."""
+    try:
+        found = dict(await services.nodes())
+    except MagnetarError:
+        found = {}
+    if services.node not in found.values():
+        found[""] = services.node
+    return found
+
+
+async def _all_names(services: KafkaServices) -> list[str]:
+    """Of the default namespace: topics of others are asked for by their names."""
+    topics = await services.topics.names(DEFAULT_NAMESPACE)
+    return list(dict.fromkeys(kafka_name(topic) for topic in topics))
+
+
+async def _topic(
+    services: KafkaServices, name: str, create: bool, nodes: Mapping[str, Node]
+) -> TopicMetadata:
+    said = TopicMetadata(name=name)
+    try:
+        topic = topic_of(name)
+        partitions = await _partitions(services, name, topic, create)
+        for start in range(0, len(partitions), LOOKUPS_AT_ONCE):
+            some = partitions[start : start + LOOKUPS_AT_ONCE]
+            leaders = await asyncio.gather(*(_leader(services, each, nodes) for each in some))
+            said.partitions += [
+                _partition(services, index, each, leader)
+                for index, (each, leader) in enumerate(zip(some, leaders, strict=True), start)
+            ]
+    except MagnetarError as error:
+        said.error_code = error_code(error)
+        said.partitions = []
+    return said
+
+
+async def _partitions(
+    services: KafkaServices, name: str, topic: TopicName, create: bool
+) -> list[TopicName]:
+    """Raises ``TopicNotFoundError``."""
+    count = await services.count_of(topic)
+    if not count and not await services.topics.exists(topic):
+        if not (create and services.broker.auto_create_topics):
+            raise TopicNotFoundError(f"topic {name} does not exist")
+        check_new(name)
+        await services.control.partitioned.create(
+            topic, max(1, services.broker.auto_create_partitions)
+        )
+        count = await services.count_of(topic)
+    return [topic.of_partition(index) for index in range(count)] if count else [topic]
+
+
+async def _leader(services: KafkaServices, topic: TopicName, nodes: Mapping[str, Node]) -> Node:
+    try:
+        return await services.leader_of(topic, nodes)
+    except MagnetarError:
+        return NO_NODE
+
+
+def _partition(
+    services: KafkaServices, index: int, topic: TopicName, leader: Node
+) -> PartitionMetadata:
+    said = PartitionMetadata(index=index, leader_id=leader.node_id)
+    if leader is NO_NODE:
+        said.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+        return said
+    said.replicas = [leader.node_id]
+    said.in_sync = [leader.node_id]
+    opened = services.topics.find(topic)
+    if opened is not None:
+        said.leader_epoch = opened.log.epoch
+    return said
+
+
+async def describe_cluster(
+    session: KafkaSession, head: RequestHead, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    services = session.services
+    nodes = await _nodes(services)
+    return DescribeClusterResponse(
+        cluster_id=services.control.name,
+        controller_id=services.node.node_id,
+        brokers=[DescribedBroker(*node) for node in nodes.values()],
+    )

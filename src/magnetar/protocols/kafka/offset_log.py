@@ -1,0 +1,147 @@
+"""The log that keeps the committed offsets of some groups; its owner is their coordinator.
+
+Groups are spread over ``kafka.offset_logs`` topics of the namespace ``public/kafka-groups`` by a
+hash of their ids. A topic is open at one broker, which the cluster chooses as for any other; who
+has it answers for its groups.
+
+Rules:
+
+* A commit is answered when its record is in the log. Memory is changed then, in the order of the
+  log, so an offset that is told has been stored.
+* The log is replayed when it is opened, from the place of its cursor on. After
+  ``SNAPSHOT_RECORDS`` records, and more than are known, all that is known is written again, and
+  when that is stored the cursor moves to its begin: what lies before it can be trimmed.
+* When the topic closes here (it moves, or its log fails), nothing of it is known any more.
+
+Why: docs/adr/0107-offsets-of-groups.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from magnetar.log.seam import AppendDone, Content, Cursor, Run, Stamp
+from magnetar.model.errors import LogError, MagnetarError, ProtocolError, ServiceNotReadyError
+from magnetar.model.ids import EARLIEST, Position
+from magnetar.protocols.kafka.group_offsets import (
+    Change,
+    GroupOffsets,
+    decode_changes,
+    encode_changes,
+)
+from magnetar.topics.topic import Topic
+from magnetar.wire.kafka.batches import read_batch_header
+
+log = structlog.get_logger(__name__)
+
+CURSOR: Final = "offsets"
+SNAPSHOT_RECORDS: Final = 10_000
+REPLAY_ENTRIES: Final = 200
+REPLAY_BYTES: Final = 4 << 20
+
+
+class OffsetLog:
+    """See the module's text. ``replay`` comes first."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.offsets = GroupOffsets()
+        self._cursor: Cursor | None = None
+        self._records = 0
+        """In the log since the cursor's place, as far as known."""
+        self._snapshot_begin: Position | None = None
+        self._snapshot_left = 0
+
+    @property
+    def usable(self) -> bool:
+        return not self.topic.closed
+
+    async def replay(self) -> None:
+        """Learn what is committed. Raises ``LogError``, ``MetadataError``."""
+        source = self.topic.log
+        self._cursor = await source.cursors.open(CURSOR, EARLIEST)
+        positions = source.positions
+        at = positions.next_position(self._cursor.mark_delete)
+        while at <= positions.readable:
+            entries = source.read_cached(at, REPLAY_ENTRIES, REPLAY_BYTES)
+            if entries is None:
+                entries = await source.read(at, REPLAY_ENTRIES, REPLAY_BYTES)
+            if not entries:
+                break
+            for entry in entries:
+                try:
+                    changes = decode_changes(entry.payload)
+                except ProtocolError as error:
+                    raise LogError(
+                        f"{self.topic.name} holds at {entry} what is no record of offsets; take it "
+                        f"away, or the topic with the offsets in it: {error}"
+                    ) from error
+                self.offsets.apply(changes)
+                self._records += len(changes)
+            at = positions.next_position(Position(entries[-1].ledger_id, entries[-1].entry_id))
+            await asyncio.sleep(0)
+        log.debug("offsets replayed", topic=str(self.topic.name), known=len(self.offsets))
+
+    async def change(self, changes: Sequence[Change], now_ms: int) -> None:
+        """Stored, and known, when it returns. Raises ``LogError`` and its like: it may be stored or
+        not, and the owner must begin anew with ``replay``."""
+        if not self.usable:
+            raise ServiceNotReadyError(f"{self.topic.name} is closing here")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        batches = list(encode_changes(changes, now_ms))
+        left = len(batches)
+
+        def stored(error: MagnetarError | None, runs: Sequence[Run]) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None and not done.done():
+                done.set_exception(error)
+            if left == 0 and not done.done():
+                self.offsets.apply(changes)
+                done.set_result(None)
+
+        for batch in batches:
+            self._append(batch, stored)
+        self._records += len(changes)
+        if batches:
+            await done
+        self._maybe_snapshot(now_ms)
+
+    def _append(self, batch: bytes, done: AppendDone) -> None:
+        header = read_batch_header(batch)
+        content = Content((header.record_count,), (header.max_timestamp_ms,), Stamp())
+        self.topic.log.append((batch,), done, content)
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def _maybe_snapshot(self, now_ms: int) -> None:
+        enough = self._records >= max(SNAPSHOT_RECORDS, 2 * len(self.offsets))
+        if not enough or self._snapshot_left:
+            return
+        # What is under way now is stored behind what it changes and before the snapshot, which
+        # does not have it: so the snapshot waits until nothing is.
+        if self.topic.log.pending_bytes:
+            return
+        batches = list(encode_changes(self.offsets.all(), now_ms))
+        self._snapshot_left = len(batches)
+        self._snapshot_begin = None
+        self._records = 0
+        for batch in batches:
+            self._append(batch, self._snapshot_stored)
+
+    def _snapshot_stored(self, error: MagnetarError | None, runs: Sequence[Run]) -> None:
+        self._snapshot_left -= 1
+        if error is not None:
+            # The cursor stays: the next snapshot makes it good.
+            self._snapshot_begin = None
+            log.warning("offsets not written again", topic=str(self.topic.name), error=str(error))
+            return
+        if self._snapshot_begin is None:
+            self._snapshot_begin = Position(runs[0].ledger_id, runs[0].first_entry_id)
+        if self._snapshot_left == 0 and self._cursor is not None:
+            before = self.topic.log.positions.previous_position(self._snapshot_begin)
+            self._cursor.acknowledge_cumulative(before)

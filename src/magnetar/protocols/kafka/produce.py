@@ -1,0 +1,208 @@
+"""Produce and InitProducerId.
+
+The batches of a request are appended one after the other, each to its partition, in one turn of the
+loop; the answer leaves when all of them have their outcomes. ``acks`` 0, 1 and -1 append alike:
+what is acknowledged is durable. ``acks=0`` has no answer, so an error closes the connection, as
+with Kafka: the client learns of it so, and only so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from magnetar.model.errors import MagnetarError
+from magnetar.protocols.kafka.partition import Partition, Produced
+from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.wire.kafka.apis import RequestHead
+from magnetar.wire.kafka.batches import BATCH_HEADER_BYTES, read_batch_header
+from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.produce_messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProducedPartition,
+    ProducedTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+NO_TRANSACTIONS: Final = "transactions are not served; produce without a transactional id"
+ACKS: Final = (-1, 0, 1)
+
+
+class _Answer:
+    """Collects the outcomes of a request; ``answer`` when there are all."""
+
+    __slots__ = ("_answer", "_left", "_response", "_session", "acks")
+
+    def __init__(
+        self, session: KafkaSession, request: ProduceRequest, answer: Callable[[Any], None]
+    ) -> None:
+        self._session = session
+        self._answer = answer
+        self.acks = request.acks
+        self._left = 1  # the caller's own, until everything is begun
+        self._response = ProduceResponse()
+
+    def topic(self, name: str) -> ProducedTopic:
+        made = ProducedTopic(name)
+        self._response.topics.append(made)
+        return made
+
+    def expect(self) -> None:
+        self._left += 1
+
+    def told(self, where: ProducedPartition, byte_count: list[int], outcome: Produced) -> None:
+        where.error_code = outcome.error
+        where.base_offset = outcome.base_offset
+        where.error_message = outcome.why
+        if byte_count:
+            self._session.publish_ended(byte_count.pop())
+        self.ended()
+
+    def ended(self) -> None:
+        self._left -= 1
+        if self._left:
+            return
+        if self.acks != 0:
+            self._answer(self._response)
+            return
+        failed = any(
+            each.error_code for topic in self._response.topics for each in topic.partitions
+        )
+        self._answer(None)
+        if failed:
+            self._session.close()
+
+
+def _idempotent(records: Any) -> bool:
+    """Whether the batch is of an idempotent producer, as far as its bytes say."""
+    if records is None or len(records) < BATCH_HEADER_BYTES:
+        return False
+    return read_batch_header(records).producer_id >= 0
+
+
+def produce_now(
+    session: KafkaSession, head: RequestHead, request: ProduceRequest, answer: Callable[[Any], None]
+) -> bool:
+    """``session.KafkaHandlers``."""
+    ready = session.services.ready
+    found: list[Partition] = []
+    for topic in request.topics:
+        for part in topic.partitions:
+            partition = ready(topic.name, part.index)
+            if partition is None:
+                return False
+            if not partition.producers_known and _idempotent(part.records):
+                return False
+            found.append(partition)
+    _append(session, request, answer, found)
+    return True
+
+
+def _append(
+    session: KafkaSession,
+    request: ProduceRequest,
+    answer: Callable[[Any], None],
+    partitions: Sequence[Partition | Produced],
+) -> None:
+    """Append all; ``partitions`` in the order of the request, or why one has none."""
+    collected = _Answer(session, request, answer)
+    refused = _refusal(request)
+    at = iter(partitions)
+    for topic in request.topics:
+        said = collected.topic(topic.name)
+        for part in topic.partitions:
+            where = ProducedPartition(part.index)
+            said.partitions.append(where)
+            collected.expect()
+            partition = next(at)
+            begun: list[int] = []
+            told = partial(collected.told, where, begun)
+            if refused is not None:
+                told(refused)
+            elif isinstance(partition, Produced):
+                told(partition)
+            else:
+                _append_one(session, partition, part, begun, told)
+    collected.ended()
+
+
+def _append_one(
+    session: KafkaSession,
+    partition: Partition,
+    part: ProducePartition,
+    begun: list[int],
+    told: Callable[[Produced], None],
+) -> None:
+    records = part.records
+    if not isinstance(records, memoryview):
+        told(Produced(ErrorCode.INVALID_RECORD, why="no records were sent"))
+        return
+    most = session.services.broker.message_bytes_max
+    if len(records) > most:
+        why = f"a batch of {len(records)} bytes; the largest allowed is {most}"
+        told(Produced(ErrorCode.MESSAGE_TOO_LARGE, why=why))
+        return
+    byte_count = partition.produce(records, told)
+    if byte_count:  # it has no outcome yet
+        begun.append(byte_count)
+        session.publish_begun(byte_count)
+
+
+def _refusal(request: ProduceRequest) -> Produced | None:
+    """Why nothing of the request is taken."""
+    if request.transactional_id is not None:
+        return Produced(ErrorCode.INVALID_REQUEST, why=NO_TRANSACTIONS)
+    if request.acks not in ACKS:
+        return Produced(ErrorCode.INVALID_REQUIRED_ACKS, why=f"acks={request.acks}")
+    return None
+
+
+async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequest) -> Any:
+    """What ``produce_now`` could not do: topics are loaded, producers looked for."""
+    services = session.services
+    found: list[Partition | Produced] = []
+    for topic in request.topics:
+        for part in topic.partitions:
+            try:
+                partition = await services.partition(topic.name, part.index, session)
+                if _idempotent(part.records):
+                    await partition.know_producers()
+                found.append(partition)
+            except MagnetarError as error:
+                found.append(Produced(error_code(error), why=str(error)))
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def answer(response: Any) -> None:
+        if not done.done():
+            done.set_result(response)
+
+    for place, each in enumerate(found):
+        if isinstance(each, Partition) and not each.producers_known and _needs(request, place):
+            # An append failed while others were loaded, and what was known with it.
+            why = "what is known of producers is read again; send it once more"
+            found[place] = Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+    _append(session, request, answer, found)
+    return await done
+
+
+def _needs(request: ProduceRequest, place: int) -> bool:
+    """Whether the batch at that place of the request is of an idempotent producer."""
+    parts = [part for topic in request.topics for part in topic.partitions]
+    return _idempotent(parts[place].records)
+
+
+async def init_producer_id(
+    session: KafkaSession, head: RequestHead, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    try:
+        producer_id = await session.services.new_producer_id()
+    except MagnetarError:
+        return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

@@ -1,0 +1,110 @@
+"""Idempotent producers of one partition: which batch comes next, and which has come before.
+
+A producer numbers its records; a batch has its producer's id and epoch and its first record's
+sequence. The last ``BATCHES_KEPT`` batches of a producer are known, as many as a client has under
+way: one of them that comes again is answered as the first time, and not stored twice.
+
+=========================================  ==================================================
+batch                                      verdict
+=========================================  ==================================================
+of an unknown producer                     new, whatever its sequence (its state has expired)
+of an older epoch than the producer's      ``INVALID_PRODUCER_EPOCH``
+of a newer epoch, first sequence 0         new; what the older epoch sent is forgotten
+of a newer epoch, any other sequence       ``OUT_OF_ORDER_SEQUENCE_NUMBER``
+one of those that are known                repeat
+follows the last one                       new
+any other                                  ``OUT_OF_ORDER_SEQUENCE_NUMBER``
+=========================================  ==================================================
+
+Rules: a batch is known from when it is appended, not from when it is stored: those behind it come
+before it is. When an append fails, all that is known is forgotten and read from the log again, for
+what came behind it may be stored or not. The state is no record of its own: batches in the log say
+it (docs/adr/0106-kafka-protocol-over-logs.md).
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.wire.kafka.batches import BatchHeader
+from magnetar.wire.kafka.errors import ErrorCode
+
+BATCHES_KEPT: Final = 5
+PRODUCERS_MAX: Final = 10_000
+"""Of one partition; the one that was silent for the longest time gives way."""
+
+
+class KnownBatch:
+    """A batch of a producer. ``base_offset`` is -1 until it is stored; who sent it again meanwhile
+    waits in ``waiting``, which is called with the base offset, or -1 if it was not stored."""
+
+    __slots__ = ("base_offset", "first_sequence", "last_sequence", "waiting")
+
+    def __init__(self, first_sequence: int, last_sequence: int, base_offset: int = -1) -> None:
+        self.first_sequence = first_sequence
+        self.last_sequence = last_sequence
+        self.base_offset = base_offset
+        self.waiting: list[Callable[[int], None]] = []
+
+    def stored(self, base_offset: int) -> None:
+        """The append has its outcome: -1 if it failed."""
+        self.base_offset = base_offset
+        waiting, self.waiting = self.waiting, []
+        for told in waiting:
+            told(base_offset)
+
+
+class SequencesOfOne:
+    __slots__ = ("batches", "epoch")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[KnownBatch] = deque(maxlen=BATCHES_KEPT)
+
+
+class ProducerSequences:
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        self._producers: OrderedDict[int, SequencesOfOne] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> KnownBatch | ErrorCode:
+        """The batch that it repeats; ``NONE`` if it is new; else why it is refused."""
+        state = self._producers.get(header.producer_id)
+        if state is None:
+            return ErrorCode.NONE
+        if header.producer_epoch < state.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if header.producer_epoch > state.epoch:
+            first = header.base_sequence == 0
+            return ErrorCode.NONE if first else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        sequences = header.base_sequence, header.last_sequence
+        for known in state.batches:
+            if (known.first_sequence, known.last_sequence) == sequences:
+                return known
+        last = state.batches[-1].last_sequence if state.batches else -1
+        follows = header.base_sequence == (last + 1) & 0x7FFFFFFF
+        return ErrorCode.NONE if follows else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def add(self, header: BatchHeader, base_offset: int = -1) -> KnownBatch:
+        """A batch that is new is appended, or was found in the log."""
+        number = header.producer_id
+        state = self._producers.get(number)
+        if state is None or state.epoch != header.producer_epoch:
+            state = self._producers[number] = SequencesOfOne(header.producer_epoch)
+            if len(self._producers) > PRODUCERS_MAX:
+                self._producers.popitem(last=False)
+        self._producers.move_to_end(number)
+        known = KnownBatch(header.base_sequence, header.last_sequence, base_offset)
+        state.batches.append(known)
+        return known
+
+    def forget(self) -> None:
+        self._producers.clear()

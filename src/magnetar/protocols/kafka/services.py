@@ -1,0 +1,137 @@
+"""What every session of a broker's Kafka listener shares: topics by Kafka's names, brokers by
+Kafka's numbers.
+
+A broker's number (node id) is that of its start, which no other start of a broker has. Clients
+learn it, with the address, from Metadata and FindCoordinator, and forget it with the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.ownership import At
+from magnetar.cluster.topic_name import TopicName
+from magnetar.config import BrokerConfig, KafkaConfig
+from magnetar.env.connections import Connections
+from magnetar.env.tasks import TaskScope
+from magnetar.model.errors import TopicNotFoundError
+from magnetar.protocols.kafka.names import topic_of
+from magnetar.protocols.kafka.partition import Partition
+from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.registry import Topics
+
+PRODUCER_IDS_PER_BLOCK: Final = 1000
+NAMES_KEPT_MAX: Final = 100_000
+
+
+class Node(NamedTuple):
+    """A broker that Kafka's clients may connect to."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+NO_NODE: Final = Node(-1, "", -1)
+
+
+@dataclass(slots=True)
+class KafkaServices:
+    """The parts that sessions and their handlers use; made by ``server.KafkaServer``. ``clock``:
+    seconds since 1970. ``node``: this broker."""
+
+    config: KafkaConfig
+    broker: BrokerConfig
+    control: ControlPlane
+    topics: Topics
+    entry_format: EntryFormat
+    scope: TaskScope
+    connections: Connections
+    clock: Callable[[], float]
+    node: Node = NO_NODE
+    closing: bool = False
+    sessions: dict[Hashable, None] = field(default_factory=dict)
+    _partitions: dict[TopicName, Partition] = field(default_factory=dict)
+    _names: dict[tuple[str, int], TopicName] = field(default_factory=dict)
+    _next_producer_id: int = 0
+    _producer_ids_end: int = 0
+
+    def now_ms(self) -> int:
+        return int(self.clock() * 1000)
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    def ready(self, name: str, index: int) -> Partition | None:
+        """The partition if it can be used in this turn of the loop."""
+        found = self._partitions.get(self._names.get((name, index), _NOBODY))
+        return found if found is not None and found.usable else None
+
+    async def partition(self, name: str, index: int, asker: Hashable = None) -> Partition:
+        """The partition, loaded if need be. Raises ``TopicNotFoundError``, ``ServiceNotReadyError``
+        if another broker serves it, and as ``Topics.get``."""
+        topic_name = await self.name_of(name, index)
+        topic = await self.topics.get(topic_name, create=False, asker=asker)
+        found = self._partitions.get(topic_name)
+        if found is None or found.topic is not topic:
+            self._forget_closed()
+            found = self._partitions[topic_name] = Partition(topic, self.entry_format)
+        if len(self._names) >= NAMES_KEPT_MAX:
+            self._names.clear()
+        self._names[name, index] = topic_name
+        return found
+
+    def _forget_closed(self) -> None:
+        """Partitions of topics that were closed; each time that one is added, so there are never
+        more than topics were open at once."""
+        closed = [name for name, each in self._partitions.items() if not each.usable]
+        for name in closed:
+            del self._partitions[name]
+
+    async def name_of(self, name: str, index: int) -> TopicName:
+        """Raises ``TopicNotFoundError`` for a partition that the topic does not have."""
+        topic = topic_of(name)
+        count = await self.count_of(topic)
+        if not 0 <= index < max(1, count):
+            raise TopicNotFoundError(f"topic {name} has {max(1, count)} partitions; no {index}")
+        return topic.of_partition(index) if count else topic
+
+    async def count_of(self, topic: TopicName) -> int:
+        """Its partitions; 0: it is one that has none, or there is no such topic."""
+        await self.control.namespaces.check(topic)
+        return 0 if topic.partition >= 0 else await self.control.partitioned.partitions(topic)
+
+    # -- brokers ------------------------------------------------------------------------------
+
+    async def nodes(self) -> Mapping[str, Node]:
+        """Brokers that speak Kafka's protocol, by the URL that they have for Pulsar's clients.
+        Raises ``MetadataError``."""
+        reports = await self.control.bundles.reports()
+        found = {}
+        for report in reports.values():
+            host, _, port = report.kafka_address.rpartition(":")
+            if host and port.isdigit() and not report.read_only:
+                found[report.service_url] = Node(report.start, host, int(port))
+        return found
+
+    async def leader_of(self, topic: TopicName, nodes: Mapping[str, Node]) -> Node:
+        """The broker that serves the topic, or is to; ``NO_NODE`` if that one does not speak
+        Kafka's protocol. Raises as ``Ownership.locate``."""
+        owner = await self.control.ownership.locate(topic)
+        return nodes.get(owner.service_url, NO_NODE) if isinstance(owner, At) else self.node
+
+    # -- producers ----------------------------------------------------------------------------
+
+    async def new_producer_id(self) -> int:
+        """One that nobody else gets. Raises ``MetadataError``."""
+        if self._next_producer_id == self._producer_ids_end:
+            block = await self.control.counters.producer_id_block()
+            self._next_producer_id = block * PRODUCER_IDS_PER_BLOCK
+            self._producer_ids_end = self._next_producer_id + PRODUCER_IDS_PER_BLOCK
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
+
+
+_NOBODY: Final = TopicName("", "", "", -1)

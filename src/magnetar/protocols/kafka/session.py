@@ -1,0 +1,234 @@
+"""One Kafka client's connection: requests in, answers out, in order.
+
+A request is answered before the next one is begun, with one exception: produce requests that can be
+appended at once (their topics are open, their producers known) do not wait for one another, so a
+client that keeps five under way has them in one journal write. Answers leave in the order of the
+requests: each request has a slot, and a slot's answer is held until those before it have left.
+
+While a request is under way that the next one has to wait for, the connection is not read: what
+came with it in one chunk is kept by ``env.framed``. Such a request owns a copy of its frame.
+
+Bounds: bytes that are appended and not confirmed, slots under way, unsent bytes; each stops
+reading from the connection.
+
+Errors: bytes that are no request end the connection (``ProtocolError``); what a handler raises is a
+fault of ours and ends it too, so that no client waits for an answer that does not come. A request
+that is not served ends it as well, but for ApiVersions in an unknown version, which is answered
+with error 35 in the oldest form, and so tells what is served.
+
+Why: docs/adr/0106-kafka-protocol-over-logs.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import IntFlag
+from typing import Any, Final, Protocol, TypeAlias
+
+import structlog
+
+from magnetar.env.framed import NO_ROOM, FramedConnection
+from magnetar.env.tasks import fails
+from magnetar.model.errors import MagnetarError, ProtocolError
+from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.wire.kafka.apis import (
+    ApiKey,
+    RequestHead,
+    encode_response,
+    read_head,
+    read_request,
+    versions_response,
+)
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.primitives import FieldReader
+
+log = structlog.get_logger(__name__)
+
+FRAME_SLACK_BYTES: Final = 1 << 20
+"""A request has batches of several partitions, each as large as a message may be: clients bound a
+request to 1 MiB by default, and this much more than the largest message is taken."""
+SLOTS_MAX: Final = 256
+WRITE_BYTES_HIGH: Final = 1 << 20
+WRITE_BYTES_LOW: Final = 256 << 10
+
+
+class KafkaPaused(IntFlag):
+    """Why a connection is not read (``FramedConnection.pause``; its own reason comes first)."""
+
+    REQUEST = NO_ROOM << 1
+    PUBLISHES = NO_ROOM << 2
+    UNSENT = NO_ROOM << 3
+    SLOTS = NO_ROOM << 4
+
+
+class Slot:
+    """A request's place among the answers. ``response`` None with ``done``: there is none."""
+
+    __slots__ = ("done", "head", "response")
+
+    def __init__(self, head: RequestHead) -> None:
+        self.head = head
+        self.response: Any = None
+        self.done = False
+
+
+Handler: TypeAlias = "Callable[[KafkaSession, RequestHead, Any], Awaitable[Any]]"
+
+
+class KafkaHandlers(Protocol):
+    """What a session knows of those who answer its requests (``handlers``)."""
+
+    @property
+    def table(self) -> Mapping[int, Handler]: ...
+
+    def produce_now(
+        self, session: KafkaSession, head: RequestHead, request: Any, answer: Callable[[Any], None]
+    ) -> bool:
+        """Append what is to be produced, if that can be done without waiting; else False, and
+        nothing was done. ``answer`` is called once, now or later."""
+        ...
+
+
+class KafkaSession(FramedConnection):
+    """The server's side of a client connection."""
+
+    def __init__(self, services: KafkaServices, handlers: KafkaHandlers) -> None:
+        super().__init__(
+            services.broker.message_bytes_max + FRAME_SLACK_BYTES, services.connections
+        )
+        self.services = services
+        self.handlers = handlers
+        self.client_id = ""
+        self.frames = 0
+        self._slots: deque[Slot] = deque()
+        self._unconfirmed_bytes = 0
+        self._unconfirmed_bytes_max = services.broker.pending_publish_bytes_per_connection
+
+    # -- the connection -----------------------------------------------------------------------
+
+    def connected(self) -> None:
+        services = self.services
+        if services.closing:
+            self.abort()
+            return
+        if len(services.sessions) >= services.broker.connections_max:
+            most = f"broker.connections_max is {services.broker.connections_max}"
+            services.connections.say_refused(self.peer, most)
+            self.abort()
+            return
+        self.set_write_limits(WRITE_BYTES_HIGH, WRITE_BYTES_LOW)
+        services.sessions[self] = None
+
+    def disconnected(self, error: Exception | None) -> None:
+        self.services.sessions.pop(self, None)
+        self._slots.clear()
+
+    def writable_changed(self) -> None:
+        if self.writable:
+            self.resume(KafkaPaused.UNSENT)
+        else:
+            self.pause(KafkaPaused.UNSENT)
+
+    @property
+    def waits(self) -> bool:
+        """A request of it is under way."""
+        return bool(self._slots)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+        for start, end in bounds:
+            self.frames += 1
+            self._request(view[start:end])
+            if self.closed:
+                return
+            if self.paused:
+                self.stop_after(bounds, end)
+                return
+
+    def _request(self, frame: memoryview) -> None:
+        reader = FieldReader(frame)
+        head = read_head(reader)
+        if head.api is None:
+            self._not_served(head)
+            return
+        self.client_id = head.client_id
+        slot = Slot(head)
+        if head.api_key == ApiKey.PRODUCE:
+            if self._produce(slot, reader):
+                return
+            self._slots.pop()
+        # It outlives this call: its bytes are its own from here on.
+        reader = FieldReader(memoryview(bytes(frame)))
+        request = read_request(read_head(reader), reader)
+        self._slots.append(slot)
+        self.pause(KafkaPaused.REQUEST)
+        task = self._answer(slot, request)
+        self.services.scope.spawn(task, f"{self.peer} {head.api.key.name}", fails(self._failed))
+
+    def _produce(self, slot: Slot, reader: FieldReader) -> bool:
+        request = read_request(slot.head, reader)
+        self._slots.append(slot)  # before: it may be answered at once
+
+        def answer(response: Any) -> None:
+            self._fill(slot, response)
+
+        if not self.handlers.produce_now(self, slot.head, request, answer):
+            return False
+        if len(self._slots) >= SLOTS_MAX:
+            self.pause(KafkaPaused.SLOTS)
+        return True
+
+    def _not_served(self, head: RequestHead) -> None:
+        if head.api_key != ApiKey.API_VERSIONS:
+            raise ProtocolError(
+                f"request {head.api_key} version {head.version} is not served here; ApiVersions "
+                "says what is"
+            )
+        slot = Slot(head._replace(version=0))
+        self._slots.append(slot)
+        self._fill(slot, versions_response(ErrorCode.UNSUPPORTED_VERSION))
+
+    async def _answer(self, slot: Slot, request: Any) -> None:
+        handler = self.handlers.table[slot.head.api_key]
+        try:
+            response = await handler(self, slot.head, request)
+        except MagnetarError as error:
+            # A handler answers what it can; what it cannot say in its answer ends the connection,
+            # and the client asks again.
+            log.info("request failed", peer=self.peer, error=str(error))
+            self.close()
+            return
+        self._fill(slot, response)
+        self.resume(KafkaPaused.REQUEST)
+
+    def _failed(self, task: str, error: BaseException) -> None:
+        self.close()
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _fill(self, slot: Slot, response: Any) -> None:
+        """The request's answer is there; None: it gets none."""
+        slot.response, slot.done = response, True
+        slots = self._slots
+        while slots and slots[0].done:
+            first = slots.popleft()
+            if first.response is not None:
+                head = first.head
+                parts, size = encode_response(
+                    head.api_key, head.version, head.correlation_id, first.response
+                )
+                self.write_parts(parts, size)
+        if self.paused and len(slots) <= SLOTS_MAX // 2:
+            self.resume(KafkaPaused.SLOTS)
+
+    def publish_begun(self, byte_count: int) -> None:
+        self._unconfirmed_bytes += byte_count
+        if self._unconfirmed_bytes > self._unconfirmed_bytes_max:
+            self.pause(KafkaPaused.PUBLISHES)
+
+    def publish_ended(self, byte_count: int) -> None:
+        self._unconfirmed_bytes -= byte_count
+        if self.paused and self._unconfirmed_bytes <= self._unconfirmed_bytes_max // 2:
+            self.resume(KafkaPaused.PUBLISHES)

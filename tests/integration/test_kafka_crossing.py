@@ -1,0 +1,116 @@
+"""Pulsar's clients and Kafka's on one topic: keys, order, what messages say of themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import confluent_kafka as confluent
+import pulsar
+import pytest
+
+from tests.integration.test_kafka_clients import (
+    DEADLINE_S,
+    KafkaStandalone,
+    confluent_consumer,
+    confluent_producer,
+    polled,
+)
+
+COUNT = 2_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with KafkaStandalone(tmp_path_factory.mktemp("crossing") / "data") as running:
+        yield running
+
+
+def pulsar_client(server: KafkaStandalone) -> pulsar.Client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    return pulsar.Client(server.service_url, logger=quiet)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_kafka_wrote_as_pulsar_reads_it(server: KafkaStandalone, codec: str) -> None:
+    topic = f"to-pulsar-{codec}"
+    producer = confluent_producer(server, **{"compression.type": codec, "linger.ms": 5})
+    for number in range(COUNT):
+        producer.produce(
+            topic,
+            key=f"key-{number % 7}",
+            value=f"value-{number}",
+            timestamp=1_000 + number,
+            headers={"number": str(number)},
+        )
+        producer.poll(0)
+    assert producer.flush(DEADLINE_S) == 0
+    client = pulsar_client(server)
+    earliest = pulsar.InitialPosition.Earliest
+    consumer = client.subscribe(f"{topic}-partition-0", "s", initial_position=earliest)
+    for number in range(COUNT):
+        message = consumer.receive(60_000)
+        assert message.data() == b"value-%d" % number
+        assert message.partition_key() == f"key-{number % 7}"
+        assert message.event_timestamp() == 1_000 + number
+        assert message.properties() == {"number": str(number)}
+        consumer.acknowledge(message)
+    client.close()
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("codec", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
+def test_what_pulsar_wrote_as_kafka_reads_it(
+    server: KafkaStandalone, codec: str, batched: bool
+) -> None:
+    topic = f"to-kafka-{codec}-{batched}"
+    client = pulsar_client(server)
+    producer = client.create_producer(
+        topic,
+        compression_type=getattr(pulsar.CompressionType, codec),
+        batching_enabled=batched,
+        block_if_queue_full=True,
+    )
+    count = COUNT if batched else COUNT // 10
+    for number in range(count):
+        producer.send_async(
+            b"value-%d" % number,
+            None,
+            partition_key=f"key-{number % 7}",
+            event_timestamp=1_000 + number,
+            properties={"number": str(number)},
+        )
+    producer.flush()
+    client.close()
+    consumer = confluent_consumer(server, f"group of {topic}")
+    consumer.subscribe([topic])
+    found = polled(consumer, count)
+    assert [each.value() for each in found] == [b"value-%d" % n for n in range(count)]
+    assert [each.offset() for each in found] == list(range(count))
+    assert [each.key() for each in found] == [b"key-%d" % (n % 7) for n in range(count)]
+    assert [each.timestamp()[1] for each in found] == [1_000 + n for n in range(count)]
+    assert found[5].headers() == [("number", b"5")]
+    consumer.close()
+
+
+def test_both_write_one_topic_and_both_read_it(server: KafkaStandalone, tmp_path: Path) -> None:
+    topic = "both"
+    client = pulsar_client(server)
+    kafka_producer = confluent_producer(server)
+    kafka_producer.produce(topic, value=b"0")
+    assert kafka_producer.flush(DEADLINE_S) == 0
+    pulsar_producer = client.create_producer(f"{topic}-partition-0")
+    for number in range(1, 100):
+        if number % 2:
+            pulsar_producer.send(b"%d" % number)
+        else:
+            kafka_producer.produce(topic, value=b"%d" % number)
+            assert kafka_producer.flush(DEADLINE_S) == 0
+    consumer = confluent_consumer(server, "both of them")
+    consumer.subscribe([topic])
+    assert [each.value() for each in polled(consumer, 100)] == [b"%d" % n for n in range(100)]
+    (at,) = consumer.offsets_for_times([confluent.TopicPartition(topic, 0, 1)], DEADLINE_S)
+    assert at.offset == 0
+    consumer.close()
+    reader = client.create_reader(f"{topic}-partition-0", pulsar.MessageId.earliest)
+    assert [reader.read_next(60_000).data() for _ in range(100)] == [b"%d" % n for n in range(100)]
+    client.close()

@@ -1,0 +1,156 @@
+"""Groups: what is refused, and what must hold whatever members do."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from magnetar.protocols.kafka.group import SESSION_MS_MOST, Answers, ConsumerGroup, Joining
+from magnetar.protocols.kafka.group_states import NEXT, GroupState
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.group_messages import JoinGroupResponse
+
+
+def said(
+    member_id: str = "",
+    new_id: str = "new",
+    *,
+    instance: str | None = None,
+    protocols: tuple[tuple[str, bytes], ...] = (("range", b""),),
+    kind: str = "consumer",
+    session_ms: int = 10_000,
+    knows_ids: bool = True,
+) -> Joining:
+    return Joining(
+        member_id, new_id, instance, "me", "host", session_ms, 5_000, kind, protocols, knows_ids
+    )
+
+
+def errors(answers: Answers) -> list[ErrorCode]:
+    return [ErrorCode(answer.error_code) for _, answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        (said(session_ms=0), ErrorCode.INVALID_SESSION_TIMEOUT),
+        (said(session_ms=SESSION_MS_MOST + 1), ErrorCode.INVALID_SESSION_TIMEOUT),
+        (said(protocols=()), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (said(kind=""), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (said("nobody"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (said("nobody", instance="x"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (said(), ErrorCode.MEMBER_ID_REQUIRED),
+    ],
+    ids=lambda each: each.name if isinstance(each, ErrorCode) else "",
+)
+def test_a_join_is_refused(asked: Joining, error: ErrorCode) -> None:
+    assert errors(ConsumerGroup("g").join(asked, 1, 0)) == [error]
+
+
+def test_a_member_must_share_a_protocol_with_all_others() -> None:
+    group = ConsumerGroup("g")
+    group.join(said(new_id="a", knows_ids=False), 1, 0)
+    other = said(new_id="b", knows_ids=False, protocols=(("sticky", b""),))
+    assert errors(group.join(other, 2, 0)) == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
+    kind = said(new_id="b", knows_ids=False, kind="connect")
+    assert errors(group.join(kind, 3, 0)) == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
+
+
+def test_the_protocol_that_most_like_best_is_chosen() -> None:
+    group = ConsumerGroup("g", rebalance_delay_ms=10)
+    for name, order in (("a", ("x", "y")), ("b", ("y", "x")), ("c", ("z", "y", "x"))):
+        protocols = tuple((each, each.encode()) for each in order)
+        group.join(said(new_id=name, knows_ids=False, protocols=protocols), name, 0)
+    answers = group.tick(20)
+    assert len(answers) == 3
+    assert group.protocol == "y"
+
+
+def test_who_does_not_join_again_in_time_is_out() -> None:
+    group = ConsumerGroup("g")
+    group.join(said(new_id="a", knows_ids=False), "a", 0)
+    group.join(said(new_id="b", knows_ids=False, protocols=(("range", b"2"),)), "b", 1)
+    assert group.state is GroupState.PREPARING
+    assert group.next_ms() == 5_001, "a's session outlives the rebalance"
+    answers = group.tick(5_001)
+    assert [ticket for ticket, _ in answers] == ["b"]
+    assert list(group.members) == ["b"]
+    assert group.leader == "b"
+
+
+def test_who_does_not_ask_for_its_part_in_time_is_out() -> None:
+    group = ConsumerGroup("g")
+    group.join(said(new_id="a", knows_ids=False, session_ms=60_000), "a", 0)
+    assert group.state is GroupState.COMPLETING
+    group.tick(5_000)
+    assert group.members == {}
+    assert group.state is GroupState.EMPTY
+
+
+def test_a_commit_without_a_group_protocol_is_for_groups_without_members() -> None:
+    group = ConsumerGroup("g")
+    assert group.check_commit("", None, -1, 0) is ErrorCode.NONE
+    group.join(said(new_id="a", knows_ids=False), "a", 0)
+    assert group.check_commit("", None, -1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.check_commit("a", None, 1, 0) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert group.check_commit("a", None, 0, 0) is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_the_table_has_every_state() -> None:
+    assert {state for state, _ in NEXT} == set(GroupState) == set(NEXT.values())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_members_do_every_call_is_answered_once(seed: int) -> None:
+    """Random calls; then all members fall silent. Every ticket gets exactly one answer, a
+    generation has one leader, and nothing is left."""
+    source = random.Random(seed)
+    group = ConsumerGroup("g", rebalance_delay_ms=source.choice((0, 100)))
+    asked: set[str] = set()
+    answered: list[str] = []
+    leaders: dict[int, set[str]] = {}
+    now = 0
+
+    def told(answers: Answers) -> None:
+        for ticket, answer in answers:
+            answered.append(str(ticket))
+            if isinstance(answer, JoinGroupResponse) and not answer.error_code:
+                leaders.setdefault(answer.generation, set()).add(answer.leader)
+
+    for step in range(300):
+        now += source.randint(0, 3_000)
+        ticket = f"{step}"
+        ids = ["", "ghost", *group.members, *group._pending]
+        member = source.choice(ids)
+        instance = source.choice((None, None, None, "one", "two"))
+        action = source.random()
+        if action < 0.45:
+            asked.add(ticket)
+            protocols = (("range", bytes([source.randrange(2)])),)
+            known = group.members.get(member)
+            if known is not None:
+                instance = known.said.instance_id
+            join = said(member, f"m{step}", instance=instance, protocols=protocols)
+            told(group.join(join, ticket, now))
+        elif action < 0.7:
+            asked.add(ticket)
+            parts = [(each, b"part") for each in group.members]
+            told(group.sync(member, None, group.generation, (None, None), parts, ticket, now))
+        elif action < 0.8:
+            group.heartbeat(member, None, group.generation, now)
+        elif action < 0.9:
+            told(group.leave(member, None, now)[1])
+        else:
+            told(group.tick(now))
+    for _ in range(1_000):
+        when = group.next_ms()
+        if when is None:
+            break
+        now = max(now, when)
+        told(group.tick(now))
+    assert group.state is GroupState.EMPTY
+    assert group.members == {}
+    assert sorted(answered) == sorted(asked)
+    changed = {number: who for number, who in leaders.items() if len(who) > 2}
+    assert not changed, "a leader changes its id only by coming back under its instance's"

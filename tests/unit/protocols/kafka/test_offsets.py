@@ -1,0 +1,59 @@
+"""Offsets of groups as records: a replay gives what was known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from magnetar.model.errors import ProtocolError
+from magnetar.protocols.kafka.group_offsets import (
+    Change,
+    Committed,
+    GroupOffsets,
+    OffsetKey,
+    decode_changes,
+    encode_changes,
+)
+from magnetar.wire.kafka.records import KafkaRecord, batch_of
+
+
+def some_changes(source: random.Random, count: int) -> list[Change]:
+    made: list[Change] = []
+    for _ in range(count):
+        key = OffsetKey(f"g{source.randrange(3)}", f"t{source.randrange(2)}", source.randrange(4))
+        value = Committed(source.randrange(1_000), source.randrange(-1, 9), "mä", 17)
+        made.append((key, value if source.random() < 0.8 else None))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_replay_from_before_a_snapshot_gives_what_was_known(seed: int) -> None:
+    source = random.Random(seed)
+    known = GroupOffsets()
+    batches: list[bytes] = []
+    for _ in range(5):
+        changes = some_changes(source, source.randint(1, 700))
+        known.apply(changes)
+        batches += encode_changes(changes, 5)
+    snapshot = list(encode_changes(known.all(), 5))
+    for log in (batches, snapshot, [*batches, *snapshot]):
+        replayed = GroupOffsets()
+        for batch in log:
+            replayed.apply(decode_changes(memoryview(batch)))
+        assert dict(replayed.all()) == dict(known.all())
+
+
+def test_a_group_is_forgotten_as_a_whole() -> None:
+    known = GroupOffsets()
+    known.apply(some_changes(random.Random(1), 100))
+    known.apply(known.forgotten("g1"))
+    assert known.of("g1") == {}
+    assert "g1" not in known.groups
+    assert len(known) > 0
+
+
+@pytest.mark.parametrize("key", [b"", b"[1]", b'["g","t","x"]', b"{}"])
+def test_what_is_no_record_of_offsets(key: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_changes(memoryview(batch_of([KafkaRecord(0, 0, key, b"[1,2,3,4]")], 0)))
