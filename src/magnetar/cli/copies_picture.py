@@ -56,6 +56,8 @@ def lines(told: Row) -> Iterator[str]:
     for each in told["bookies"]:
         if not each["answers"]:
             yield f"{each['bookieId']} does not answer: {each['problem']}"
+        elif each["copiesHeld"] < each["copiesNamed"]:
+            yield f"{each['bookieId']} lacks what is for it of {_lacking(told, each['bookieId'])}"
     yield ""
     yield "now:"
     yield from _outcome(told["now"])
@@ -63,6 +65,19 @@ def lines(told: Row) -> Iterator[str]:
         names = ", ".join(told["forecast"]["without"])
         yield f"without {names or 'those (none is of this ledger)'}:"
         yield from _outcome(told["forecast"])
+
+
+def _lacking(told: Row, name: str) -> str:
+    """The entries of which a bookie has none that is for it."""
+    ranges: list[tuple[int, int]] = []
+    for fragment in told["fragments"]:
+        slot = fragment["bookies"].index(name) if name in fragment["bookies"] else None
+        for section in fragment["sections"]:
+            if slot is not None and section["copies"][slot] == "missing":
+                ranges.append((section["firstEntryId"], section["lastEntryId"]))
+    shown = [f"{one:,}" if one == last else f"{one:,} to {last:,}" for one, last in ranges]
+    more = f" and {len(shown) - RANGES_SHOWN} ranges more" if len(shown) > RANGES_SHOWN else ""
+    return f"entries {', '.join(shown[:RANGES_SHOWN])}{more}"
 
 
 def _extent(told: Row) -> str:

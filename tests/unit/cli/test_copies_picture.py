@@ -54,6 +54,7 @@ def test_a_picture_as_a_whole() -> None:
     assert set(shown[9].split("|")[2]) == {"1", "2"}
     assert any("fewer copies than Qa" in line for line in shown)
     assert f"{B} does not answer: it is not registered" in shown
+    assert f"{D} lacks what is for it of entries 40 to 44" in shown
 
 
 @pytest.mark.parametrize("count", [1, 9, 40])
