@@ -4,7 +4,7 @@
 
 Both decode the same entries in turn, in one process; the ratio is that of their CPU times. One by
 one means with protobuf, a message at a time, gathered in lists per column: how the Spark source did
-it at first, and still does with entries that are odd (``pipeline/plain_rows.py``).
+it at first, and still does with entries that are odd (``pipeline/columns/plain_rows.py``).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from bench import results
 from bench.measure import machine
-from magnetar.pipeline.entry_decoder import UNNUMBERED, EntryDecoder, decode_entries
+from magnetar.pipeline.brokers.topic_reader import StoredEntry
+from magnetar.pipeline.columns.entry_decoder import UNNUMBERED, EntryDecoder, decode_entries
 from magnetar.pipeline.places import START, Place
 from magnetar.pipeline.schema import arrow_schema
 from magnetar.pipeline.topic_names import partition_number
-from magnetar.pipeline.topic_reader import StoredEntry
 from magnetar.wire.pulsar.batches import split_entry
 from magnetar.wire.pulsar.metadata import entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata

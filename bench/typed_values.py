@@ -26,9 +26,9 @@ from pyspark.sql.pandas.types import to_arrow_type
 from bench import results
 from bench.measure import machine
 from magnetar.model.schema import SchemaType, TopicSchema
-from magnetar.pipeline.entry_decoder import UNNUMBERED, EntryDecoder, decode_entries
+from magnetar.pipeline.brokers.topic_reader import StoredEntry
+from magnetar.pipeline.columns.entry_decoder import UNNUMBERED, EntryDecoder, decode_entries
 from magnetar.pipeline.places import START, Place
-from magnetar.pipeline.topic_reader import StoredEntry
 from magnetar.pipeline.typed.blocks import block_of
 from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.pipeline.typed.reading import NEEDED, TypedRead, TypedValues

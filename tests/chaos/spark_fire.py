@@ -39,7 +39,7 @@ import httpx
 import psutil
 import pulsar
 
-from magnetar.pipeline.staged_session import StagedSession
+from magnetar.pipeline.writing.staged_session import StagedSession
 from magnetar.staging.committer import Committer
 from tests.chaos.fire_parts import Platform, Query, command_of, descendants
 from tests.spark_cluster import SparkCluster

@@ -6,8 +6,8 @@ import threading
 import time
 from pathlib import Path
 
-from magnetar.pipeline.broker_client import BrokerClient
-from magnetar.pipeline.entry_sending import EntrySender
+from magnetar.pipeline.brokers.client import BrokerClient
+from magnetar.pipeline.writing.entry_sending import EntrySender
 from magnetar.wire.pulsar.batches import iterate_messages
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import find_compressor

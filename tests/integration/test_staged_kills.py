@@ -14,7 +14,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.pipeline.staged_session import StagedSession
+from magnetar.pipeline.writing.staged_session import StagedSession
 from magnetar.staging.commit_rules import CommitVerdict, Offer
 from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.marks import sender

@@ -32,28 +32,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from magnetar.pipeline.batch_reader import BatchReader
-from magnetar.pipeline.broker_client import BrokerClient
+from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.loss_reports import said_in_one_line
-from magnetar.pipeline.options import (
+from magnetar.pipeline.options.source_options import (
     ReadOptions,
     WriteOptions,
     check_streaming,
     parse_read_options,
     parse_write_options,
 )
-from magnetar.pipeline.planner import Planner
+from magnetar.pipeline.options.table_options import of_query, of_table
+from magnetar.pipeline.planning.planner import Planner
+from magnetar.pipeline.reading.batch_reader import BatchReader
+from magnetar.pipeline.reading.stream_reader import StreamReader
 from magnetar.pipeline.schema import CORRUPT, check_read_schema, spark_schema
-from magnetar.pipeline.sink import (
-    COLUMNS,
-    GIVEN_BY_THE_BROKER,
-    RowSink,
-    Sink,
-    check_write_schema,
-)
-from magnetar.pipeline.staged_sink import StagedSink
-from magnetar.pipeline.stream_reader import StreamReader
-from magnetar.pipeline.table_options import of_query, of_table
 from magnetar.pipeline.topic_names import topic_of
 from magnetar.pipeline.typed.inference import VALUE, ReaderSchema, carried, infer, with_values
 from magnetar.pipeline.typed.options import BYTES
@@ -61,6 +53,14 @@ from magnetar.pipeline.typed.reading import TypedRead
 from magnetar.pipeline.typed.registry import SchemaClient
 from magnetar.pipeline.typed.writing import TypedWrite, plan_write, value_column
 from magnetar.pipeline.worker_process import PROCESS
+from magnetar.pipeline.writing.sink import (
+    COLUMNS,
+    GIVEN_BY_THE_BROKER,
+    RowSink,
+    Sink,
+    check_write_schema,
+)
+from magnetar.pipeline.writing.staged_sink import StagedSink
 
 if TYPE_CHECKING:
     import pyarrow as pa

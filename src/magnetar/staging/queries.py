@@ -51,7 +51,7 @@ class Changes(Protocol):
 
 class RecordStore(Protocol):
     """Where records are, by query: the metadata store (``MetadataRecords``), or a broker that has
-    one (``pipeline.broker_staging``). Its methods raise as those of ``MetadataStore``."""
+    one (``pipeline.brokers.staging``). Its methods raise as those of ``MetadataStore``."""
 
     async def get(self, query: str) -> Versioned: ...
 

@@ -20,7 +20,7 @@ import pytest
 
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from magnetar.model.errors import StaleRunError
-from magnetar.pipeline.staged_session import StagedSession
+from magnetar.pipeline.writing.staged_session import StagedSession
 from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.marks import SENDER_PREFIX
 from tests.spark_cluster import environment

@@ -1,5 +1,6 @@
-"""A few random lives of a query against a real broker: as ``tests/unit/pipeline/test_restarts.py``,
-which has the many. The source's own planner and tasks run here; Spark does not."""
+"""A few random lives of a query against a real broker. The many are in
+``tests/unit/pipeline/reading/test_restarts.py``. The source's own planner and
+tasks run here; Spark does not."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import httpx
 import pulsar
 import pytest
 
-from magnetar.pipeline.options import parse_read_options
+from magnetar.pipeline.options.source_options import parse_read_options
 from tests.standalone import Standalone
 from tests.unit.pipeline.driving import Query
 

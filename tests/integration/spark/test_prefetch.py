@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from magnetar.pipeline.reading.stream_reader import StreamReader
 from magnetar.pipeline.source import MagnetarDataSource
-from magnetar.pipeline.stream_reader import StreamReader
 from tests.integration.spark.test_batch import publish
 from tests.integration.spark.test_stream import Collected, run_available, stream
 from tests.standalone import Standalone

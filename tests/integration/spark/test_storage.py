@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from magnetar.model.errors import BrokerError
-from magnetar.pipeline.batch_reader import BatchReader, SplitPartition
+from magnetar.pipeline.planning.splits import ByBroker
+from magnetar.pipeline.planning.storage_splits import ByStorage
+from magnetar.pipeline.reading.batch_reader import BatchReader, SplitPartition
 from magnetar.pipeline.schema import spark_schema
 from magnetar.pipeline.source import MagnetarDataSource
-from magnetar.pipeline.splits import ByBroker
-from magnetar.pipeline.storage_splits import ByStorage
 from tests.scenarios.cluster import Cluster
 from tests.standalone import free_port
 
@@ -182,7 +182,7 @@ def test_the_driver_finds_bookies_out_of_reach(
         raise ConnectionRefusedError("refused")
 
     with caplog.at_level(logging.WARNING, "magnetar.pipeline"):
-        monkeypatch.setattr("magnetar.pipeline.storage_planning._connect", refused)
+        monkeypatch.setattr("magnetar.pipeline.planning.storage_planning._connect", refused)
         _, tasks = stored.plan(readMode="auto")
     assert [type(task.splits[0].by) for task in tasks] == [ByBroker]
     assert "out of reach: refused" in caplog.text

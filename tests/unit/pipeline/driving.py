@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from magnetar.pipeline.broker_client import BrokerClient
-from magnetar.pipeline.decode import read_range
+from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.losses import UNKNOWN_MS
-from magnetar.pipeline.micro_batches import MicroBatches
-from magnetar.pipeline.options import ReadOptions, parse_read_options
+from magnetar.pipeline.options.source_options import ReadOptions, parse_read_options
 from magnetar.pipeline.places import Offset, from_offset, to_offset
-from magnetar.pipeline.planner import Planner
-from magnetar.pipeline.plans import created_of
-from magnetar.pipeline.splits import PlannedRange
+from magnetar.pipeline.planning.micro_batches import MicroBatches
+from magnetar.pipeline.planning.planner import Planner
+from magnetar.pipeline.planning.plans import created_of
+from magnetar.pipeline.planning.splits import PlannedRange
+from magnetar.pipeline.reading.decode import read_range
 from tests.unit.pipeline.fake_cluster import FakeCluster
 
 Form = dict[str, Any]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from magnetar.pipeline.brokers.topic_reader import StoredEntry
 from magnetar.pipeline.places import Place, after
-from magnetar.pipeline.topic_reader import StoredEntry
 from magnetar.wire.pulsar.batches import ChunkAssembler, MessageInfo, iterate_messages
 from magnetar.wire.pulsar.broker_metadata import Stamper
 from magnetar.wire.pulsar.codes import Compression

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from magnetar.model.errors import BrokerError, NotAllowedError, TopicNotFoundError
+from magnetar.pipeline.brokers.topic_reader import LogAnswer, StoredEntry
 from magnetar.pipeline.losses import LedgerFacts, LogExtent
 from magnetar.pipeline.places import START, Place, after_entry
-from magnetar.pipeline.topic_reader import LogAnswer, StoredEntry
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion, MessageMetadata, SingleMessageMetadata
 
 
@@ -212,7 +212,7 @@ class FakeReader:
 
 
 class FakeCluster:
-    """``broker_client.BrokerClient``, and what happens to topics."""
+    """``brokers.client.BrokerClient``, and what happens to topics."""
 
     timeout_s = 0.5
 

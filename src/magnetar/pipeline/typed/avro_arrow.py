@@ -21,8 +21,8 @@ import pyarrow as pa
 from magnetar.cluster.schemas.avro import AvroField, AvroType
 from magnetar.cluster.schemas.resolution import PROMOTIONS, unreadable
 from magnetar.model.errors import InvalidSchemaError
-from magnetar.pipeline.arrow_columns import gather
-from magnetar.pipeline.protobuf_columns import ABSENT, Bytes, Flags, Ints, Spans
+from magnetar.pipeline.columns.arrow_columns import gather
+from magnetar.pipeline.columns.protobuf_columns import ABSENT, Bytes, Flags, Ints, Spans
 from magnetar.pipeline.typed.avro_defaults import default_value
 from magnetar.pipeline.typed.avro_walk import (
     ByteSpans,

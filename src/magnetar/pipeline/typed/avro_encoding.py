@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from magnetar.cluster.schemas.avro import AvroField, AvroType
 from magnetar.model.errors import ConfigError
-from magnetar.pipeline.protobuf_columns import Flags
+from magnetar.pipeline.columns.protobuf_columns import Flags
 from magnetar.pipeline.typed.blocks import offsets_of
 from magnetar.pipeline.typed.ragged import (
     Octets,

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from magnetar.cluster.schemas.avro import AvroType
-from magnetar.pipeline.protobuf_columns import Bytes, Flags, Ints
+from magnetar.pipeline.columns.protobuf_columns import Bytes, Flags, Ints
 from magnetar.pipeline.typed.faults import Faults
 
 EMPTY_ITEMS_MAX: Final = 1000

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from magnetar.pipeline.protobuf_columns import SLACK, Bytes, Ints
+from magnetar.pipeline.columns.protobuf_columns import SLACK, Bytes, Ints
 from magnetar.pipeline.typed.faults import Faults
 
 Array: TypeAlias = pa.Array

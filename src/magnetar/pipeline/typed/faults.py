@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from magnetar.pipeline.protobuf_columns import Flags, Ints
+from magnetar.pipeline.columns.protobuf_columns import Flags, Ints
 
 
 class Faults:

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from magnetar.cluster.schemas.avro import AvroType
 from magnetar.model.schema import SchemaType
-from magnetar.pipeline.protobuf_columns import Bytes, Ints
+from magnetar.pipeline.columns.protobuf_columns import Bytes, Ints
 from magnetar.pipeline.typed.avro_arrow import ArrowValues
 from magnetar.pipeline.typed.avro_walk import ByteSpans
 from magnetar.pipeline.typed.blocks import Array, Block, spread

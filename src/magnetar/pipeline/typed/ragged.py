@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from magnetar.pipeline.protobuf_columns import Flags, Ints
+from magnetar.pipeline.columns.protobuf_columns import Flags, Ints
 
 Octets: TypeAlias = npt.NDArray[np.uint8]
 

@@ -21,8 +21,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from magnetar.model.errors import InvalidSchemaError, ProtocolError, SchemaNotFoundError
 from magnetar.model.schema import TopicSchema
-from magnetar.pipeline.broker_client import BrokerClient
-from magnetar.pipeline.protobuf_columns import Flags, Ints
+from magnetar.pipeline.brokers.client import BrokerClient
+from magnetar.pipeline.columns.protobuf_columns import Flags, Ints
 from magnetar.pipeline.schema import CORRUPT
 from magnetar.pipeline.topic_names import topic_of
 from magnetar.pipeline.typed.avro_arrow import nulled

@@ -14,8 +14,8 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.model.schema import RegisteredSchema, TopicSchema
-from magnetar.pipeline.broker_client import BrokerClient
-from magnetar.pipeline.broker_connection import BrokerConnection, worth_another_try
+from magnetar.pipeline.brokers.client import BrokerClient
+from magnetar.pipeline.brokers.connection import BrokerConnection, worth_another_try
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.schemas import (

@@ -24,7 +24,7 @@ from magnetar.cluster.schemas.avro import AvroType, load_json, parse_avro
 from magnetar.cluster.schemas.key_value import INLINE, split
 from magnetar.model.errors import InvalidSchemaError
 from magnetar.model.schema import SchemaType, TopicSchema
-from magnetar.pipeline.protobuf_columns import Ints
+from magnetar.pipeline.columns.protobuf_columns import Ints
 from magnetar.pipeline.typed.avro_arrow import ArrowValues
 from magnetar.pipeline.typed.avro_walk import Walk
 from magnetar.pipeline.typed.blocks import Array, Block, spread

@@ -23,7 +23,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from magnetar.model.errors import ConfigError, IncompatibleSchemaError, InvalidSchemaError
 from magnetar.model.schema import SchemaType, TopicSchema
-from magnetar.pipeline.broker_client import BrokerClient
+from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.typed.avro_encoding import encode_avro
 from magnetar.pipeline.typed.blocks import spread
 from magnetar.pipeline.typed.fitting import schema_of, unfit

@@ -28,12 +28,12 @@ from pyspark.sql.types import (
 from magnetar.cluster.schemas.avro import parse_avro
 from magnetar.model.errors import ConfigError
 from magnetar.model.schema import SchemaType, TopicSchema
-from magnetar.pipeline.sink import COLUMNS
 from magnetar.pipeline.typed.fitting import schema_of, unfit
 from magnetar.pipeline.typed.options import ValueOptions
 from magnetar.pipeline.typed.spark_types import spark_type
 from magnetar.pipeline.typed.value_decoding import avro_of, value_type
 from magnetar.pipeline.typed.writing import value_column
+from magnetar.pipeline.writing.sink import COLUMNS
 from tests.unit.pipeline.typed.avro_cases import definitions
 
 OTHERS = tuple(name for name in COLUMNS if name != "value")

@@ -1,0 +1,106 @@
+"""The driver's connections for questions about logs: one reader per partition, kept open.
+
+A micro-batch asks every partition how far its log reaches; looking the owner up and connecting each
+time cost more than the answer. A connection that broke is replaced, and the question asked again,
+for ``patience_s``: a broker that restarts does not end a query. Not so for the very first answer of
+a query that begins: who gives a wrong address learns it at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from magnetar.model.errors import BrokerError
+from magnetar.pipeline.brokers.client import BrokerClient
+from magnetar.pipeline.brokers.connection import worth_another_try
+from magnetar.pipeline.brokers.topic_reader import LogAnswer, TopicReader
+from magnetar.pipeline.places import NO_OFFSETS, Place
+from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
+
+PAUSE_S, PAUSE_S_MAX = 0.1, 2.0
+
+Answer = TypeVar("Answer")
+
+
+class LogWatch:
+    """Asks brokers about logs."""
+
+    def __init__(self, client: BrokerClient, patience_s: float) -> None:
+        self._client = client
+        self._patience_s = patience_s
+        self._readers: dict[str, TopicReader] = {}
+        self._known_good = False
+
+    def be_patient(self) -> None:
+        """From the first question on: the address has been good before."""
+        self._known_good = True
+
+    def partitions(self, topic: str) -> list[str]:
+        """The names of the topic's partitions; the topic itself when it has none."""
+        return self._persist(lambda: self._client.partitions(topic))
+
+    def topics(self, namespace: str) -> list[str]:
+        """Full names of all topics and partitions of a namespace."""
+        return self._persist(lambda: self._client.topics(namespace))
+
+    def ask(
+        self, topic: str, question: LogQuestion | None = None, *, patient: bool = True
+    ) -> LogAnswer:
+        """What the broker says of a partition's log. Raises ``TopicNotFoundError`` for one that is
+        not there, ``BrokerError`` when patience ends."""
+        if not patient:
+            return self._ask(topic, question)
+        return self._persist(lambda: self._ask(topic, question))
+
+    def place_at(self, topic: str, time_ms: int, now_ms: int) -> Place:
+        """The place before the first entry published at ``time_ms`` or later; the end if there is
+        none."""
+        answer = self.ask(topic, LogQuestion(times_ms=[max(0, time_ms)]))
+        if answer.of_times:
+            return answer.of_times[0]
+        return self._persist(lambda: self._client.place_at(topic, time_ms, now_ms))
+
+    def _ask(self, topic: str, question: LogQuestion | None) -> LogAnswer:
+        kept = self._readers.pop(topic, None)
+        reader = kept or self._client.open(topic)
+        try:
+            answer = reader.ask(question)
+            if kept is not None and answer.extent.first_offset == NO_OFFSETS:
+                # A broker of another kind: where its log begins only a new reader can tell.
+                reader.close()
+                reader = self._client.open(topic)
+                answer = reader.ask(question)
+        except BaseException:
+            reader.close()
+            raise
+        self._readers[topic] = reader
+        return answer
+
+    def _persist(self, ask: Callable[[], Answer]) -> Answer:
+        deadline = time.monotonic() + self._patience_s
+        pause_s = PAUSE_S
+        while True:
+            try:
+                answer = ask()
+            except BrokerError as error:
+                out_of_time = time.monotonic() + pause_s > deadline
+                if not self._known_good or out_of_time or not worth_another_try(error):
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            else:
+                self._known_good = True
+                return answer
+
+    def forget(self, topic: str) -> None:
+        """Nothing more will be asked of it."""
+        reader = self._readers.pop(topic, None)
+        if reader is not None:
+            reader.close()
+
+    def close(self) -> None:
+        for topic in list(self._readers):
+            self.forget(topic)
+        self._client.close()

@@ -1,0 +1,1 @@
+"""Stored entries -> Arrow columns, many messages at once."""

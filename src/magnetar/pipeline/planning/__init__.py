@@ -1,0 +1,1 @@
+"""Where a read starts and ends, and how it is cut into tasks: what the driver decides."""

@@ -1,0 +1,1 @@
+"""The tasks of a read, and the readers that Spark drives."""

@@ -1,0 +1,93 @@
+"""The chunks of a message that lie before the range which holds its last one.
+
+A message that came in chunks belongs to the range with its last chunk, wherever ranges are cut:
+every range can tell of it alone, and none waits for a chunk that may never come. So whoever meets
+a chunk whose first ones lie before its range looks back for them: a little way at first, then
+farther, at last ``LEDGERS_BACK`` ledgers (or to the start of the log, where ledgers are not known),
+each time reading forward from there to the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from magnetar.model.errors import ProtocolError
+from magnetar.pipeline.brokers.topic_reader import StoredEntry
+from magnetar.pipeline.loss_reports import LossReports
+from magnetar.pipeline.losses import Loss
+from magnetar.pipeline.places import START, Place, after_entry
+from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, parse_metadata
+
+FIRST_LOOK = 4
+"""Entries looked back over at first, for each chunk that is missing: other producers' entries lie
+between them."""
+
+LOOKS = (1, 16, 256)
+LEDGERS_BACK = 2
+
+
+class EarlierEntries:
+    """Looks back in one topic partition. ``read_from`` gives its entries from a place on,
+    ``ledgers`` the ids of its ledgers in order; none if they are not known."""
+
+    def __init__(
+        self,
+        topic: str,
+        read_from: Callable[[Place], Iterator[StoredEntry]],
+        ledgers: Callable[[], Sequence[int]],
+        reports: LossReports,
+    ) -> None:
+        self._topic = topic
+        self._read_from = read_from
+        self._ledgers = ledgers
+        self._reports = reports
+
+    def chunks(self, entry: StoredEntry, meta: EntryMetadata) -> Sequence[Buffer]:
+        """All chunks before ``entry``'s of its message. If they are not there any more that is
+        reported; without them the message is none."""
+        for place in self._places_before(entry, meta.chunk_id):
+            found = self._chunks_since(place, entry, meta)
+            if len(found) == meta.chunk_id:
+                return found
+        what = (
+            f"of a message in {meta.num_chunks} chunks, whose chunk {meta.chunk_id} is entry "
+            f"{entry.ledger_id}:{entry.entry_id}, the chunks before are not there any more"
+        )
+        go_on = after_entry(entry.ledger_id, entry.entry_id)
+        self._reports.report(Loss(self._topic, what, meta.chunk_id, go_on))
+        return ()
+
+    def _places_before(self, entry: StoredEntry, missing: int) -> Iterator[Place]:
+        """Where to look from, farther and farther back."""
+        for look in LOOKS:
+            first = entry.entry_id - missing * look * FIRST_LOOK
+            if first < 0:
+                break
+            yield Place(entry.ledger_id, first, 0)
+        yield Place(entry.ledger_id, 0, 0)
+        known = self._ledgers()
+        before = [ledger_id for ledger_id in known if ledger_id < entry.ledger_id]
+        if not known:
+            yield START
+        for ledger_id in reversed(before[-LEDGERS_BACK:]):
+            yield Place(ledger_id, 0, 0)
+
+    def _chunks_since(
+        self, place: Place, before: StoredEntry, meta: EntryMetadata
+    ) -> Sequence[Buffer]:
+        found: dict[int, Buffer] = {}
+        for entry in self._read_from(place):
+            if (entry.ledger_id, entry.entry_id) >= (before.ledger_id, before.entry_id):
+                break
+            chunk_id = _chunk_of(entry, meta.chunk_uuid)
+            if chunk_id == len(found):  # one that came again counts once
+                found[chunk_id] = bytes(entry.payload)
+        return list(found.values())
+
+
+def _chunk_of(entry: StoredEntry, uuid: str) -> int | None:
+    try:
+        raw, _ = parse_metadata(entry.payload)
+    except ProtocolError:
+        return None  # whoever reads its range says what is wrong with it
+    return raw.chunk_id if raw.num_chunks_from_msg > 1 and raw.uuid == uuid else None

@@ -1,0 +1,198 @@
+"""The entries of a range, through the partition's broker: each once, in order, to the range's end.
+
+Rules:
+
+* Before an entry is waited for, the range is held against the log: what was deleted never comes.
+  While none comes the log is asked again, every ``LOOK_AGAIN_S``, as retention may delete what was
+  planned meanwhile. So a range ends, with all of its entries or with a report of what is missing.
+* What is missing before an entry that comes (by its id, and by how many entries the ledgers have
+  that were passed) is reported as well, and at the end whether the messages are as many as planned.
+* A connection that breaks is replaced, and reading goes on at the place reached, as long as
+  something comes every ``wait_s``: a broker that restarts ends no task. A topic that is gone is a
+  loss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from magnetar.model.errors import BrokerError, TopicNotFoundError
+from magnetar.pipeline.brokers.connection import worth_another_try
+from magnetar.pipeline.brokers.topic_reader import StoredEntry
+from magnetar.pipeline.loss_reports import LossReports
+from magnetar.pipeline.losses import NO_FACTS, LedgerFacts, Loss, gap_before, loss_at
+from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
+from magnetar.pipeline.planning.splits import PlannedRange
+from magnetar.pipeline.reading.tails import EntryReader, Readers
+from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
+
+LOOK_AGAIN_S = 2.0
+PAUSE_S = 0.2
+
+
+class NumberedEntry(NamedTuple):
+    """An entry, and the offset of its first message (``NO_OFFSETS``: not known)."""
+
+    entry: StoredEntry
+    offset: int
+
+
+def entries_of(
+    client: Readers, part: PlannedRange, reports: LossReports
+) -> Iterator[NumberedEntry]:
+    """The entries that hold messages of the range; ends with the one that reaches its end. What is
+    lost goes to ``reports``, which raises or lets the rest be read. Raises ``BrokerError``."""
+    reading = _Reading(part, reports, client.timeout_s)
+    while not reading.done:
+        try:
+            with client.open(part.topic, reading.expected) as reader:
+                yield from reading.entries(reader)
+        except TopicNotFoundError:
+            reading.topic_is_gone()
+        except BrokerError as error:
+            if not worth_another_try(error) or reading.out_of_patience(PAUSE_S):
+                raise
+            time.sleep(PAUSE_S)
+
+
+def numbered(client: Readers, part: PlannedRange) -> PlannedRange:
+    """The range with the offset of its start, if the broker knows it."""
+    if part.start_offset != NO_OFFSETS:
+        return part
+    question, start = LogQuestion(), part.start
+    question.places.add(
+        ledger_id=start.ledger_id, entry_id=start.entry_id, batch_index=start.batch_index
+    )
+    with client.open(part.topic) as reader:
+        offset = next(iter(reader.ask(question).of_places), NO_OFFSETS)
+    return replace(part, start_offset=offset)
+
+
+class _Reading:
+    """How far the reading of one range has come."""
+
+    def __init__(self, part: PlannedRange, reports: LossReports, wait_s: float) -> None:
+        self._part = part
+        self._reports = reports
+        self._wait_s = wait_s
+        self._heard_s = time.monotonic()
+        self._ledgers: Mapping[int, LedgerFacts] = NO_FACTS
+        self._lost = False
+        self.expected = part.start
+        self.offset = (
+            NO_OFFSETS
+            if part.start_offset == NO_OFFSETS
+            else (part.start_offset - part.start.batch_index)
+        )
+
+    @property
+    def done(self) -> bool:
+        return self.expected >= self._part.end
+
+    def out_of_patience(self, more_s: float = 0.0) -> bool:
+        return time.monotonic() + more_s > self._heard_s + self._wait_s
+
+    def topic_is_gone(self) -> None:
+        what = f"the topic is not there any more; nothing from {self.expected} on was read"
+        self._report(Loss(self._part.topic, what, 0, START, self._messages_left()))
+        self.expected = self._part.end
+
+    def _messages_left(self, until: int = NO_OFFSETS) -> int:
+        """How many messages of the range are left, or lie before the offset ``until``; 0: nobody
+        knows."""
+        end_offset = self._part.end_offset
+        if NO_OFFSETS in (self.offset, end_offset):
+            return 0
+        stop = end_offset if until == NO_OFFSETS else min(until, end_offset)
+        return max(0, stop - max(self.offset, self._part.start_offset))
+
+    def _report(self, loss: Loss) -> None:
+        self._reports.report(loss)
+        self._lost = True
+
+    def entries(self, reader: EntryReader) -> Iterator[NumberedEntry]:
+        part = self._part
+        self._look(reader)
+        while not self.done:
+            entry = reader.entry_within(min(LOOK_AGAIN_S, self._wait_s))
+            if entry is None:
+                self._nothing_came(reader)
+                continue
+            self._heard_s = time.monotonic()
+            self._check_continuity(reader, entry)
+            if Place(entry.ledger_id, entry.entry_id, 0) >= part.end:
+                self.expected = part.end
+                break
+            yield NumberedEntry(entry, self.offset)
+            self._heard_s = time.monotonic()  # whoever reads may have taken long
+            self.expected = after_entry(entry.ledger_id, entry.entry_id)
+            if self.offset != NO_OFFSETS:
+                self.offset += entry.messages
+        self._check_count()
+
+    def _nothing_came(self, reader: EntryReader) -> None:
+        if self.out_of_patience():
+            raise BrokerError(
+                f"{self._part.topic}: nothing after {self.expected} came in {self._wait_s} s, and "
+                f"the range ends at {self._part.end}; is the broker able to read its bookies?"
+            )
+        self._look(reader)
+
+    def _look(self, reader: EntryReader) -> None:
+        """Hold what is left of the range against the log."""
+        part = self._part
+        question = LogQuestion(
+            ledgers=True,
+            first_ledger_id=self.expected.ledger_id,
+            last_ledger_id=part.end.ledger_id,
+        )
+        if self.offset == NO_OFFSETS:
+            question.places.add(ledger_id=self.expected.ledger_id, entry_id=self.expected.entry_id)
+        answer = reader.ask(question)
+        extent = answer.extent
+        if answer.of_places:
+            self.offset = answer.of_places[0]
+        self._ledgers = {facts.ledger_id: facts for facts in answer.ledgers}
+        gone = loss_at(part.topic, part.end, part.created_ms, extent)
+        lost = loss_at(part.topic, self.expected, part.created_ms, extent) or gone
+        if lost is not None:
+            until = NO_OFFSETS if gone is not None else extent.first_offset
+            self._report(lost._replace(messages=self._messages_left(until)))
+        if gone is not None:
+            self.expected = part.end
+        elif self.expected < extent.kept_from:
+            self.expected, self.offset = extent.kept_from, extent.first_offset
+
+    def _check_continuity(self, reader: EntryReader, entry: StoredEntry) -> None:
+        """Report what is missing before ``entry``, where ``expected`` was to come next. Where
+        another ledger begins the broker knows whether any between were deleted while this was read.
+        (Those of a ledger that is deleted itself meanwhile count as lost: it cannot be told any
+        more.)"""
+        part, expected = self._part, self.expected
+        loss = gap_before(part.topic, expected, entry.ledger_id, entry.entry_id, self._ledgers)
+        if loss is None and entry.ledger_id != expected.ledger_id:
+            loss = loss_at(part.topic, expected, part.created_ms, reader.extent())
+        if loss is not None:
+            before = self.offset
+            self._number_anew(reader, entry)
+            until, self.offset = self.offset, before
+            self._report(loss._replace(messages=self._messages_left(until)))
+            self.offset = until
+
+    def _number_anew(self, reader: EntryReader, entry: StoredEntry) -> None:
+        question = LogQuestion()
+        question.places.add(ledger_id=entry.ledger_id, entry_id=entry.entry_id)
+        self.offset = next(iter(reader.ask(question).of_places), NO_OFFSETS)
+
+    def _check_count(self) -> None:
+        """A last check, of everything at once: the range has as many messages as were planned."""
+        part = self._part
+        if self._lost or NO_OFFSETS in (self.offset, part.end_offset) or part.end.batch_index:
+            return
+        missing = part.end_offset - self.offset
+        if missing > 0:  # (more come of ledgers that were written before messages were numbered)
+            what = f"{missing} messages fewer than planned came up to {part.end}"
+            self._report(Loss(part.topic, what, 0, part.end, missing))

@@ -1,0 +1,1 @@
+"""Rows -> topics: at least once through brokers, exactly once by staged ledgers."""

@@ -1,0 +1,124 @@
+"""``pipeline.row_encoding``: rows of record batches into entries for topics."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from magnetar.model.errors import BrokerError
+from magnetar.pipeline.writing.row_encoding import Encoded, Encoding, RowEncoder, java_hash
+from magnetar.wire.pulsar.batches import iterate_messages
+from magnetar.wire.pulsar.metadata import entry_metadata, parse_metadata
+
+
+def encoder(
+    topic: str | None = "t", partitions: int = 1, by_key: bool = False, bytes_max: int = 10_000
+) -> RowEncoder:
+    def names(name: str) -> Sequence[str]:
+        return [name] if partitions == 1 else [f"{name}-{i}" for i in range(partitions)]
+
+    encoding = Encoding("none", 10, bytes_max, by_key)
+    return RowEncoder(encoding, topic, lambda name: f"full/{name}", names, lambda: 5)
+
+
+def encode(made: RowEncoder, **columns: object) -> list[Encoded]:
+    counts: dict[str, int] = {}
+    found = []
+    batch = pa.RecordBatch.from_pydict(columns)
+    for encoded in made.encode(batch, "staged:q@r:0:1", lambda name: counts.get(name, 0)):
+        counts[encoded.topic] = counts.get(encoded.topic, 0) + len(encoded.entries)
+        found.append(encoded)
+    return found
+
+
+def values(encoded: Encoded) -> list[bytes]:
+    return [bytes(value) for entry in encoded.entries for _, value in iterate_messages(entry)]
+
+
+def test_rows_keep_their_order_in_entries_of_so_many() -> None:
+    (found,) = encode(encoder(), value=[f"{i}" for i in range(25)])
+    assert values(found) == [b"%d" % i for i in range(25)]
+    metas = [entry_metadata(entry) for entry in found.entries]
+    assert [meta.num_messages for meta in metas] == [10, 10, 5]
+    assert [meta.sequence_id for meta in metas] == [0, 1, 2]
+    assert (found.topic, found.messages) == ("t", 25)
+
+
+def test_each_entry_has_the_version_of_its_topics_schema() -> None:
+    versions = {"full/a": b"\0" * 7 + b"\5", "t": b""}
+    made = encoder(partitions=2)
+    made._schema_version = versions.__getitem__
+    found = encode(made, value=[b"x"] * 3, topic=["a", "a", None])
+    heads = {
+        (one.topic, parse_metadata(entry)[0].schema_version)
+        for one in found
+        for entry in one.entries
+    }
+    assert heads == {("full/a-0", versions["full/a"]), ("t-1", b"")}
+
+
+def test_large_rows_make_small_batches() -> None:
+    (found,) = encode(encoder(bytes_max=250), value=[b"x" * 100] * 5 + [b"y" * 900])
+    assert [entry_metadata(e).num_messages for e in found.entries] == [2, 2, 1, 1]
+
+
+def test_a_row_that_no_topic_takes_is_refused() -> None:
+    with pytest.raises(BrokerError, match="the most that a topic takes is"):
+        encode(encoder(), value=[b"x" * (6 << 20)])
+
+
+def test_every_column() -> None:
+    at = dt.datetime(2026, 11, 22, tzinfo=dt.UTC)
+    (found,) = encode(
+        encoder(),
+        value=pa.array([b"a", None]),
+        key=pa.array(["k", None]),
+        event_time=pa.array([at, None], pa.timestamp("us", "UTC")),
+        properties=pa.array([[("p", "1")], None], pa.map_(pa.string(), pa.string())),
+    )
+    (first, _), (second, _) = iterate_messages(found.entries[0])
+    assert (first.key, dict(first.properties)) == ("k", {"p": "1"})
+    assert first.event_time_ms == int(at.timestamp() * 1000)
+    assert second.null_value
+    assert (second.key, second.event_time_ms) == (None, 0)
+
+
+def test_rows_name_their_topics() -> None:
+    found = encode(encoder(), value=["a", "b", "c"], topic=["x", None, "x"])
+    assert [(each.topic, values(each)) for each in found] == [
+        ("full/x", [b"a", b"c"]),
+        ("t", [b"b"]),
+    ]
+    with pytest.raises(BrokerError, match="a row has no topic"):
+        encode(encoder(topic=None), value=["a"], topic=pa.array([None], pa.string()))
+
+
+def test_a_key_goes_to_one_partition_and_rows_without_go_in_turn() -> None:
+    keys = [f"k{i % 7}" for i in range(40)]
+    found = encode(encoder(partitions=3), value=[f"{i}" for i in range(40)], key=keys)
+    where: dict[str | None, str] = {}
+    for each in found:
+        for entry in each.entries:
+            for info, _ in iterate_messages(entry):
+                assert where.setdefault(info.key, each.topic) == each.topic
+        assert values(each) == sorted(values(each), key=int), "in order"
+    assert len(set(where.values())) > 1
+    without = encode(encoder(partitions=3), value=[f"{i}" for i in range(40)])
+    assert sorted(each.messages for each in without) == [10, 10, 20]
+
+
+def test_by_key_an_entry_holds_one_key() -> None:
+    keys = [f"k{i % 3}" for i in range(12)]
+    (found,) = encode(encoder(by_key=True), value=[f"{i}" for i in range(12)], key=keys)
+    assert [entry_metadata(entry).partition_key for entry in found.entries] == ["k0", "k1", "k2"]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", 0)],
+)
+def test_the_hash_is_javas(key: str, expected: int) -> None:
+    assert java_hash(key) == expected
