@@ -11,14 +11,36 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.storage.ledger_record import record_deleted
+from magnetar.bookie.storage.location_index import (
+    BATCH_MAX,
+    LocationIndex,
+    Share,
+    StoredLog,
+    UsageChange,
+)
 from magnetar.env.disk import DiskSpace
 from magnetar.model.errors import BookieIOError
 from magnetar_sim.devices import Device as MountedDevice
 
 Rows = dict[tuple[int, int], tuple[int, int]]
 Records = dict[int, bytes]
-Change = Callable[[Rows, Records], None]
+
+
+class Families(NamedTuple):
+    """``records``: of all ledgers; ``shares``: (ledger id, log id) -> bytes; ``logs``: log id ->
+    what is stored of it, and of -1 the highest id given up."""
+
+    rows: Rows
+    records: Records
+    shares: dict[tuple[int, int], int]
+    logs: dict[int, StoredLog]
+
+    def copy(self) -> Families:
+        return Families(dict(self.rows), dict(self.records), dict(self.shares), dict(self.logs))
+
+
+Change = Callable[[Families], None]
 """One write batch."""
 
 
@@ -59,17 +81,23 @@ class IndexData:
     """What the disk holds of one index."""
 
     def __init__(self) -> None:
-        self.rows: Rows = {}
-        self.records: Records = {}
-        self.durable_rows: Rows = {}
-        self.durable_records: Records = {}
+        self.held = Families({}, {}, {}, {})
+        self.durable = self.held.copy()
         self.pending: list[_Batch] = []
         self.syncs: list[tuple[float, int]] = []
         self.moved: dict[tuple[int, int], tuple[float, tuple[int, int]]] = {}
         """Entry -> when its location changed last, and what it was before."""
 
+    @property
+    def rows(self) -> Rows:
+        return self.held.rows
+
+    @property
+    def records(self) -> Records:
+        return self.held.records
+
     def write(self, at_s: float, change: Change) -> None:
-        change(self.rows, self.records)
+        change(self.held)
         self.pending.append(_Batch(at_s, change))
 
     def sync(self, now_s: float, through_s: float) -> None:
@@ -82,7 +110,7 @@ class IndexData:
             covered = self.syncs.pop(0)[1]
         if covered:
             for batch in self.pending[:covered]:
-                batch.change(self.durable_rows, self.durable_records)
+                batch.change(self.durable)
             del self.pending[:covered]
             self.syncs = [(at_s, count - covered) for at_s, count in self.syncs]
 
@@ -91,13 +119,13 @@ class IndexData:
         self.syncs.clear()
         begun = [batch for batch in self.pending if batch.at_s <= now_s]
         self.pending = begun[: keep(len(begun))]
-        self.rows, self.records = dict(self.durable_rows), dict(self.durable_records)
+        self.held = self.durable.copy()
         for batch in self.pending:
-            batch.change(self.rows, self.records)
+            batch.change(self.held)
 
     def settle_all(self) -> None:
         """What is there is durable now."""
-        self.durable_rows, self.durable_records = dict(self.rows), dict(self.records)
+        self.durable = self.held.copy()
         self.pending.clear()
 
 
@@ -138,18 +166,37 @@ class SimIndex(LocationIndex):
             self._disk.found_ledger()
         return record
 
-    def ledgers(self) -> Iterator[tuple[int, bytes]]:
-        return iter(sorted(self._data.records.items()))
+    def ledgers(self, first: int = 0, behind: int = 1 << 63) -> Iterator[tuple[int, bytes]]:
+        records = sorted(self._data.records.items())
+        return (row for row in records if first <= row[0] < behind and not record_deleted(row[1]))
 
-    def located(self) -> Iterator[int]:
-        return iter(sorted({ledger_id for ledger_id, _ in self._data.rows}))
+    @property
+    def empty(self) -> bool:
+        return not self._data.records
+
+    def separate_deleted(self) -> int:
+        return 0
+
+    def located(self, first: int = 0, behind: int = 1 << 63) -> Iterator[int]:
+        found = {ledger_id for ledger_id, _ in self._data.rows}
+        return iter(sorted(each for each in found if first <= each < behind))
+
+    def shares(self, ledger_id: int) -> list[Share]:
+        self._check(self._disk.check_readable)
+        rows = self._data.held.shares.items()
+        return sorted(Share(log_id, size) for (owner, log_id), size in rows if owner == ledger_id)
+
+    def logs(self) -> tuple[list[StoredLog], int]:
+        logs = self._data.held.logs
+        found = [logs[log_id] for log_id in sorted(logs) if log_id >= 0]
+        return found, logs[-1].byte_count if -1 in logs else 0
 
     def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
         assert len(rows) <= BATCH_MAX
         new = {(ledger_id, entry_id): (log_id, at) for ledger_id, entry_id, log_id, at in rows}
         before = self._data.rows
         old = {key: before[key] for key in new if key in before}
-        self._change(lambda rows, records: rows.update(new))
+        self._change(lambda held: held.rows.update(new))
         self._remember(old)
 
     def _remember(self, old: Rows) -> None:
@@ -161,15 +208,25 @@ class SimIndex(LocationIndex):
     def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
         assert len(rows) <= BATCH_MAX
         new = dict(rows)
-        self._change(lambda rows, records: records.update(new))
+        self._change(lambda held: held.records.update(new))
 
-    def delete_locations(self, ledger_id: int) -> None:
-        def change(rows: Rows, records: Records) -> None:
-            for key in [key for key in rows if key[0] == ledger_id]:
-                del rows[key]
+    def change_usage(self, change: UsageChange) -> None:
+        forgotten = frozenset(change.no_locations)
 
-        old = {key: place for key, place in self._data.rows.items() if key[0] == ledger_id}
-        self._change(change)
+        def apply(held: Families) -> None:
+            for key in [key for key in held.rows if key[0] in forgotten]:
+                del held.rows[key]
+            for key in change.no_shares:
+                held.shares.pop(key, None)
+            held.shares.update({(ledger, log): size for ledger, log, size in change.shares})
+            held.logs.update({each.log_id: each for each in change.logs})
+            for log_id in change.no_logs:
+                held.logs.pop(log_id, None)
+            if change.highest is not None:
+                held.logs[-1] = StoredLog(-1, change.highest, 0)
+
+        old = {key: place for key, place in self._data.rows.items() if key[0] in forgotten}
+        self._change(apply)
         self._remember(old)
 
     def _change(self, change: Change) -> None:

@@ -21,6 +21,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable
+from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
@@ -318,6 +319,11 @@ class SimMetadataStore:
     async def children(self, path: str) -> list[str]:
         check_path(path)
         return (await self._ask(lambda: self._read(path), f"list of {path}"))[1]
+
+    async def children_stamp(self, path: str) -> int:
+        check_path(path)
+        found = await self._ask(lambda: self._read(path), f"stamp of {path}")
+        return int.from_bytes(sha256("\n".join(found[1]).encode()).digest()[:8])
 
     async def sync(self) -> None:
         await self._ask(self._up_to_date, "sync")

@@ -87,6 +87,9 @@ class MemoryMetadata:
         }
         return sorted(found)
 
+    async def children_stamp(self, path: str) -> int:
+        return hash(tuple(await self.children(path)))
+
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self._watches.add(path, changed)
 

@@ -26,7 +26,7 @@ from magnetar.env.listening import advertised_host, cannot_listen
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.ledger.bookies import BookieClient
-from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.catalog.metadata import LedgerManager, LivingRange
 from magnetar.ledger.connecting import LedgerAccess, connection_options, open_access
 from magnetar.ledger.placing.topology import RACK_PROPERTY, ZONE_PROPERTY
 from magnetar.model.ids import BookieId
@@ -61,6 +61,10 @@ class Cluster:
     def living_ledgers(self) -> AsyncGenerator[int, None]:
         """``LedgerManager.living`` of this cluster."""
         return self.manager.living(self.instance_id)
+
+    def living_ranges(self) -> AsyncGenerator[LivingRange, None]:
+        """``LedgerManager.living_ranges`` of this cluster."""
+        return self.manager.living_ranges(self.instance_id)
 
 
 async def open_cluster(metadata: MetadataStore, outside: Outside) -> Cluster:
@@ -178,7 +182,7 @@ def _keep_up(
     process.stack.callback(setattr, bookie, "read_only_changed", tell_nobody)
     tell(bookie.read_only)  # it may have changed while it registered
     clock_s = asyncio.get_running_loop().time
-    collector = Collector(bookie, cluster.living_ledgers, config.collect_grace_ms / 1000, clock_s)
+    collector = Collector(bookie, cluster.living_ranges, config.collect_grace_ms / 1000, clock_s)
     cluster.manager.watch_deletions(collector.hurry)
 
     def waiting_space() -> WaitingSpace:

@@ -415,18 +415,23 @@ class Bookie:
             self._adds.giving_up[ledger_id] = True
         return await self._known(ledger_id).storage.entry_ids(ledger_id)
 
-    async def ledgers(self) -> list[int]:
-        """The ids of the ledgers here, ascending; deleted ones left out."""
-        rows = self._loaded()  # may be flushed, and gone from memory, while the index is read
+    async def ledgers(self, first: int = 0, behind: int = 1 << 63) -> list[int]:
+        """The ids of the ledgers here, ascending; deleted ones left out. Ids in [first, behind)."""
+        found: set[int] = set()
+        # What the index does not know yet. It may be flushed while the index is read, and gone from
+        # memory behind that: so it is asked for now, too.
         for storage in self._storages:
-            rows += await storage.ledgers()
-        rows += self._loaded()
-        deleted = {ledger_id for ledger_id, gone in rows if gone}
-        return sorted({ledger_id for ledger_id, _ in rows} - deleted)
+            found.update(each for each in storage.unwritten() if first <= each < behind)
+        deleted = {each for each in found if self._deleted(each)}
+        for storage in self._storages:
+            async for some in storage.ledgers(first, behind):
+                found.update(some)
+        return sorted(each for each in found - deleted if not self._deleted(each))
 
-    def _loaded(self) -> list[tuple[int, bool]]:
-        """(ledger id, deleted) of those in memory."""
-        return [(state.ledger_id, state.deleted) for state in self._table.loaded()]
+    def _deleted(self, ledger_id: int) -> bool:
+        """Of a ledger that the index has: whether it was deleted since."""
+        state = self._table.get_loaded(ledger_id)
+        return state is not None and state.deleted
 
     def info(self) -> BookieInfo:
         """Raises ``BookieIOError`` if a ledger directory's disk cannot tell its space."""

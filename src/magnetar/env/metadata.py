@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Versioned(NamedTuple):
@@ -34,6 +34,18 @@ class SessionState(Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # out of sight; the session may still be alive
     EXPIRED = "expired"  # the store dropped the session and its ephemeral nodes
+
+
+@runtime_checkable
+class ListStamps(Protocol):
+    """What a ``MetadataStore`` can do beside: tell whether a list of children has changed, to who
+    has listed them. Those of this package can."""
+
+    async def children_stamp(self, path: str) -> int:
+        """A number that is another one after each change of the list of the node's children: who
+        has it needs not list them again while it is the same. Numbers of two stores, or of one
+        that was opened anew, say nothing of each other. Raises ``NoNodeError``."""
+        ...
 
 
 class MetadataStore(Protocol):

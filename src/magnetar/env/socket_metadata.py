@@ -103,6 +103,10 @@ class SocketMetadataStore:
         head, _ = await self._ask({"do": "children", "path": check_path(path)})
         return list(head["names"])
 
+    async def children_stamp(self, path: str) -> int:
+        head, _ = await self._ask({"do": "children_stamp", "path": check_path(path)})
+        return int(head["stamp"])
+
     async def sync(self) -> None:
         await self._ask({"do": "sync"})
 

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
-from magnetar.env.metadata import CreateMode, MetadataStore
+from magnetar.env.metadata import CreateMode, ListStamps, MetadataStore
 from magnetar.env.socket_metadata_wire import Frame, encode, error_head, read_frame
 from magnetar.env.tasks import FailurePolicy, TaskScope
 from magnetar.model.errors import MetadataError, NoNodeError, ProtocolError
@@ -210,6 +210,10 @@ class _Session:
     async def children(self, head: Mapping[str, Any], _value: bytes) -> Answer:
         return {"names": await self._store.children(head["path"])}, b""
 
+    async def children_stamp(self, head: Mapping[str, Any], _value: bytes) -> Answer:
+        assert isinstance(self._store, ListStamps), "a store of another package"
+        return {"stamp": await self._store.children_stamp(head["path"])}, b""
+
     async def end(self, _head: Mapping[str, Any], _value: bytes) -> Answer:
         await self._delete_nodes()
         return {}, b""
@@ -226,6 +230,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "put": _Session.put,
     "delete": _Session.delete,
     "children": _Session.children,
+    "children_stamp": _Session.children_stamp,
     "sync": _Session.sync,
     "end": _Session.end,
 }

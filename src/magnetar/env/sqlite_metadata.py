@@ -131,6 +131,15 @@ class SqliteMetadataStore:
         check_path(path)
         return await self._submit(lambda tree: tree.children(path), writes=False)
 
+    async def children_stamp(self, path: str) -> int:
+        if self.read_only:
+            raise MetadataError(
+                f"{self.path} is open read-only and cannot tell whether the children of {path} "
+                "have changed: another process changes them"
+            )
+        check_path(path)
+        return await self._submit(lambda tree: tree.children_stamp(path), writes=False)
+
     async def sync(self) -> None:
         """There is one copy; what is asked for before this has been carried out."""
         await self._submit(lambda tree: None, writes=False)

@@ -59,6 +59,8 @@ class SqliteTree:
         self._db = db
         self._described = described
         self._changed: dict[str, None] = {}
+        self._removed: dict[str, int] = {}
+        """How many children of a node were removed since the file was opened."""
 
     # -- opening ------------------------------------------------------------------------------
 
@@ -120,6 +122,13 @@ class SqliteTree:
         if not rows and self._row(path) is None:
             raise NoNodeError(f"{path} does not exist in {self._described}")
         return [row[0] for row in rows]
+
+    def children_stamp(self, path: str) -> int:
+        """Of what has the file open for writing: nobody else removes a node."""
+        row = self._row(path)
+        if row is None:
+            raise NoNodeError(f"{path} does not exist in {self._described}")
+        return row[1] + (self._removed.get(path, 0) << 32)
 
     def create(self, path: str, value: bytes, mode: CreateMode) -> str:
         parent, name = split(path) if not path.endswith("/") else (path[:-1] or "/", "")
@@ -211,5 +220,7 @@ class SqliteTree:
     def _remove(self, path: str) -> None:
         parent, name = split(path)
         self._db.execute("DELETE FROM node WHERE parent = ? AND name = ?", (parent, name))
+        # Grows for a node that is made anew, too: it numbers its children from 0 again.
+        self._removed[parent] = self._removed.get(parent, 0) + 1
         self._changed[path] = None
         self._changed[parent] = None

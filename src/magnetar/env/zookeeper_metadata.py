@@ -84,6 +84,7 @@ class _Stat(Protocol):
     """What ZooKeeper says of a node."""
 
     version: int
+    pzxid: int
 
 
 _Request: TypeAlias = Callable[[], _Result[T]]
@@ -187,6 +188,14 @@ class ZooKeeperMetadataStore:
         request = partial(self._client.get_children_async, full)
         names: list[str] = await self._read(path, request)
         return sorted(names)
+
+    async def children_stamp(self, path: str) -> int:
+        """The transaction that changed the list last."""
+        request = partial(self._client.exists_async, self._full(path))
+        stat: _Stat | None = await self._read(path, request)
+        if stat is None:
+            raise self._translated(path, zk_errors.NoNodeError())
+        return stat.pzxid
 
     async def sync(self) -> None:
         await self._read("/", partial(self._client.sync_async, self._full("/")))

@@ -135,8 +135,10 @@ def _reader_gives_up() -> AbstractContextManager[None]:
 def _compacted_log_is_kept() -> AbstractContextManager[None]:
     """A compacted log counts only when the log that flushes write to has a later id."""
 
-    def add(self: Any, log_id: int, byte_count: int, ledgers: Any, settled: bool = False) -> None:
-        original(self, log_id, byte_count, ledgers)
+    def add(
+        self: Any, log_id: int, size: int, ledgers: Any, settled: bool = False, **rest: Any
+    ) -> None:
+        original(self, log_id, size, ledgers, **rest)
 
     original = Reclaimer.add
     return replaced((Reclaimer, "add", add))
@@ -164,31 +166,32 @@ def _header_counts_as_dead() -> AbstractContextManager[None]:
 def _failed_listing_is_empty() -> AbstractContextManager[None]:
     """A store that cannot be asked has no ledgers."""
 
-    async def living(self: Any, held: Sequence[int]) -> frozenset[int]:
+    async def look(self: Any) -> list[int]:
         try:
-            return frozenset(await original(self, held))
+            return list(await original(self))
         except MetadataError:
-            return frozenset()
+            return list(await self._bookie.ledgers(0, 1 << 63))
 
-    original = Collector._living_of
-    return replaced((Collector, "_living_of", living))
+    original = Collector._look_at_ranges
+    return replaced((Collector, "_look_at_ranges", look))
 
 
 def _partial_listing_is_whole() -> AbstractContextManager[None]:
     """What a listing gave before it failed is all that there is, and one look is enough."""
 
-    async def living(self: Any, held: Sequence[int]) -> frozenset[int]:
-        found = []
+    async def look(self: Any) -> list[int]:
+        held = await self._bookie.ledgers(0, 1 << 63)
+        found: list[int] = []
         try:
-            async with aclosing(self._living()) as ids:
-                async for ledger_id in ids:
-                    found.append(ledger_id)
+            async with aclosing(self._living()) as ranges:
+                async for each in ranges:
+                    found += await each.ids()
         except MetadataError:
             if not found:
                 raise
-        return frozenset(found)
+        return [ledger_id for ledger_id in held if ledger_id not in found]
 
-    return replaced((Collector, "_living_of", living), (MissingLedgers, "look", _one_look))
+    return replaced((Collector, "_look_at_ranges", look), (MissingLedgers, "look", _one_look))
 
 
 def _one_look(_: Any, held: Sequence[int], living: Any, now_s: float) -> list[int]:
@@ -199,8 +202,10 @@ def _store_listed_first() -> AbstractContextManager[None]:
     """The bookie's ledgers are listed after the store's, and one look is enough."""
 
     async def sweep(self: Any) -> list[int]:
-        async with aclosing(self._living()) as ids:
-            living = [ledger_id async for ledger_id in ids]
+        living: list[int] = []
+        async with aclosing(self._living()) as ranges:
+            async for each in ranges:
+                living += await each.ids()
         gone = [each for each in await self._bookie.ledgers() if each not in living]
         for ledger_id in gone:
             await self._bookie.delete_ledger(ledger_id)
@@ -213,10 +218,10 @@ def _old_listing_decides() -> AbstractContextManager[None]:
     """A server that lags is believed, and one look is enough."""
 
     async def living(self: Any, instance_id: str) -> Any:
-        async for ledger_id in self.iterate():
-            yield ledger_id
+        async for each in self.ranges():
+            yield each
 
-    return replaced((LedgerManager, "living", living), (MissingLedgers, "look", _one_look))
+    return replaced((LedgerManager, "living_ranges", living), (MissingLedgers, "look", _one_look))
 
 
 def _forgotten_without_trace() -> AbstractContextManager[None]:

@@ -28,7 +28,7 @@ from tests.unit.bookie.test_compaction import (
     logs,
     quick,
 )
-from tests.unit.bookie.test_log_counts import cut_off
+from tests.unit.bookie.test_log_counts import cut_off, unsettle
 
 
 class BadFile:
@@ -134,6 +134,7 @@ def test_a_log_that_could_not_be_read_for_a_while_is_compacted_like_any_other(
         config, disk = quick(tmp_path), BadDisk()
         bad, *sound = logs(config)
         path = path_of(config, bad) if footer else cut_off(config, bad, b"")
+        unsettle(config, bad)
         size = path.stat().st_size
         places = {"header": (0, 64), "record": (124, 125), "footer": (size - 16, size)}
         disk.bad[path] = places[part]

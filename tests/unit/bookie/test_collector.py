@@ -16,27 +16,43 @@ class Holder:
     def __init__(self, *held: int) -> None:
         self.held = list(held)
 
-    async def ledgers(self) -> list[int]:
-        return list(self.held)
+    async def ledgers(self, first: int, behind: int) -> list[int]:
+        return [each for each in self.held if first <= each < behind]
 
     async def delete_ledger(self, ledger_id: int) -> None:
         self.held.remove(ledger_id)
 
 
+class Range:
+    """Ten ids."""
+
+    def __init__(self, store: Store, first: int) -> None:
+        self._store = store
+        self.first, self.behind = first, first + 10
+        self.stamp = store.stamp(first)
+
+    async def ids(self) -> list[int]:
+        self._store.asked_for.append(self.first)
+        return [each for each in sorted(self._store.living) if self.first <= each < self.behind]
+
+
 class Store:
-    def __init__(self, *living: int) -> None:
+    def __init__(self, *living: int, stamps: bool = False) -> None:
         self.living = set(living)
         self.broken_after: int | None = None
         self.asked_for: list[int] = []
+        self._stamps = stamps
 
-    async def list(self) -> AsyncGenerator[int, None]:
-        for count, ledger_id in enumerate(sorted(self.living)):
+    def stamp(self, first: int) -> int | None:
+        if not self._stamps:
+            return None
+        return hash(tuple(sorted(self.living & {*range(first, first + 10)})))
+
+    async def list(self) -> AsyncGenerator[Range, None]:
+        for count, first in enumerate(range(0, 100, 10)):
             if count == self.broken_after:
-                break
-            self.asked_for.append(ledger_id)
-            yield ledger_id
-        if self.broken_after is not None:
-            raise MetadataError("out of reach")
+                raise MetadataError("out of reach")
+            yield Range(self, first)
 
 
 class Clock:
@@ -144,7 +160,7 @@ def test_a_new_ledger_is_not_forgotten_before_its_grace_is_over() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("broken_after", [0, 1, 2])
+@pytest.mark.parametrize("broken_after", [0, 1, 9])
 def test_a_store_that_cannot_be_asked_deletes_nothing_and_starts_the_count_again(
     broken_after: int,
 ) -> None:
@@ -167,15 +183,68 @@ def test_a_store_that_cannot_be_asked_deletes_nothing_and_starts_the_count_again
     asyncio.run(run())
 
 
-def test_ids_past_the_last_one_held_are_not_asked_for() -> None:
+def test_only_where_ledgers_are_held_is_the_store_asked_for_lists() -> None:
     async def run() -> None:
-        store = Store(*range(5000))
-        collector = Collector(Holder(7, 10, 9000), store.list, 0)
-        await collector.sweep()
-        assert len(store.asked_for) == 5000
+        store = Store(*range(100))
+        await Collector(Holder(7, 10, 90), store.list, 0).sweep()
+        assert store.asked_for == [0, 10, 90]
+
+    asyncio.run(run())
+
+
+def test_a_sweep_costs_what_has_changed() -> None:
+    """And two ranges more, in turn: so what no stamp tells is found all the same."""
+
+    async def run() -> None:
+        holder, store = Holder(*range(100)), Store(*range(100), stamps=True)
+        collector = Collector(holder, store.list, 0)
+        assert await collector.sweep() == []
+        assert store.asked_for == list(range(0, 100, 10))
+        for turn in ([0, 10], [20, 30], [40, 50]):
+            store.asked_for.clear()
+            assert await collector.sweep() == []
+            assert store.asked_for == turn
+        store.living -= {15, 16}
         store.asked_for.clear()
-        await Collector(Holder(7, 10), store.list, 0).sweep()
-        assert store.asked_for == list(range(12))
+        assert await collector.sweep() == []
+        assert store.asked_for == [10, 60, 70]
+        store.asked_for.clear()
+        assert await collector.sweep() == [15, 16], "what is missed is looked at until it is gone"
+        assert store.asked_for == [10, 80, 90]
+        for turn in ([0, 10, 20], [30, 40]):
+            store.asked_for.clear()
+            assert await collector.sweep() == []
+            assert store.asked_for == turn
+
+    asyncio.run(run())
+
+
+def test_a_ledger_that_came_after_its_metadata_was_deleted_goes_too() -> None:
+    async def run() -> None:
+        holder, store = Holder(*range(100)), Store(*range(100), stamps=True)
+        store.living.remove(55)
+        holder.held.remove(55)
+        collector = Collector(holder, store.list, 0)
+        assert await collector.sweep() == []
+        holder.held.append(55)
+        gone = [await collector.sweep() for _ in range(6)]
+        assert [55] in gone
+
+    asyncio.run(run())
+
+
+def test_a_sweep_that_failed_leaves_everything_to_be_looked_at_as_before() -> None:
+    async def run() -> None:
+        holder, store = Holder(*range(100)), Store(*range(100), stamps=True)
+        collector = Collector(holder, store.list, 0)
+        await collector.sweep()
+        store.living.remove(3)
+        store.broken_after = 9
+        with pytest.raises(MetadataError):
+            await collector.sweep()
+        store.broken_after = None
+        assert await collector.sweep() == []
+        assert await collector.sweep() == [3]
 
     asyncio.run(run())
 

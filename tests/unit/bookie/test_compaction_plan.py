@@ -8,19 +8,12 @@ from magnetar.bookie.storage.log_usage import LogUsage, LogUse
 NO_LIMIT = 1 << 40
 
 
-def nothing(_ledger_id: int) -> bool:
-    return False
-
-
 def test_live_bytes_go_down_with_deleted_ledgers() -> None:
-    usage = LogUsage(record_bytes=8)
-    usage.add(
-        1, 1000, {5: (2, 84), 7: (1, 92), 9: (1, 42)}, deleted=lambda ledger_id: ledger_id == 9
-    )
-    usage.add(2, 500, {7: (3, 476)}, nothing)
+    usage = LogUsage()
+    usage.add(1, 1000, 200)
+    usage.add(2, 500, 500)
     assert usage.uses(9) == [LogUse(1, 1000, 200), LogUse(2, 500, 500)]
-    usage.forget_ledgers([7, 8])
-    usage.forget_ledgers([7])
+    usage.forget([(1, 100), (2, 500), (3, 7)])
     assert usage.uses(9) == [LogUse(1, 1000, 100), LogUse(2, 500, 0)]
     assert usage.uses(2) == [LogUse(1, 1000, 100)]
     assert dead(usage.uses(9)) == [2]
@@ -30,15 +23,14 @@ def test_live_bytes_go_down_with_deleted_ledgers() -> None:
 
 
 def test_what_is_not_live_is_counted_as_it_changes() -> None:
-    usage = LogUsage(record_bytes=8)
-    usage.add(1, 1000, {5: (2, 84), 7: (1, 892)}, nothing)
+    usage = LogUsage()
+    usage.add(1, 1000, 1000)
     assert usage.dead_bytes == 0
-    usage.forget_ledgers([5])
-    usage.forget_ledgers([5])
+    usage.forget([(1, 100)])
     assert usage.dead_bytes == 100
-    usage.add(2, 500, {5: (1, 92), 9: (1, 392)}, deleted=lambda ledger_id: ledger_id == 5)
+    usage.add(2, 500, 400)
     assert usage.dead_bytes == 200
-    usage.add(2, 500, {5: (1, 92), 9: (1, 392)}, deleted=lambda ledger_id: ledger_id == 5)
+    usage.add(2, 500, 400)
     assert usage.dead_bytes == 200, "it was known already"
     usage.drop([1, 3])
     assert usage.dead_bytes == 100

@@ -13,7 +13,7 @@ import pytest
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledgers import flusher
-from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.config import BookieConfig
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError
@@ -133,9 +133,10 @@ class EndingIndex(LocationIndex):
             self._one_less()
         super().put_ledgers(rows)
 
-    def delete_locations(self, ledger_id: int) -> None:
-        self._one_less()
-        super().delete_locations(ledger_id)
+    def change_usage(self, change: UsageChange) -> None:
+        if change.no_locations:
+            self._one_less()
+        super().change_usage(change)
 
     def _one_less(self) -> None:
         if self.left is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_clean_ledgers_are_forgotten_and_come_back(tmp_path: Path) -> None:
         async with running(config, disk) as bookie:
             await fill(bookie)
             async with asyncio.timeout(60):
-                while len(list(bookie._table.loaded())) > 4:  # noqa: ASYNC110 - nothing tells
+                while len(bookie._table._states) > 4:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(0.01)
             for ledger_id in FAILED:
                 assert await bookie.read_entry(ledger_id, 2) == entry(ledger_id, 2)
@@ -96,10 +97,11 @@ def test_a_list_of_ledgers_is_true_when_a_flush_comes_between(
             storage = bookie._storages[0]
             listed = storage.ledgers
 
-            async def ledgers() -> list[tuple[int, bool]]:
-                rows = await listed()
+            async def ledgers(first: int, behind: int) -> AsyncIterator[list[int]]:
+                rows = [some async for some in listed(first, behind)]
                 await bookie._flusher.flush_all()
-                return rows
+                for some in rows:
+                    yield some
 
             monkeypatch.setattr(storage, "ledgers", ledgers)
             assert await bookie.ledgers() == [4]

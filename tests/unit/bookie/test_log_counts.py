@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, log_path, read_footer
+from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.config import BookieConfig
 from magnetar.env.disk import RealDisk
 from magnetar.model.errors import BookieIOError
@@ -41,7 +42,16 @@ def cut_off(config: BookieConfig, log_id: int, tail: bytes) -> Path:
     file.close()
     assert footer is not None
     path.write_bytes(path.read_bytes()[: footer.offset] + tail)
+    unsettle(config, log_id)
     return path
+
+
+def unsettle(config: BookieConfig, log_id: int) -> None:
+    """The index says nothing of the log: a crash came before it was settled, or an older version
+    wrote it."""
+    index = LocationIndex(config.ledger_directories[0] / "index")
+    index.change_usage(UsageChange(no_logs=[log_id]))
+    index.close()
 
 
 @pytest.mark.parametrize("tail", TAILS)

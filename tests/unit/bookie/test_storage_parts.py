@@ -21,7 +21,7 @@ from magnetar.bookie.storage.entry_log_format import (
     log_ids,
     log_path,
 )
-from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.bookie.storage.marks import MarkFile, Marks, decode_marks, encode_marks
 from magnetar.bookie.storage.read_cache import ReadCache
 from magnetar.bookie.storage.write_cache import WriteCache, WriteHalf
@@ -181,18 +181,22 @@ def test_any_flipped_bit_of_a_record_is_seen(tmp_path: Path) -> None:
 def test_the_index_keeps_locations_and_ledgers(tmp_path: Path) -> None:
     index = LocationIndex(tmp_path / "index")
     index.put_locations([(ledger, i, 5, 100 * i) for ledger in (1, 2, 256) for i in range(30)])
-    index.put_ledgers([(2, b"two"), (1, b"one"), (2**62, b"far")])
+    one, two, far = (bytes((1, flags, 7)) for flags in (0, 1, 0))
+    index.put_ledgers([(2, two), (1, one), (2**62, far)])
     index.sync()
     index.close()
     index = LocationIndex(tmp_path / "index")
     assert index.location(2, 7) == (5, 700)
     assert index.location(2, 30) is None
     assert index.entry_ids(2) == list(range(30))
-    assert list(index.ledgers()) == [(1, b"one"), (2, b"two"), (2**62, b"far")]
-    index.delete_locations(2)
+    assert list(index.ledgers()) == [(1, one), (2, two), (2**62, far)]
+    assert list(index.ledgers(2, 2**62)) == [(2, two)]
+    assert list(index.located(2)) == [2, 256]
+    assert list(index.located(0, 2)) == [1]
+    index.change_usage(UsageChange(no_locations=[2]))
     assert index.entry_ids(2) == []
     assert index.entry_ids(1) == index.entry_ids(256) == list(range(30))
-    assert index.ledger(2) == b"two"
+    assert index.ledger(2) == two
     with pytest.raises(BookieIOError, match="index"):
         LocationIndex(tmp_path / "index")  # held by the one above
     index.close()

@@ -47,6 +47,9 @@ class LossyStore:
     async def children(self, path: str) -> list[str]:
         return await self._pass("children", lambda: self._store.children(path))
 
+    async def children_stamp(self, path: str) -> int:
+        return await self._pass("children_stamp", lambda: self._store.children_stamp(path))
+
     async def sync(self) -> None:
         await self._pass("sync", self._store.sync)
 

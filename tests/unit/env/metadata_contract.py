@@ -154,6 +154,30 @@ class MetadataContract:
 
         tree.run(scenario)
 
+    def test_the_stamp_of_a_list_of_children_changes_with_it(self, tree: Tree) -> None:
+        async def scenario(store: MetadataStore) -> None:
+            await store.create("/of/first", b"")
+            seen = [await store.children_stamp("/of")]
+            await store.put("/of/first", b"other bytes", -1)
+            await store.create("/of/first/below", b"")
+            assert await store.children_stamp("/of") == seen[0], "the list is the same"
+            for _ in range(3):
+                await store.create("/of/second", b"")
+                seen.append(await store.children_stamp("/of"))
+                await store.delete("/of/second")
+                seen.append(await store.children_stamp("/of"))
+            await store.delete("/of/first/below")
+            await store.delete("/of/first")
+            seen.append(await store.children_stamp("/of"))
+            await store.delete("/of")
+            with pytest.raises(NoNodeError, match="/of"):
+                await store.children_stamp("/of")
+            await store.create("/of/first", b"")
+            seen.append(await store.children_stamp("/of"))
+            assert len({*seen}) == len(seen)
+
+        tree.run(scenario)
+
     def test_children_are_sorted_names(self, tree: Tree) -> None:
         async def scenario(store: MetadataStore) -> None:
             names = ["b", "a", "ä", "A", "a.b", "a-b", "10", "9", "host:3181", "%41"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -249,6 +250,32 @@ def test_what_lives_is_asked_of_the_store_that_the_cluster_belongs_to() -> None:
         await store.delete("/ledgers/LAYOUT")
         with pytest.raises(NoNodeError):
             await anext(manager.living(mine))
+
+    with_manager(scenario)
+
+
+def test_ranges_cover_all_ids_and_tell_of_each_what_lives_there() -> None:
+    async def scenario(manager: LedgerManager, store: LossyStore) -> None:
+        ids = [0, 9_999, 10_000, 123_456_789, SHORT_ID_END - 1, SHORT_ID_END, 2**40, 2**63 - 1]
+        for ledger_id in ids:
+            await manager.create(ledger(ledger_id))
+        await store.create("/ledgers/00/0000/M0000", b"")
+        mine = manager.instance_id
+        ranges = [each async for each in manager.living_ranges(mine)]
+        assert ranges[0].first == 0
+        assert ranges[-1].behind == 2**63
+        for one, following in pairwise(ranges):
+            assert one.first < one.behind == following.first
+        assert [one for each in ranges for one in await each.ids()] == ids
+        stamps = {each.first: each.stamp for each in ranges}
+        assert None not in (stamps[0], stamps[10_000], stamps[20_000 - 10_000])
+        assert stamps[20_000] is None, "no directory is there"
+        await manager.delete(LedgerId(9_999))
+        again = {each.first: each.stamp async for each in manager.living_ranges(mine)}
+        assert [first for first in stamps if stamps[first] != again[first]] == [0]
+        await store.put("/ledgers/INSTANCEID", b"another", -1)
+        with pytest.raises(MetadataError, match="replaced"):
+            await anext(manager.living_ranges(mine))
 
     with_manager(scenario)
 

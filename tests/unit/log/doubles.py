@@ -200,6 +200,9 @@ class MemoryMetadata:
         await asyncio.sleep(0)
         self._process.require_alive()
 
+    async def children_stamp(self, path: str) -> int:
+        return hash(tuple(await self.children(path)))
+
     async def children(self, path: str) -> list[str]:
         await asyncio.sleep(0)
         self._process.require_alive()

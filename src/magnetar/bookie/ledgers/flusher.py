@@ -92,6 +92,7 @@ class Flusher:
     async def _flush(self, index: int) -> None:
         table, storage = self._table, self._table.storages[index]
         started = time.perf_counter()
+        await storage.encode_ahead()
         loop = asyncio.get_running_loop()
         loop.call_soon(self._go_on, index)  # behind the swap, which comes in this turn
         try:

@@ -7,7 +7,8 @@ bloom filter in memory) and kept until it is clean and many others have come.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import islice
 
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
@@ -60,18 +61,15 @@ class LedgerTable:
         storage, journal = self.storage_of(ledger_id), self.journal_of(ledger_id)
         return HeldLedger(ledger_id, master_key, storage, journal)
 
-    def loaded(self) -> Iterator[HeldLedger]:
-        return iter(self._states.values())
-
     def shrink(self) -> None:
         """Forget clean ledgers when too many are in memory. Call after a flush, on the loop."""
         if len(self._states) <= self._kept_max:
             return
         dirty = set().union(*[storage.unwritten() for storage in self.storages])
-        idle = [
+        idle = (
             ledger_id
             for ledger_id, state in self._states.items()
             if ledger_id not in dirty and (state.fence_durable or not state.fenced)
-        ]
-        for ledger_id in idle[: len(self._states) - self._kept_max // 2]:
+        )
+        for ledger_id in list(islice(idle, len(self._states) - self._kept_max // 2)):
             del self._states[ledger_id]

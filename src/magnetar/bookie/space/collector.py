@@ -2,14 +2,18 @@
 
 Rules (which ledgers: ``missing_ledgers.py``):
 
-* The bookie's ledgers are listed before the store's. A ledger's metadata is made before its first
-  entry and lives as long as anybody may read it, so one that the bookie has and the store has not
-  was deleted.
+* The bookie's ledgers are listed before the store's, range by range of ids. A ledger's metadata is
+  made before its first entry and lives as long as anybody may read it, so one that the bookie has
+  and the store has not was deleted.
+* A range in which nothing was missed is not looked at again while the store says that it is as it
+  was then (its stamp, taken before both lists): what came to the bookie since was made before that.
+  One whose metadata was deleted before its first entry came (a writer that nobody has told) is the
+  exception; so with each sweep ``ROUNDS`` ranges are looked at all the same, in turn.
 * A sweep that cannot be sure of the store (``living`` raises) deletes nothing and counts for
   nothing.
-* The store is asked for lists, a directory of ledgers each, never for one ledger; a pause lies
-  between any ``PAUSE_LEDGERS`` ids of its answers, and ids past the last one held are not asked
-  for. Of the answers only what the bookie holds is kept.
+* The store is asked for lists, a directory of ledgers each, never for one ledger, and not where
+  the bookie holds none. A pause lies between any two lists. Of the answers only what the bookie
+  holds is kept.
 * A look comes every ``interval_s``. Who knows of a deletion in this process says so (``hurry``):
   then one comes soon, and the next as soon as the time of grace is over.
 * Deletions are a journal record each: a pause lies between ``DELETE_BATCH`` of them.
@@ -23,6 +27,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from itertools import islice
 from typing import Protocol
 
 import structlog
@@ -32,7 +37,7 @@ from magnetar.model.errors import BookieError, MetadataError
 
 log = structlog.get_logger(__name__)
 
-PAUSE_LEDGERS = 1000
+ROUNDS = 2
 PAUSE_S = 0.002
 DELETE_BATCH = 50
 HURRY_S = 1.0
@@ -42,16 +47,32 @@ HURRY_S = 1.0
 class LedgerHolder(Protocol):
     """The bookie, as far as this is concerned."""
 
-    async def ledgers(self) -> list[int]: ...
+    async def ledgers(self, first: int, behind: int) -> list[int]: ...
 
     async def delete_ledger(self, ledger_id: int) -> None: ...
 
 
+class IdRange(Protocol):
+    """The ledgers of the cluster with ids in [``first``, ``behind``). ``stamp``: as long as it is
+    the same, so are they; None: it cannot be told. ``ids`` raises ``MetadataError``."""
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def behind(self) -> int: ...
+
+    @property
+    def stamp(self) -> int | None: ...
+
+    async def ids(self) -> Sequence[int]: ...
+
+
 class LivingLedgers(Protocol):
-    """The ids of all ledgers of the cluster, ascending. Raises ``MetadataError`` when the store
+    """All ids that there may be, in ranges, ascending. Raises ``MetadataError`` when the store
     cannot be asked, or is not the one that the bookie belongs to."""
 
-    def __call__(self) -> AsyncGenerator[int, None]: ...
+    def __call__(self) -> AsyncGenerator[IdRange, None]: ...
 
 
 class Collector:
@@ -71,6 +92,9 @@ class Collector:
         self._hurried = asyncio.Event()
         self._clock = clock
         self._held_missing = 0
+        self._settled: dict[tuple[int, int], int] = {}
+        """Ranges in which nothing was missed, by the stamp that they had; the one that was looked
+        at longest ago first."""
         self.next_look_s = clock()
         """When it looks again, of ``clock``."""
 
@@ -119,13 +143,14 @@ class Collector:
 
     async def sweep(self) -> list[int]:
         """One look; returns what it deleted. Raises ``MetadataError``, ``BookieError``."""
-        held = await self._bookie.ledgers()
+        before = self._settled
         try:
-            living = await self._living_of(held)
+            missed = await self._look_at_ranges()
         except MetadataError:
+            self._settled = before  # it counts for nothing
             self._missing.start_again()
             raise
-        gone = self._missing.look(held, living, self._clock())
+        gone = self._missing.look(missed, (), self._clock())
         self._held_missing = self._missing.waiting
         for count, ledger_id in enumerate(gone, 1):
             await self._bookie.delete_ledger(ledger_id)
@@ -134,19 +159,32 @@ class Collector:
                 await asyncio.sleep(PAUSE_S)
         return gone
 
-    async def _living_of(self, held: Sequence[int]) -> frozenset[int]:
-        """Which of ``held`` (ascending) the store has."""
-        if not held:
-            return frozenset()
-        wanted, found, last = frozenset(held), [], held[-1]
-        count = 0
+    async def _look_at_ranges(self) -> list[int]:
+        """The ledgers that are held and that the store has not, ascending."""
+        again = frozenset(islice(self._settled, ROUNDS))
+        same: set[tuple[int, int]] = set()
+        looked: dict[tuple[int, int], int] = {}
+        missed: list[int] = []
         async with aclosing(self._living()) as living:
-            async for ledger_id in living:
-                if ledger_id > last:
-                    break
-                if ledger_id in wanted:
-                    found.append(ledger_id)
-                count += 1
-                if count % PAUSE_LEDGERS == 0:
-                    await asyncio.sleep(PAUSE_S)
-        return frozenset(found)
+            async for each in living:
+                key = (each.first, each.behind)
+                known = each.stamp is not None and self._settled.get(key) == each.stamp
+                if known and key not in again:
+                    same.add(key)
+                    continue
+                found = await self._missed_in(each)
+                missed += found
+                if not found and each.stamp is not None:
+                    looked[key] = each.stamp
+        kept = {key: stamp for key, stamp in self._settled.items() if key in same}
+        self._settled = kept | looked
+        return missed
+
+    async def _missed_in(self, ids: IdRange) -> list[int]:
+        # In this order: a ledger that is made in between is in the store's list only.
+        held = await self._bookie.ledgers(ids.first, ids.behind)
+        if not held:
+            return []
+        living = frozenset(await ids.ids())
+        await asyncio.sleep(PAUSE_S)
+        return [ledger_id for ledger_id in held if ledger_id not in living]

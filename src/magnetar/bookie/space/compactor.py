@@ -153,7 +153,13 @@ class Compactor:
         self._unreadable(told.unread)
         reclaimer.unknown += [each for each in told.unread if each not in reclaimer.unknown]
         self._troubles.readable(each for each in learned if each not in told.unread)
-        await self._storage.flush_lane.run(lambda: reclaimer.remove_dead(self._storage.settled_id))
+        await self._storage.flush_lane.run(self._reclaim)
+
+    def _reclaim(self) -> None:
+        """In the flush lane: logs that were counted are like any other."""
+        storage = self._storage
+        storage.reclaimer.settle(storage.settled_id)
+        storage.reclaimer.remove_dead(storage.settled_id)
 
     def _waits(self, log_id: int) -> bool:
         return self._troubles.waits(log_id, self._pace.now_s())
@@ -275,12 +281,12 @@ class Compactor:
         False: none is left to, or the disk is not nearly full."""
         if not self._pace.pressing():
             return False
-        usage, flush_lane = self._storage.reclaimer.usage, self._storage.flush_lane
+        reclaimer, flush_lane = self._storage.reclaimer, self._storage.flush_lane
         worst = self._puncher.choose(await self._sound(), share)
         if worst is None:
             return False
-        state = await flush_lane.run(lambda: usage.state(worst.log_id))
-        await self._guarded(self._puncher.punch(worst, *state))
+        size = await flush_lane.run(lambda: reclaimer.usage.byte_count(worst.log_id))
+        await self._guarded(self._puncher.punch(worst, reclaimer.dead_ledgers(), size))
         return True
 
     async def _next(self, share: float, room_bytes: int) -> Compaction | None:
@@ -358,8 +364,9 @@ class Compactor:
     # -- copying ------------------------------------------------------------------------------
 
     async def _copy(self, log_id: int, writer: EntryLogWriter) -> None:
-        storage, usage = self._storage, self._storage.reclaimer.usage
-        dead, size = await storage.flush_lane.run(lambda: usage.state(log_id))
+        storage, reclaimer = self._storage, self._storage.reclaimer
+        size = await storage.flush_lane.run(lambda: reclaimer.usage.byte_count(log_id))
+        dead = reclaimer.dead_ledgers()
         try:
             source = await self._lane.run(
                 lambda: _Source(self._disk, storage.path, log_id, dead, HEADER_BYTES + size)

@@ -93,13 +93,32 @@ class LogCounts:
     async def count(self, log_id: int) -> None:
         """Learn what a log holds, from its footer or else by going over it. Raises ``OSError``."""
         try:
-            counted = await self._lane.run(partial(_count, self._disk, self._storage.path, log_id))
+            counted = await self._counted(log_id)
         except FileNotFoundError:
             return  # a source that was removed before the crash, or dead meanwhile
         if counted.whole:
             await self._add(counted)
         else:
             self._cut[log_id] = counted
+
+    async def _counted(self, log_id: int) -> CountedLog:
+        disk, path = self._disk, self._storage.path
+        closed = await self._lane.run(lambda: inspect_log(disk, path, log_id))
+        if closed.footer is not None:
+            ledgers = {ledger_id: [*row] for ledger_id, row in closed.footer.ledgers.items()}
+            return CountedLog(log_id, closed.byte_count, closed.footer.offset, True, ledgers)
+        file = await self._lane.run(lambda: disk.open(log_path(path, log_id)))
+        try:
+            walk = RecordWalk(file, log_id, closed.byte_count)
+            ledgers = {}
+            unread = True
+            with suppress(OSError):  # what cannot be read hides what follows, as damage does
+                while read := await self._lane.run(partial(_count_some, walk, ledgers)):
+                    await self._rest(read)
+                unread = closed.unread is not None  # then a footer may lie where the records end
+            return CountedLog(log_id, closed.byte_count, walk.pos, walk.whole, ledgers, unread)
+        finally:
+            self._lane.submit(file.close)  # behind a job that outlives a cancellation
 
     async def settle(self) -> Settled:
         """Ask the index about the logs that were not whole. Goes over the whole index, a ledger at
@@ -120,6 +139,9 @@ class LogCounts:
                 )
                 told.unread.append(log_id)
                 counted = _shared_out(counted, held[log_id].entries)
+                await self._add(counted, for_now=True)
+                del self._cut[log_id]
+                continue
             else:
                 log.error(
                     "entry log without footer is damaged; it is not compacted, and kept until its "
@@ -133,10 +155,10 @@ class LogCounts:
             del self._cut[log_id]
         return told
 
-    async def _add(self, counted: CountedLog) -> None:
+    async def _add(self, counted: CountedLog, for_now: bool = False) -> None:
         add = self._storage.reclaimer.add
         await self._storage.flush_lane.run(
-            lambda: add(counted.log_id, counted.end, counted.ledgers)
+            lambda: add(counted.log_id, counted.end, counted.ledgers, for_now=for_now)
         )
 
     async def _held(self) -> dict[int, _Held]:
@@ -158,25 +180,14 @@ class LogCounts:
         return found
 
 
-def _count(disk: Disk, directory: Path, log_id: int) -> CountedLog:
-    closed = inspect_log(disk, directory, log_id)
-    if closed.footer is not None:
-        ledgers = {ledger_id: [*row] for ledger_id, row in closed.footer.ledgers.items()}
-        return CountedLog(log_id, closed.byte_count, closed.footer.offset, True, ledgers)
-    file = disk.open(log_path(directory, log_id))
-    try:
-        walk = RecordWalk(file, log_id, closed.byte_count)
-        ledgers = {}
-        unread = True
-        with suppress(OSError):  # what cannot be read hides what follows, as damage does
-            for place in walk:
-                row = ledgers.setdefault(place.ledger_id, [0, 0])
-                row[0] += 1
-                row[1] += place.length
-            unread = closed.unread is not None  # then a footer may lie where the records end
-        return CountedLog(log_id, closed.byte_count, walk.pos, walk.whole, ledgers, unread)
-    finally:
-        file.close()
+def _count_some(walk: RecordWalk, ledgers: dict[int, list[int]]) -> int:
+    """One step of the walk; returns how far it went."""
+    start = walk.pos
+    for place in walk.step()[2]:
+        row = ledgers.setdefault(place.ledger_id, [0, 0])
+        row[0] += 1
+        row[1] += place.length
+    return walk.pos - start
 
 
 def _shared_out(counted: CountedLog, entries: dict[int, int]) -> CountedLog:

@@ -10,14 +10,15 @@ Rules:
   it.
 * The index is moved from a log to the one that replaces it by ``move``: an entry that was added
   again or deleted meanwhile is not where the old log had it, and is left alone.
-* A log without footer is never removed before its ledgers are counted (``log_counts.py``).
+* A log of which the index says nothing (``usage_store.py``) is never removed before its ledgers are
+  counted (``log_counts.py``).
 * A compacted log with sources that still exist is ``unfinished``: a crash came between its
   completion and theirs. ``compactor.py`` takes such work up again at a start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ from magnetar.bookie.storage.entry_log_format import (
 from magnetar.bookie.storage.ledger_record import record_deleted
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.storage.log_usage import LogUsage
+from magnetar.bookie.storage.usage_store import UsageStore
 from magnetar.env.disk import Disk
 from magnetar.model.errors import BookieIOError
 
@@ -78,6 +80,36 @@ def inspect_log(disk: Disk, directory: Path, log_id: int) -> ClosedLog:
     return ClosedLog(log_id, size, sources, footer, unread)
 
 
+class DeadLedgers(Container[int]):
+    """The ledgers of which it is certain that they were deleted, durably. Asked on one thread,
+    which need not be the flush lane's."""
+
+    def __init__(self, index: LocationIndex, stored: UsageStore) -> None:
+        self._index = index
+        self._stored = stored
+        self._known: dict[int, bool] = {}
+
+    def __contains__(self, ledger_id: object) -> bool:
+        assert isinstance(ledger_id, int)
+        known = self._known.get(ledger_id)
+        if known is None:
+            known = self._known[ledger_id] = self._dead(ledger_id)
+        return known
+
+    def _dead(self, ledger_id: int) -> bool:
+        if self._stored.dead_early(ledger_id):
+            return True
+        try:
+            record = self._index.ledger(ledger_id)
+        except BookieIOError:
+            return False  # whoever asks for the ledger is told
+        # In this order: what a flush has written and not synced is undecided from before it is in
+        # the index until it is durable.
+        return (
+            record is not None and record_deleted(record) and not self._stored.undecided(ledger_id)
+        )
+
+
 class Reclaimer:
     """``removed`` is told of logs that are no more: an open file keeps its space."""
 
@@ -92,40 +124,32 @@ class Reclaimer:
         self._directory = directory
         self._index = index
         self._removed = removed
-        self.usage = LogUsage(RECORD_HEADER_BYTES)
+        self.usage = LogUsage()
+        self.stored = UsageStore(index, self.usage)
         self._found_max = 0
         self.unfinished: list[ClosedLog] = []
         self.unknown: list[int] = []
-        """Logs without a footer, or with a part that could not be read; whoever has the time looks
-        at them again, and counts their ledgers."""
+        """Logs of which the index says nothing: a crash came before they were settled, or an older
+        version wrote them. Whoever has the time looks at them again, and counts their ledgers."""
         self._unsure: dict[int, None] = {}
         """Ledgers counted as living because the index could not be asked of them."""
 
     def open(self) -> int:
-        """Look at every log's header and footer; returns the highest id (0: there is none)."""
+        """Look at the logs; returns the highest id that one may have had (0: there is none). Of
+        those that the index knows nothing is read."""
         ids = log_ids(self._disk.list(self._directory))
-        found = [inspect_log(self._disk, self._directory, log_id) for log_id in ids]
-        held: set[int] = set()
-        for each in found:
-            if any(source in ids for source in each.sources):
-                self.unfinished.append(each)
-                held.update((each.log_id, *each.sources))
-        known: dict[int, bool] = {}
-
-        def gone(ledger_id: int) -> bool:
-            if ledger_id not in known:
-                known[ledger_id] = self._gone(ledger_id)
-            return known[ledger_id]
-
-        for each in found:
-            if each.log_id in held:
+        self.stored.open(ids)
+        for log_id in ids:
+            if log_id in self.stored:
                 continue
-            if each.footer is not None:
-                size = each.footer.offset - HEADER_BYTES
-                self.usage.add(each.log_id, size, each.footer.ledgers, gone)
-            if each.footer is None or each.unread is not None:
-                self.unknown.append(each.log_id)
-        self._found_max = max(ids, default=0)
+            found = inspect_log(self._disk, self._directory, log_id)
+            if any(source in ids for source in found.sources):
+                self.unfinished.append(found)
+            else:
+                self.unknown.append(log_id)
+        sources = {source for each in self.unfinished for source in each.sources}
+        self.unknown = [log_id for log_id in self.unknown if log_id not in sources]
+        self._found_max = max([*ids, self.stored.highest], default=0)
         return self._found_max
 
     def replaces_any(self, found: ClosedLog) -> bool:
@@ -135,6 +159,8 @@ class Reclaimer:
 
     def deleted(self, ledger_id: int) -> bool:
         """Whether it is certain that the ledger was deleted."""
+        if self.stored.dead_early(ledger_id):
+            return True
         try:
             record = self._index.ledger(ledger_id)
         except BookieIOError as error:  # whoever asks for the ledger is told as well
@@ -166,7 +192,7 @@ class Reclaimer:
             for ledger_id in before:
                 record = self._index.ledger(ledger_id)
                 if record is not None and record_deleted(record):
-                    self.usage.forget_ledgers([ledger_id])
+                    self.stored.forget_unstored(ledger_id)
                 del self._unsure[ledger_id]
         except BookieIOError:
             return  # the next call goes on here; it has been told already
@@ -177,11 +203,22 @@ class Reclaimer:
         byte_count: int,
         ledgers: Mapping[int, Sequence[int]],
         settled: bool = False,
+        for_now: bool = False,
     ) -> None:
         """A log takes no more. ``byte_count``: up to the end of its records. Its header does not
-        count: a log that is all alive must not look as if compaction made it any smaller."""
+        count: a log that is all alive must not look as if compaction made it any smaller.
+        ``for_now``: it could not be read through, and will be added anew."""
+        if log_id in self.stored:
+            return  # counted anew, for a compaction that was cut short
         dead = self._gone if log_id <= self._found_max else self.deleted
-        self.usage.add(log_id, byte_count - HEADER_BYTES, ledgers, dead, settled)
+        shares = {
+            ledger_id: 0 if dead(ledger_id) else counts[1] + counts[0] * RECORD_HEADER_BYTES
+            for ledger_id, counts in ledgers.items()
+        }
+        unsure = frozenset(self._unsure).intersection(shares)
+        size = byte_count - HEADER_BYTES
+        self.usage.add(log_id, size, sum(shares.values()), settled)
+        self.stored.add(log_id, size, shares, settled, unsure, for_now)
 
     def live_bytes(self, ledgers: Mapping[int, Sequence[int]]) -> int:
         """Of records, ledger id -> (entries, bytes), those of ledgers that are not deleted."""
@@ -191,9 +228,14 @@ class Reclaimer:
             if not self.deleted(ledger_id)
         )
 
-    def forget_ledgers(self, ledger_ids: Sequence[int]) -> None:
-        """They were deleted, durably."""
-        self.usage.forget_ledgers(ledger_ids)
+    def settle(self, below: int) -> None:
+        """Logs with smaller ids are settled: what they hold of use may be stored."""
+        self._ask_again()
+        self.stored.store(below, self._unsure)
+
+    def dead_ledgers(self) -> DeadLedgers:
+        """Those that are deleted, durably, for who goes over a log in another lane."""
+        return DeadLedgers(self._index, self.stored)
 
     def remove_dead(self, below: int) -> list[int]:
         """Remove the settled logs (all with ids under ``below``) that have deleted ledgers only;
@@ -221,6 +263,7 @@ class Reclaimer:
                 except OSError as error:
                     failed[log_id] = error
         self.usage.drop(log_id for log_id in ids if log_id not in failed)
+        self.stored.drop(log_id for log_id in ids if log_id not in failed)
         if gone:
             self._removed(gone)
             self._disk.sync_dir(self._directory)
@@ -250,4 +293,6 @@ class Reclaimer:
         self._index.sync()
         gone = self.remove(sources)
         self.add(log_id, footer.offset, footer.ledgers, settled=True)
+        self.stored.drop(sources, footer.ledgers)
+        self.settle(0)
         return gone

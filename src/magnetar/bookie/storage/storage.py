@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
@@ -36,7 +36,7 @@ from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter, LogIds
 from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, log_path
-from magnetar.bookie.storage.ledger_record import decode_record, record_deleted
+from magnetar.bookie.storage.ledger_record import decode_record
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.storage.marks import MarkFile, Marks
 from magnetar.bookie.storage.page_window import PageWindow
@@ -63,6 +63,11 @@ device."""
 RANDOM_READ_BYTES = 64 << 10
 """Read ahead for a reader that is not known to move forward, or while it is not known how large
 the ledger's entries are."""
+LISTED_AT_ONCE = 1000
+LOCATED_AT_ONCE = 200
+"""Ledgers; a read that comes meanwhile waits for one piece, 2 ms."""
+ENCODED_AT_ONCE = 1000
+"""Records of ledgers in one turn of the loop."""
 READERS_KEPT_MAX = 256
 """Expected next reads, and sizes of a ledger's entries, that a lane remembers."""
 
@@ -118,7 +123,9 @@ class LedgerStorage:
         self.path = path
         self.cache = WriteCache(half_bytes_max)
         self.dirty: dict[int, Encodable] = {}
-        """Ledgers whose records changed since the last flush."""
+        """Ledgers whose records changed since the last flush, but those in ``_encoded``."""
+        self._encoded: dict[int, bytes] = {}
+        """Records as the next flush writes them, of ledgers that have not changed since."""
         self.deleted: dict[int, None] = {}
         self.revived: dict[int, Encodable] = {}
         """Ledgers that were deleted, and brought back since the last flush."""
@@ -155,6 +162,8 @@ class LedgerStorage:
         self.location_index = self._open_index(self.path / "index")
         try:
             self._check_index()
+            if moved := self.location_index.separate_deleted():
+                log.info("records of deleted ledgers set apart", path=str(self.path), count=moved)
             self._open_logs()
         except BaseException:
             self.location_index.close()
@@ -180,8 +189,8 @@ class LedgerStorage:
         denied, and fences are forgotten, so a directory that lost some of it goes into limbo.
         Raises ``BookieIOError`` if it lost all."""
         index, marks = self.location_index, self.marks
-        first = next(index.ledgers(), None)
-        if first is None and marks.index_sequence:
+        empty = index.empty
+        if empty and marks.index_sequence:
             raise BookieIOError(
                 f"the location index {index.path} is empty, but {self.path} is in use: it was "
                 "removed or replaced, and without it the bookie would deny entries that it "
@@ -196,7 +205,7 @@ class LedgerStorage:
                 changes=index.sequence,
                 durable_changes=marks.index_sequence,
             )
-        elif first is None or self._mark_file.whole:
+        elif empty or self._mark_file.whole:
             return
         else:
             log.error(
@@ -237,6 +246,8 @@ class LedgerStorage:
         except (OSError, BookieIOError) as error:  # the footer only saves reading the log through
             log.error("entry log closed without its footer", path=str(self.path), error=str(error))
             self._log.abandon()
+        if self._work is None:  # else the log has what a flush that failed has left in it
+            self.reclaimer.settle(self.log_ids.next_id)
         self.location_index.close()
 
     # -- flushing -----------------------------------------------------------------------------
@@ -260,10 +271,22 @@ class LedgerStorage:
         """Ledgers whose records are not in the index as they are now: those that changed since the
         last flush, and those of a flush that is under way or has failed."""
         records = self._work.records if self._work is not None else ()
-        return set(self.dirty).union(ledger_id for ledger_id, _ in records)
+        return {*self.dirty, *self._encoded, *(ledger_id for ledger_id, _ in records)}
+
+    async def encode_ahead(self) -> None:
+        """Before a flush: encode the records of the ledgers that have changed, in turns of the
+        loop. The flush takes positions and state in one turn, which then has left to do what has
+        changed meanwhile."""
+        for _ in range(len(self.dirty) // ENCODED_AT_ONCE):
+            for ledger_id in list(islice(self.dirty, ENCODED_AT_ONCE)):
+                self._encoded[ledger_id] = self.dirty.pop(ledger_id).encode()
+            await asyncio.sleep(0)
 
     def take_work(self) -> FlushWork:
-        records = [(ledger_id, state.encode()) for ledger_id, state in self.dirty.items()]
+        for ledger_id, state in self.dirty.items():  # one that was encoded has changed since
+            self._encoded[ledger_id] = state.encode()
+        records = list(self._encoded.items())
+        self._encoded.clear()
         deleted = list(self.deleted)
         revived = [(ledger_id, state.encode()) for ledger_id, state in self.revived.items()]
         self.dirty.clear()
@@ -300,11 +323,10 @@ class LedgerStorage:
             #    replayed, and a fence that only it knew would be forgotten.
             gone = set(work.deleted)
             self._put_records([row for row in work.records if row[0] not in gone])
-            # 3. Deletions after entries: a ledger that has both was deleted last. Its locations go
-            #    before its record says so: the journal may be broken and know nothing of it, and
-            #    who is found deleted is not looked for again.
-            for ledger_id in work.deleted:
-                self.location_index.delete_locations(ledger_id)
+            # 3. Deletions after entries: a ledger that has both was deleted last. Its locations and
+            #    its shares of logs go before its record says so: the journal may be broken and know
+            #    nothing of it, and who is found deleted is not looked for again.
+            self.reclaimer.stored.take(work.deleted)
             self._put_records([row for row in work.records if row[0] in gone])
             if work.half.entry_count or work.records or work.deleted:
                 self.location_index.sync()
@@ -315,9 +337,9 @@ class LedgerStorage:
                 self._mark_file.store(marks)
                 self.marks = marks
             # 5. Only now: what compaction or removal takes away must be named by no replay.
+            self.reclaimer.stored.apply()
             self._settle_logs()
             if work.deleted:
-                self.reclaimer.forget_ledgers(work.deleted)
                 self.reclaimer.remove_dead(self.settled_id)
         except OSError as error:
             self._log.abandon()
@@ -332,6 +354,7 @@ class LedgerStorage:
         self._appended = None
         self.settled_id = self._log.settled_id
         self._remove_in_vain()
+        self.reclaimer.settle(self.settled_id)
 
     def _moved_marks(self, positions: Sequence[JournalPosition] | None) -> Marks:
         if positions is None:
@@ -360,7 +383,7 @@ class LedgerStorage:
             await self.flush_lane.run(lambda: self._free_deleted(ids))
 
     def _free_deleted(self, ids: list[int]) -> None:
-        self.reclaimer.forget_ledgers(ids)
+        self.reclaimer.stored.forget_early(ids)
         self.reclaimer.remove_dead(self.settled_id)
 
     def end_log(self, share: float) -> None:
@@ -542,14 +565,32 @@ class LedgerStorage:
         )
         return sorted(cached.union(flushed))
 
-    async def ledgers(self) -> list[tuple[int, bool]]:
-        """(ledger id, deleted) of the index; strays come first, and again once they have a
-        record."""
-        return await self._in_read_lane(0, self._ledgers)
-
-    def _ledgers(self) -> list[tuple[int, bool]]:
-        index = self.location_index
-        listed = [(row[0], record_deleted(row[1])) for row in index.ledgers()]
+    async def ledgers(self, first: int, behind: int) -> AsyncIterator[list[int]]:
+        """Those of the index that are not deleted, in pieces, ascending; ids in [first, behind).
+        Strays come first, and again once they have a record."""
         if self.strays is None:
-            self.strays = frozenset(index.located()).difference(row[0] for row in listed)
-        return [(ledger_id, False) for ledger_id in sorted(self.strays)] + listed
+            self.strays = frozenset(await self._find_strays())
+        yield sorted(each for each in self.strays if first <= each < behind)
+        while first < behind:
+            some = await self._in_read_lane(0, partial(self._ledgers, first, behind))
+            yield some
+            first = some[-1] + 1 if len(some) == LISTED_AT_ONCE else behind
+
+    def _ledgers(self, first: int, behind: int) -> list[int]:
+        rows = self.location_index.ledgers(first, behind)
+        return [row[0] for row in islice(rows, LISTED_AT_ONCE)]
+
+    async def _find_strays(self) -> list[int]:
+        """Goes over all ledgers of the index, once in a life."""
+        found: list[int] = []
+        first: int | None = 0
+        while first is not None:
+            first = await self._in_read_lane(0, partial(self._find_some_strays, first, found))
+        return found
+
+    def _find_some_strays(self, first: int, found: list[int]) -> int | None:
+        """Where to go on; None: nowhere."""
+        index = self.location_index
+        located = list(islice(index.located(first), LOCATED_AT_ONCE))
+        found += [ledger_id for ledger_id in located if index.ledger(ledger_id) is None]
+        return located[-1] + 1 if len(located) == LOCATED_AT_ONCE else None

@@ -16,8 +16,9 @@ import secrets
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
+from typing import NamedTuple
 
-from magnetar.env.metadata import MetadataStore
+from magnetar.env.metadata import ListStamps, MetadataStore
 from magnetar.ledger.catalog.ledger_ids import LedgerIdGenerator
 from magnetar.model.errors import (
     LedgerError,
@@ -32,10 +33,12 @@ from magnetar.model.ids import LedgerId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.bookie.metadata import decode_ledger_metadata, encode_ledger_metadata
 from magnetar.wire.bookie.metadata_layout import (
+    LONG_ID_END,
     Digits,
     LedgerLayout,
     decode_layout,
     encode_layout,
+    id_ranges,
     ledger_path,
     level_digits,
 )
@@ -43,12 +46,49 @@ from magnetar.wire.bookie.metadata_layout import (
 DEFAULT_ROOT = "/ledgers"
 
 _ATTEMPTS = 3  # of a write whose connection broke; the store itself waits for a new connection
+NAMES_AT_ONCE = 1000
+"""Nodes whose names are made out in one turn of the loop."""
 _NEW_IDS = 3  # that may be taken already
 
 
 def random_token() -> int:
     """A creator token: 63 random bits, never 0 (0 stands for "none")."""
     return secrets.randbelow(2**63 - 1) + 1
+
+
+class LivingRange(NamedTuple):
+    """Ids in [``first``, ``behind``). ``stamp``: as long as it is the same, so are the ledgers in
+    the range; None: it cannot be told. ``path``: the directory of the store that has them; empty:
+    there is none, so no ledger either."""
+
+    first: int
+    behind: int
+    stamp: int | None
+    store: MetadataStore
+    path: str
+    digits: Digits
+    prefix: str
+
+    async def ids(self) -> list[int]:
+        """The ledgers that there are, ascending. Raises ``MetadataError``."""
+        if not self.path:
+            return []
+        try:
+            names = await self.store.children(self.path)
+        except NoNodeError:
+            return []  # pruned meanwhile
+        found: list[int] = []
+        depth = len(self.digits) - 1
+        for start in range(0, len(names), NAMES_AT_ONCE):
+            for name in names[start : start + NAMES_AT_ONCE]:
+                last = level_digits(name, self.digits, depth)
+                if (
+                    last is not None
+                    and self.first <= (one := int(self.prefix + last)) < self.behind
+                ):
+                    found.append(one)
+            await asyncio.sleep(0)
+        return found
 
 
 class LedgerManager:
@@ -274,14 +314,67 @@ class LedgerManager:
         if the store cannot be asked or is not the one of the cluster ``instance_id``: then
         nothing follows from what it does not know."""
         await self._store.sync()
+        await self._check_cluster(instance_id)
+        async for ledger_id in self.iterate():
+            yield ledger_id
+
+    async def living_ranges(self, instance_id: str) -> AsyncGenerator[LivingRange, None]:
+        """All ids there may be, in ranges, ascending: of each can be told which ledgers there are,
+        as ``living`` tells. A range is a directory of the store, or what lies between two. Raises
+        ``MetadataError`` as ``living``."""
+        await self._store.sync()
+        await self._check_cluster(instance_id)
+        async for each in self.ranges():
+            yield each
+
+    async def _check_cluster(self, instance_id: str) -> None:
+        """Is the store still the one of this cluster?"""
         found = await LedgerManager(self._store, self.root).initialize(create=False)
         if found != instance_id:
             raise MetadataError(
                 f"the metadata store was replaced: its cluster is {found!r}, this process belongs "
                 f"to {instance_id!r}; restore the store, or restart what belongs to it"
             )
-        async for ledger_id in self.iterate():
-            yield ledger_id
+
+    async def ranges(self) -> AsyncGenerator[LivingRange, None]:
+        """As ``living_ranges``, of whatever store it is, as old as it may be."""
+        behind = 0
+        for digits, first, end in id_ranges(self._layout):
+            async for path, prefix in self._leaves(self.root, digits, 0, ""):
+                start = max(int(prefix + "0" * digits[-1]), first)
+                if start > behind:
+                    yield LivingRange(behind, start, None, self._store, "", digits, prefix)
+                behind = min(int(prefix + "9" * digits[-1]) + 1, end)
+                stamp = await self._stamp(path)
+                yield LivingRange(start, behind, stamp, self._store, path, digits, prefix)
+        if behind < LONG_ID_END:
+            yield LivingRange(behind, LONG_ID_END, None, self._store, "", (), "")
+
+    async def _stamp(self, path: str) -> int | None:
+        if not isinstance(self._store, ListStamps):
+            return None
+        try:
+            return await self._store.children_stamp(path)
+        except NoNodeError:
+            return None  # pruned meanwhile
+
+    async def _leaves(
+        self, path: str, digits: Digits, depth: int, prefix: str
+    ) -> AsyncIterator[tuple[str, str]]:
+        """(path, digits so far) of the directories that hold ledgers, ascending."""
+        if depth == len(digits) - 1:
+            yield path, prefix
+            return
+        try:
+            names = await self._store.children(path)
+        except NoNodeError:
+            return  # pruned meanwhile
+        for name in names:
+            found = level_digits(name, digits, depth)
+            if found is not None:
+                below = self._leaves(f"{path}/{name}", digits, depth + 1, prefix + found)
+                async for each in below:
+                    yield each
 
     async def iterate(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending, one directory in memory at a time. Ledgers made or

@@ -62,6 +62,16 @@ _TREES: dict[LedgerLayout, tuple[Digits, ...]] = {
 }
 
 
+def id_ranges(layout: LedgerLayout) -> list[tuple[Digits, int, int]]:
+    """(digits per level, first id, id behind the last) of the trees in use, ascending."""
+    found, first = [], 0
+    for digits in layout.trees:
+        end = SHORT_ID_END if digits is _SHORT and _LONG in layout.trees else 10 ** sum(digits)
+        found.append((digits, first, min(end, layout.id_end)))
+        first = found[-1][2]
+    return found
+
+
 def encode_layout(layout: LedgerLayout) -> bytes:
     """The bytes of the LAYOUT node."""
     return f"{LAYOUT_FORMAT_VERSION}\n{_PACKAGE}{layout.value}:{_FACTORY_VERSION}".encode()
