@@ -22,6 +22,9 @@
 #   make replacements [KILLS=n] [SEED=n]   20 times kill -9 of the read-only broker that serves a
 #                           subscription; then count what came, came again, and was trimmed
 #   make crashes            kill -9 at random while clients and Spark use one server, then count
+#   make power-cuts [CUTS=n] [SEED=n]   the power goes under a real bookie, 100 times, at any moment;
+#                           what it acknowledged must be there (docs/adr/0103-power-cuts-under-a-shim.md);
+#                           needs a C compiler
 #   make fire [ROWS=n] [KILLS=n] [SEED=n]   30 times kill -9, at every part, under a query on a Spark
 #                           cluster that writes exactly once; then count (docs/spark.md)
 #   make bench              the measurements, into bench/
@@ -37,11 +40,12 @@ BIN := $(VENV)/bin
 SEEDS ?= 200
 RING ?= 1
 TESTS ?= tests
+CUTS ?= 100
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check sim sim-mutants scenarios interop chaos failovers replacements \
-	crashes fire \
+	crashes power-cuts fire \
 	bench bench-peers pages proto clean java
 
 help:
@@ -100,6 +104,9 @@ failovers: $(VENV)/.dev java
 replacements: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.read_only_kills $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(SEED),--seed $(SEED))
+
+power-cuts: $(VENV)/.dev
+	$(BIN)/python -m tests.power_cuts --cuts $(CUTS) $(if $(SEED),--seed $(SEED))
 
 crashes: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.crash_publish
