@@ -34,6 +34,7 @@ from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.channel import ConnectionOptions
 from magnetar.ledger.connections.connection import BookieConnection, fixed_address
 from magnetar.model.errors import (
+    BookieIOError,
     BookieUnavailableError,
     FencedError,
     MagnetarError,
@@ -183,7 +184,7 @@ class PowerCuts:
     async def _check_doubt(self, client: BookieConnection) -> None:
         try:
             await client.read_entry(1 << 40, 0)
-        except UnknownLedgerStateError:
+        except (UnknownLedgerStateError, BookieIOError):  # version 2 has no word for doubt
             if not self._in_doubt:
                 raise BrokenPromiseError(
                     f"a power cut has left the bookie in doubt: {self._machine.log[-3000:]}"
@@ -192,10 +193,6 @@ class PowerCuts:
         except NoLedgerError:
             if self._in_doubt:
                 raise BrokenPromiseError("a bookie in doubt denies a ledger") from None
-        except BookieUnavailableError:
-            raise
-        except MagnetarError as error:
-            raise BrokenPromiseError(f"{error}; {self._machine.log[-3000:]}") from error
 
     async def _check_entries(self, client: BookieConnection, held: Held) -> None:
         wanted = sorted(held.acknowledged)
