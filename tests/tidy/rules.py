@@ -220,7 +220,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("entry_format", "group_offsets", "group_states", "names", "producer_states"),
         ("group", "partition"),
         ("services",),
-        ("offset_log", "session"),
+        ("offset_log", "peers", "session"),
         ("admin", "cluster", "coordinator", "fetch", "produce"),
         ("group_admin", "groups"),
         ("handlers",),

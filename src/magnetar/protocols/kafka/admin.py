@@ -19,15 +19,17 @@ from types import MappingProxyType
 from typing import Final
 
 from magnetar.cluster.policies import RetentionPolicy
-from magnetar.cluster.topic_name import TopicName
+from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import (
     InvalidPolicyError,
     MagnetarError,
     NotAllowedError,
+    ServiceNotReadyError,
     TopicNotFoundError,
 )
 from magnetar.protocols.kafka.names import check_new, topic_of
-from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.protocols.kafka.peers import ask_peer
+from magnetar.protocols.kafka.services import NO_NODE, KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
@@ -52,7 +54,7 @@ from magnetar.wire.kafka.admin_messages import (
     IncrementalAlterConfigsResponse,
     NewTopic,
 )
-from magnetar.wire.kafka.apis import RequestHead
+from magnetar.wire.kafka.apis import ApiKey, RequestHead
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 
 TOPIC: Final = 2
@@ -62,6 +64,8 @@ MINUTE_MS: Final = 60_000
 MEGABYTE: Final = 1 << 20
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
+BY_NAMES: Final = 5
+"""The last version of DeleteTopics that has names alone."""
 FROM_TOPIC: Final = 1
 FROM_DEFAULT: Final = 5
 FIXED: Final[Mapping[str, str]] = MappingProxyType(
@@ -180,20 +184,39 @@ async def delete_topics(
 
 
 async def _delete(services: KafkaServices, topic: TopicName) -> None:
-    """Those partitions that other brokers own are refused, and the topic stays: the request is
-    to be sent again there. Raises ``TopicNotFoundError``."""
+    """Raises ``TopicNotFoundError``, and what a partition's owner refuses with."""
     count = await services.count_of(topic)
     if not count:
-        await services.topics.delete(topic, force=True)
+        await _delete_one(services, topic)
         return
-    await services.control.partitioned.delete(topic)
     for index in range(count):
         try:
-            await services.topics.delete(topic.of_partition(index), force=True)
+            await _delete_one(services, topic.of_partition(index))
         except TopicNotFoundError:
             continue  # never used
     await services.control.schemas.forget_topic(topic)
     await services.control.policies.forget_topic(topic)
+    # Last: until then a deletion that fails half way can be asked for again.
+    await services.control.partitioned.delete(topic)
+
+
+async def _delete_one(services: KafkaServices, topic: TopicName) -> None:
+    """A topic without partitions, or one partition, which has the name of a topic to its owner."""
+    leader = await services.leader_of(topic, await services.nodes())
+    if leader == services.node:
+        await services.topics.delete(topic, force=True)
+        return
+    if leader is NO_NODE:
+        raise ServiceNotReadyError(f"the owner of {topic} does not speak Kafka's protocol")
+    name = topic.local if topic.namespace == DEFAULT_NAMESPACE else str(topic)
+    request = DeleteTopicsRequest(names=[name])
+    key, version = ApiKey.DELETE_TOPICS, BY_NAMES
+    answer = await ask_peer(services.connections, leader, key, version, request)
+    error = answer.topics[0].error_code
+    if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise TopicNotFoundError(f"topic {topic} does not exist")
+    if error:
+        raise ServiceNotReadyError(f"{topic} is not deleted: {answer.topics[0].error_message}")
 
 
 # -- configuration ----------------------------------------------------------------------------

@@ -16,6 +16,8 @@ Why: docs/adr/0107-offsets-of-groups.md.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -67,7 +69,9 @@ class Coordinator:
         self._opening: dict[TopicName, asyncio.Lock] = {}
         self._waiting: dict[object, tuple[Shard, asyncio.Future[Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+        self._due: list[tuple[int, int, Shard, ConsumerGroup]] = []  # a heap, by time
+        self._planned: dict[ConsumerGroup, int] = {}  # when each is looked at
+        self._numbers = itertools.count()
         self._prepared = False
 
     # -- where groups are ---------------------------------------------------------------------
@@ -170,43 +174,46 @@ class Coordinator:
         self._waiting[ticket] = shard, future
         return ticket, future
 
-    def tell(self, answers: Answers) -> None:
+    def tell(self, shard: Shard, group: ConsumerGroup, answers: Answers) -> None:
         """After every call of a group: answers leave, and the timer is set."""
         for ticket, response in answers:
             _, future = self._waiting.pop(ticket)
             if not future.done():
                 future.set_result(response)
-        self._set_timer()
+        self._schedule(shard, group)
 
     # -- time ---------------------------------------------------------------------------------
 
-    def _set_timer(self) -> None:
-        times = [
-            when
-            for shard in self._shards.values()
-            for group in shard.groups.values()
-            if (when := group.next_ms()) is not None
-        ]
-        if not times:
+    def _schedule(self, shard: Shard, group: ConsumerGroup) -> None:
+        """Have the group looked at when it has something to do. One that is looked at too early (a
+        member was heard of meanwhile) is put back, so heartbeats need not come here."""
+        when = group.next_ms()
+        planned = self._planned.get(group)
+        if when is None or (planned is not None and planned <= when):
             return
-        first = min(times)
+        self._planned[group] = when
+        heapq.heappush(self._due, (when, next(self._numbers), shard, group))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         if self._timer is not None:
-            if self._timer_ms <= first:
-                return
             self._timer.cancel()
-        self._timer_ms = first
-        wait_s = max(0.0, (first - self._services.now_ms()) / 1000)
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+            self._timer = None
+        if self._due:
+            wait_s = max(0.0, (self._due[0][0] - self._services.now_ms()) / 1000)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self.lose_closed()
         now_ms = self._services.now_ms()
-        for shard in self._shards.values():
-            for group in shard.groups.values():
-                when = group.next_ms()
-                if when is not None and when <= now_ms:
-                    self.tell(group.tick(now_ms))
+        while self._due and self._due[0][0] <= now_ms:
+            when, _, shard, group = heapq.heappop(self._due)
+            if self._planned.get(group) != when:
+                continue  # it was planned for earlier since
+            del self._planned[group]
+            if shard.groups.get(group.group_id) is group and shard.log.usable:
+                self.tell(shard, group, group.tick(now_ms))
         self._set_timer()
 
     async def run(self) -> None:

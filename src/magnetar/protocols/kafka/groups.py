@@ -121,7 +121,7 @@ class GroupHandlers:
         try:
             shard, group = await self.coordinator.group(request.group_id)
             ticket, answer = self.coordinator.ticket(shard)
-            self.coordinator.tell(group.join(said, ticket, session.services.now_ms()))
+            self.coordinator.tell(shard, group, group.join(said, ticket, session.services.now_ms()))
             found: JoinGroupResponse = await answer
         except MagnetarError as error:
             return _not_joined(request, coordinator_error(error))
@@ -142,7 +142,7 @@ class GroupHandlers:
                 ticket,
                 session.services.now_ms(),
             )
-            self.coordinator.tell(answers)
+            self.coordinator.tell(shard, group, answers)
             found: SyncGroupResponse = await answer
         except MagnetarError as error:
             return SyncGroupResponse(error_code=coordinator_error(error))
@@ -166,7 +166,7 @@ class GroupHandlers:
         several = head.version >= 3
         leaving = request.members if several else [LeavingMember(request.member_id)]
         try:
-            _, group = await self.coordinator.group(request.group_id)
+            shard, group = await self.coordinator.group(request.group_id)
         except MagnetarError as error:
             return LeaveGroupResponse(error_code=coordinator_error(error))
         answer = LeaveGroupResponse()
@@ -174,7 +174,7 @@ class GroupHandlers:
             error_code, answers = group.leave(
                 member.member_id, member.instance_id, session.services.now_ms()
             )
-            self.coordinator.tell(answers)
+            self.coordinator.tell(shard, group, answers)
             if several:
                 left = LeftMember(member.member_id, member.instance_id, error_code)
                 answer.members.append(left)

@@ -1,0 +1,220 @@
+"""Groups as their members ask for them: joins, offsets, and a coordinator that moves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from magnetar.protocols.kafka import offset_log
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.group_messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinProtocol,
+    LeaveGroupRequest,
+    LeavingMember,
+    ListGroupsRequest,
+    MemberAssignment,
+    SyncGroupRequest,
+)
+from magnetar.wire.kafka.offset_messages import (
+    CommitPartition,
+    CommitTopic,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetsGroup,
+    OffsetsTopic,
+)
+from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, run
+
+G = "group"
+
+
+async def joined(peer: KafkaPeer, member_id: str = "") -> Any:
+    request = JoinGroupRequest(
+        group_id=G,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=5_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinProtocol("range", b"said")],
+    )
+    answer = await peer.ask(ApiKey.JOIN_GROUP, request)
+    if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+        return await joined(peer, answer.member_id)
+    return answer
+
+
+async def synced(peer: KafkaPeer, join: Any, given: dict[str, bytes]) -> Any:
+    parts = [MemberAssignment(name, part) for name, part in given.items()]
+    request = SyncGroupRequest(G, join.generation, join.member_id, assignments=parts)
+    return await peer.ask(ApiKey.SYNC_GROUP, request)
+
+
+async def beats(peer: KafkaPeer, join: Any) -> ErrorCode:
+    request = HeartbeatRequest(G, join.generation, join.member_id)
+    return ErrorCode((await peer.ask(ApiKey.HEARTBEAT, request)).error_code)
+
+
+async def committed(peer: KafkaPeer, offset: int, join: Any = None, topic: str = "t") -> ErrorCode:
+    request = OffsetCommitRequest(
+        G,
+        -1 if join is None else join.generation,
+        "" if join is None else join.member_id,
+        topics=[CommitTopic(topic, [CommitPartition(0, offset, 3, metadata="note")])],
+    )
+    answer = await peer.ask(ApiKey.OFFSET_COMMIT, request)
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+async def offset_of(peer: KafkaPeer, topic: str = "t") -> tuple[int, int, str]:
+    request = OffsetFetchRequest(groups=[OffsetsGroup(G, topics=[OffsetsTopic(topic, [0])])])
+    answer = await peer.ask(ApiKey.OFFSET_FETCH, request)
+    (group,) = answer.groups
+    assert group.error_code == 0
+    found = group.topics[0].partitions[0]
+    return found.offset, found.leader_epoch, found.metadata
+
+
+def test_a_group_of_two_and_its_end() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        one, two = world.peer(), world.peer()
+        first = await joined(one)
+        assert (first.error_code, first.generation, first.leader) == (0, 1, first.member_id)
+        assert (await synced(one, first, {first.member_id: b"all"})).assignment == b"all"
+        coming = asyncio.ensure_future(joined(two))
+        while await beats(one, first) is ErrorCode.NONE:  # noqa: ASYNC110 (it is asked for)
+            await asyncio.sleep(0.01)
+        assert await beats(one, first) is ErrorCode.REBALANCE_IN_PROGRESS
+        again = await joined(one, first.member_id)
+        second = await coming
+        assert again.generation == second.generation == 2
+        assert {each.member_id for each in again.members} == {first.member_id, second.member_id}
+        assert second.members == []
+        waiting = asyncio.ensure_future(synced(two, second, {}))
+        parts = {first.member_id: b"1", second.member_id: b"2"}
+        assert (await synced(one, again, parts)).assignment == b"1"
+        assert (await waiting).assignment == b"2"
+        assert await committed(two, 5, second) is ErrorCode.NONE
+        assert await committed(two, 5, first) is ErrorCode.ILLEGAL_GENERATION
+        assert await committed(two, 5) is ErrorCode.UNKNOWN_MEMBER_ID
+        described = (await one.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([G]))).groups[0]
+        assert (described.state, len(described.members)) == ("Stable", 2)
+        deleted = await one.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([G]))
+        assert deleted.results[0].error_code == ErrorCode.NON_EMPTY_GROUP
+        left = LeaveGroupRequest(G, members=[LeavingMember(second.member_id)])
+        assert (await two.ask(ApiKey.LEAVE_GROUP, left)).members[0].error_code == 0
+        await asyncio.sleep(20)  # the other is silent
+        assert await beats(one, again) is ErrorCode.UNKNOWN_MEMBER_ID
+        listed = await one.ask(ApiKey.LIST_GROUPS, ListGroupsRequest())
+        assert [(each.group_id, each.state) for each in listed.groups] == [(G, "Empty")]
+        deleted = await one.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([G]))
+        assert deleted.results[0].error_code == 0
+        assert (await one.ask(ApiKey.LIST_GROUPS, ListGroupsRequest())).groups == []
+        assert await offset_of(one) == (-1, -1, "")
+
+    run(scenario)
+
+
+def test_offsets_and_not_members_outlive_a_coordinator() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        join = await joined(peer)
+        await synced(peer, join, {})
+        for offset in (5, 9, 7):
+            assert await committed(peer, offset, join) is ErrorCode.NONE
+        waiting = world.peer()
+        waiting.tell(ApiKey.JOIN_GROUP, JoinGroupRequest(G))
+        await world.broker.topics.unload(world.server.coordinator.topic_for(G))
+        assert await offset_of(peer) == (7, 3, "note")
+        assert await beats(peer, join) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await joined(peer)).generation == 1
+
+    run(scenario)
+
+
+def test_who_waits_for_a_group_hears_that_it_has_moved() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        one, two = world.peer(), world.peer()
+        first = await joined(one)
+        await synced(one, first, {})
+        coming = asyncio.ensure_future(joined(two))
+        await asyncio.sleep(0.1)
+        assert not coming.done(), "the first has not joined again"
+        await world.broker.topics.unload(world.server.coordinator.topic_for(G))
+        assert await offset_of(one) == (-1, -1, "")
+        assert (await coming).error_code == ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_a_commit_that_is_not_stored_is_not_known() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        from magnetar.model.errors import LogError
+
+        peer = world.peer()
+        assert await committed(peer, 5) is ErrorCode.NONE
+        log = world.store.logs[world.server.coordinator.topic_for(G).log_name]
+        log.failing = LogError("for a test")
+        assert await committed(peer, 6) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.failing = None
+        assert await offset_of(peer) == (5, 3, "note")
+
+    run(scenario)
+
+
+def test_what_is_known_is_written_again_and_what_lies_before_it_let_go(monkeypatch: Any) -> None:
+    monkeypatch.setattr(offset_log, "SNAPSHOT_RECORDS", 20)
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for offset in range(100):
+            assert await committed(peer, offset, topic=f"t{offset % 3}") is ErrorCode.NONE
+        name = world.server.coordinator.topic_for(G)
+        log = world.store.logs[name.log_name]
+        marked = log.cursors.durable()["offsets"].mark_delete
+        left = log.positions.entries_between(marked, log.positions.readable)
+        assert left < 30
+        await world.broker.topics.unload(name)
+        for number, offset in ((0, 99), (1, 97), (2, 98)):
+            assert (await offset_of(peer, f"t{number}"))[0] == offset
+
+    run(scenario)
+
+
+def test_offsets_expire_after_their_group_has_ended() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        join = await joined(peer)
+        await synced(peer, join, {})
+        assert await committed(peer, 5, join) is ErrorCode.NONE
+        for _ in range(200):  # a member keeps them
+            assert await beats(peer, join) is ErrorCode.NONE
+            await asyncio.sleep(5)
+        assert (await offset_of(peer))[0] == 5
+        await asyncio.sleep(1_000)
+        assert peer.session.closed, "it was silent for too long"
+        assert (await offset_of(world.peer()))[0] == -1
+
+    run(scenario, offsets_retention_ms=500_000)
+
+
+def test_the_coordinator_is_found_and_that_of_transactions_is_none() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        found = await peer.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(keys=[G, "x"]))
+        node = world.services.node
+        for each in found.coordinators:
+            assert (each.error_code, each.node_id, each.port) == (0, node.node_id, node.port)
+        old = await peer.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(G), version=1)
+        assert (old.error_code, old.node_id) == (0, node.node_id)
+        asked = FindCoordinatorRequest(key_type=1, keys=["x"])
+        refused = (await peer.ask(ApiKey.FIND_COORDINATOR, asked)).coordinators[0]
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert "not served" in (refused.error_message or "")
+
+    run(scenario)

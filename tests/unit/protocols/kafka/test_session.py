@@ -1,0 +1,388 @@
+"""Requests of one connection: order, repeats, waits, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.log.seam import Content
+from magnetar.model.errors import LedgerError
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.batches import TRANSACTIONAL, read_batch_header, split
+from magnetar.wire.kafka.cluster_messages import ApiVersionsRequest, MetadataRequest, MetadataTopic
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.fetch_messages import (
+    ClientFetchRequest,
+    FetchedPartition,
+    FetchPartition,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from magnetar.wire.kafka.produce_messages import (
+    InitProducerIdRequest,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
+from magnetar.wire.kafka.records import read_batch
+from magnetar.wire.pulsar.codes import Compression
+from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
+from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, run
+
+T = "t"
+
+
+def producing(records: bytes, acks: int = -1, topic: str = T, index: int = 0) -> ProduceRequest:
+    partition = ProducePartition(index, records)
+    return ProduceRequest(acks=acks, timeout_ms=1_000, topics=[ProduceTopic(topic, [partition])])
+
+
+def outcome(response: Any) -> ProducedPartition:
+    found = response.topics[0].partitions[0]
+    assert isinstance(found, ProducedPartition)
+    return found
+
+
+async def produced(peer: KafkaPeer, records: bytes) -> ProducedPartition:
+    return outcome(await peer.ask(ApiKey.PRODUCE, producing(records)))
+
+
+def fetching(offset: int, *, wait_ms: int = 0, least: int = 1, most: int = 1 << 20) -> Any:
+    partition = FetchPartition(0, fetch_offset=offset, partition_bytes_max=most)
+    topic = FetchTopic(T, partitions=[partition])
+    return ClientFetchRequest(
+        wait_ms_max=wait_ms, bytes_min=least, bytes_max=most, topics=[topic], session_epoch=-1
+    )
+
+
+async def fetched(peer: KafkaPeer, offset: int, **bounds: int) -> FetchedPartition:
+    response = await peer.ask(ApiKey.FETCH, fetching(offset, **bounds))
+    found = response.topics[0].partitions[0]
+    assert isinstance(found, FetchedPartition)
+    return found
+
+
+def values(found: FetchedPartition) -> list[bytes | None]:
+    assert isinstance(found.records, memoryview)
+    return [record.value for each in split(found.records) for record in read_batch(each)[1]]
+
+
+def test_produce_requests_do_not_wait_for_each_other_and_answers_keep_their_order() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        assert (await produced(peer, batch(2))).base_offset == 0
+        world.log().held = True
+        frames = [peer.frame(ApiKey.PRODUCE, producing(batch(3))) for _ in range(3)]
+        frames.append(peer.frame(ApiKey.METADATA, MetadataRequest(topics=[])))
+        peer.feed(b"".join(frames))
+        assert len(world.log()._pending) == 3, "all are appended at once"
+        assert await peer.quiet(), "metadata waits for its turn"
+        world.log().held = False
+        world.log().release()
+        answers = [await peer.next() for _ in range(4)]
+        assert [number for number, _ in answers] == [2, 3, 4, 5]
+        assert [outcome(answer).base_offset for _, answer in answers[:3]] == [2, 5, 8]
+
+    run(scenario)
+
+
+def test_a_topic_that_is_not_open_holds_back_what_comes_behind() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        peer.feed(b"".join(peer.frame(ApiKey.PRODUCE, producing(batch(1, n))) for n in range(5)))
+        answers = [await peer.next() for _ in range(5)]
+        assert [outcome(answer).base_offset for _, answer in answers] == [0, 1, 2, 3, 4]
+        assert values(await fetched(peer, 0)) == [b"0", b"1", b"2", b"3", b"4"]
+
+    run(scenario)
+
+
+def test_a_repeat_is_answered_as_the_first_and_stored_once() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, other = world.peer(), world.peer()
+        given = await peer.ask(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(None))
+        own = {"producer_id": given.producer_id, "producer_epoch": 0}
+        first = batch(2, base_sequence=0, **own)
+        assert (await produced(peer, first)).base_offset == 0
+        assert (await produced(other, first)).base_offset == 0
+        world.log().held = True
+        second = batch(2, base_sequence=2, **own)
+        peer.tell(ApiKey.PRODUCE, producing(second))
+        other.tell(ApiKey.PRODUCE, producing(second))
+        assert await peer.quiet()
+        assert await other.quiet(), "it is not stored yet"
+        world.log().held = False
+        world.log().release()
+        for each in (peer, other):
+            assert outcome((await each.next())[1]).base_offset == 2
+        assert len(world.stored()) == 2
+        gap = await produced(peer, batch(1, base_sequence=9, **own))
+        assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert "sequence 9" in (gap.error_message or "")
+
+    run(scenario)
+
+
+def test_what_is_known_of_producers_is_read_from_the_log_again() -> None:
+    """Over a reload of the topic, and after an append that failed."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        own = {"producer_id": 7, "producer_epoch": 0}
+        batches = [batch(2, base_sequence=2 * n, **own) for n in range(12)]
+        for each in batches[:8]:
+            assert (await produced(peer, each)).error_code == 0
+        await world.broker.topics.unload(parse_topic(f"{T}-partition-0"))
+        assert (await produced(peer, batches[7])).base_offset == 14, "a repeat"
+        world.log().failing = LedgerError("for a test")
+        failed = await produced(peer, batches[8])
+        assert failed.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        world.log().failing = None
+        await asyncio.sleep(1.0)  # the topic takes nothing for a moment
+        early = await produced(peer, batches[9])
+        assert early.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await produced(peer, batches[8])).base_offset == 16
+        assert (await produced(peer, batches[9])).base_offset == 18
+
+    run(scenario)
+
+
+def test_acks_0_has_no_answer_and_an_error_of_it_closes() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch())
+        peer.tell(ApiKey.PRODUCE, producing(batch(1, 1), acks=0))
+        assert await peer.quiet()
+        assert values(await fetched(peer, 0)) == [b"0", b"1"]
+        peer.tell(ApiKey.PRODUCE, producing(b"no batch", acks=0))
+        assert await peer.quiet()
+        assert peer.session.closed
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (b"", ErrorCode.INVALID_RECORD),
+        (bytes(100), ErrorCode.INVALID_RECORD),
+        (batch()[:-1] + b"?", ErrorCode.CORRUPT_MESSAGE),
+        (batch(attributes=TRANSACTIONAL), ErrorCode.POLICY_VIOLATION),
+        (bytes((5 << 20) + 1000), ErrorCode.MESSAGE_TOO_LARGE),
+    ],
+    ids=lambda each: each.name if isinstance(each, ErrorCode) else "",
+)
+def test_a_batch_is_refused(records: bytes, error: ErrorCode) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for _ in range(2):  # also when the topic is open
+            found = await produced(peer, records)
+            assert found.error_code == error
+            assert found.error_message
+        assert world.stored() == []
+
+    run(scenario)
+
+
+def test_a_producer_may_ask_for_known_acknowledgements_only() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        asked = producing(batch(), acks=2)
+        found = outcome(await world.peer().ask(ApiKey.PRODUCE, asked))
+        assert found.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+        asked = producing(batch())
+        asked.transactional_id = "x"
+        found = outcome(await world.peer().ask(ApiKey.PRODUCE, asked))
+        assert found.error_code == ErrorCode.INVALID_REQUEST
+
+    run(scenario)
+
+
+def test_a_fetch_gives_whole_batches_from_any_offset_in_them() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for _ in range(4):
+            await produced(peer, batch(3))
+        for offset in range(12):
+            found = await fetched(peer, offset)
+            assert isinstance(found.records, memoryview)
+            assert read_batch_header(found.records).base_offset == offset // 3 * 3
+            assert len(values(found)) == 12 - offset // 3 * 3
+            assert found.high_watermark == found.last_stable_offset == 12
+        small = await fetched(peer, 0, most=1)
+        assert len(values(small)) == 3, "one batch, whatever the bound"
+        assert values(await fetched(peer, 12)) == []
+        for offset in (-1, 13):
+            assert (await fetched(peer, offset)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(scenario)
+
+
+def test_what_is_fetched_is_what_was_sent_but_for_the_stamp() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, sent = world.peer(), batch(3)
+        await produced(peer, batch(2))
+        await produced(peer, sent)
+        found = await fetched(peer, 2)
+        assert isinstance(found.records, memoryview)
+        assert bytes(found.records[16:]) == sent[16:]
+        assert bytes(found.records) == bytes(world.stored()[1])
+
+    run(scenario)
+
+
+def test_a_fetch_waits_until_there_is_enough_or_time_is_over() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, producer = world.peer(), world.peer()
+        await produced(producer, batch())
+        peer.tell(ApiKey.FETCH, fetching(1, wait_ms=5_000))
+        assert await peer.quiet()
+        await produced(producer, batch(1, 1))
+        answer = (await peer.next())[1]
+        assert values(answer.topics[0].partitions[0]) == [b"1"]
+        begun = asyncio.get_running_loop().time()
+        assert values(await fetched(peer, 2, wait_ms=700)) == []
+        assert asyncio.get_running_loop().time() - begun >= 0.7
+        peer.tell(ApiKey.FETCH, fetching(1, wait_ms=5_000, least=200))
+        assert await peer.quiet(), "one batch is less than it wants"
+        await produced(producer, batch(20))
+        answer = (await peer.next())[1]
+        assert len(values(answer.topics[0].partitions[0])) == 21
+
+    run(scenario)
+
+
+def test_epochs_that_are_not_the_leaders_are_refused() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch())
+        world.log().epoch = 5
+        for epoch, error in (
+            (4, ErrorCode.FENCED_LEADER_EPOCH),
+            (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+            (5, ErrorCode.NONE),
+            (-1, ErrorCode.NONE),
+        ):
+            asked = fetching(0)
+            asked.topics[0].partitions[0].current_leader_epoch = epoch
+            answer = await peer.ask(ApiKey.FETCH, asked)
+            assert answer.topics[0].partitions[0].error_code == error
+
+    run(scenario)
+
+
+def test_offsets_are_found_by_time() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for number in range(4):
+            first_ms = 1_000 * (number + 1)
+            sent = batch(3, base_timestamp_ms=first_ms, max_timestamp_ms=first_ms + 2)
+            await produced(peer, sent)
+        for time_ms, offset in ((-2, 0), (-1, 12), (0, 0), (1_001, 1), (2_500, 6), (9_000, -1)):
+            part = ListOffsetsPartition(0, timestamp_ms=time_ms)
+            asked = ListOffsetsRequest(topics=[ListOffsetsTopic(T, [part])])
+            answer = await peer.ask(ApiKey.LIST_OFFSETS, asked)
+            found = answer.topics[0].partitions[0]
+            assert (found.error_code, found.offset) == (0, offset), time_ms
+
+    run(scenario)
+
+
+def test_entries_of_both_protocols_in_one_answer() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch(2))
+        entry = EntryBuilder(Compression.NONE, bytes).entry(
+            Head("me", 1, 5), Columns([b"from pulsar"])
+        )
+        world.log().append([entry], lambda error, runs: None, Content([1], [5]))
+        await produced(peer, batch(2, 5))
+        expected = [b"0", b"1", b"from pulsar", b"5", b"6"]
+        assert values(await fetched(peer, 0)) == expected
+        assert values(await fetched(peer, 2)) == expected[2:]
+        found = await fetched(peer, 2)
+        assert isinstance(found.records, memoryview)
+        offsets = [read_batch_header(each).base_offset for each in split(found.records)]
+        assert offsets == [2, 3]
+
+    run(scenario)
+
+
+def test_topics_are_made_when_they_are_asked_for() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+
+        async def asked(name: str, create: bool) -> Any:
+            request = MetadataRequest([MetadataTopic(name=name)], create)
+            return (await peer.ask(ApiKey.METADATA, request)).topics[0]
+
+        assert (await asked("new", False)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        made = await asked("new", True)
+        assert (made.error_code, len(made.partitions)) == (0, 1)
+        assert made.partitions[0].leader_id == world.services.node.node_id
+        assert (await asked("a b", True)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert (await asked("x/y/z", True)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        everything = await peer.ask(ApiKey.METADATA, MetadataRequest(None))
+        assert [topic.name for topic in everything.topics] == ["new", "t"]
+
+    run(scenario)
+
+
+def test_an_unknown_version_of_api_versions_is_told_what_there_is() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        frame = bytearray(peer.frame(ApiKey.API_VERSIONS, ApiVersionsRequest()))
+        frame[6:8] = (99).to_bytes(2, "big")
+        peer._sent[-1] = (int(ApiKey.API_VERSIONS), 0)
+        peer.feed(bytes(frame))
+        answer = (await peer.next())[1]
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert len(answer.api_keys) > 20
+        assert not peer.session.closed
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x00\x15\x00\x00\x00\x00\x00\x01\xff\xff",
+        b"\x00\x00\x00\x63\x00\x00\x00\x01\xff\xff",
+        b"\x00\x03\x00\x01\x00\x00\x00\x01\xff\xff\x7f\xff\xff\xff",
+        b"\x00",
+        b"",
+    ],
+    ids=["not served", "unknown version", "a lie", "cut", "empty"],
+)
+def test_what_cannot_be_answered_ends_its_connection_and_no_other(frame: bytes) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, other = world.peer(), world.peer()
+        peer.feed(len(frame).to_bytes(4, "big") + frame)
+        assert peer.session.closed
+        assert (await produced(other, batch())).error_code == 0
+
+    run(scenario)
+
+
+def test_unconfirmed_bytes_stop_reading() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch())
+        peer.session._unconfirmed_bytes_max = 1_000
+        world.log().held = True
+        frames = [peer.frame(ApiKey.PRODUCE, producing(batch(20))) for _ in range(20)]
+        peer.feed(b"".join(frames))
+        assert 3 <= len(world.log()._pending) < 10
+        assert not peer.transport.reading
+        world.log().held = False
+        world.log().release()
+        answers = [await peer.next() for _ in range(20)]
+        assert [number for number, _ in answers] == list(range(2, 22))
+        assert peer.transport.reading
+
+    run(scenario)
