@@ -63,11 +63,16 @@ class Brokers:
         if self._reports is not None:
             return self._reports
         changes, names = self._changes, await self.names()
-        found = await asyncio.gather(*(self._nodes.get(broker_path(name)) for name in names))
+        seen = {name: self._nodes.known(broker_path(name)) for name in names}
+        # A task for each that is asked for; most have not changed since.
+        missing = [name for name, each in seen.items() if each is None]
+        read = await asyncio.gather(*(self._nodes.get(broker_path(name)) for name in missing))
+        seen.update(zip(missing, read, strict=True))
         reports = {
-            name: seen.report
-            for name, seen in zip(names, found, strict=True)
-            if seen.report is not None  # it went between the list and its node
+            name: each.report
+            for name, each in seen.items()
+            # Without one it went between the list and its node.
+            if each is not None and each.report is not None
         }
         if self._connected and self._changes == changes:
             self._reports = MappingProxyType(reports)

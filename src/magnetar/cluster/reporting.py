@@ -24,6 +24,10 @@ log = structlog.get_logger(__name__)
 REPORT_INTERVAL_S: Final = 1.0
 REPORT_SOON_S: Final = 0.02
 """After a change of what is owned: others choose by it who gets the next bundle."""
+REPORT_SOON_S_PER_BROKER: Final = 0.005
+"""The same where there are many: each reads what each of the others tells. So all of them read 200
+times as many reports a second as there are brokers, at most, and not the square of their number
+every ``REPORT_SOON_S``. What was sent to a broker since its report is counted (``placement``)."""
 
 
 class Load(NamedTuple):
@@ -77,12 +81,19 @@ class Reporting:
             except TimeoutError:
                 pass
             else:
-                await asyncio.sleep(REPORT_SOON_S)  # what is taken at once is told at once
+                await asyncio.sleep(await self._soon_s())  # what is taken at once is told at once
             self._changed.clear()
             try:
                 await self.report(load())
             except MetadataError as error:
                 log.warning("load not reported", error=str(error))
+
+    async def _soon_s(self) -> float:
+        try:
+            brokers = len(await self._brokers.names())
+        except MetadataError:  # the report itself says so
+            return REPORT_INTERVAL_S
+        return max(REPORT_SOON_S, REPORT_SOON_S_PER_BROKER * brokers)
 
     async def report(self, load: Load) -> None:
         """Tell others, if it is worth it. Raises ``MetadataError``."""

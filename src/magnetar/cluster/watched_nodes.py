@@ -79,6 +79,11 @@ class WatchedNodes(Generic[T]):
             if not reading.cancelled():  # else whoever read was cancelled: look again
                 return reading.result()
 
+    def known(self, path: str) -> T | None:
+        """As ``get`` would give it without asking the store; None: it would ask."""
+        node = self._nodes.get(path)
+        return None if node is None else node.value
+
     def _watch(self, path: str) -> _Node[T]:
         if len(self._nodes) >= self._nodes_max:
             _, oldest = self._nodes.popitem(last=False)
