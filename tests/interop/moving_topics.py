@@ -1,7 +1,7 @@
 """Topics change their owners under a client in another language: what every such client must bear.
 
-Three brokers, three or five bookies, a real ZooKeeper. The client knows each broker by itself, so
-its lookups are answered by brokers that mostly do not own the topic.
+Three brokers, three or five bookies, a real ZooKeeper. Where no broker stays away the client knows
+each by itself, so its lookups are answered by brokers that mostly do not own the topic.
 """
 
 from __future__ import annotations
@@ -35,8 +35,19 @@ def move_topics(
     def move(brokers: Brokers, peer: DrivenPeer) -> Mapping[str, int]:
         return {what: _after(peer, event) for what, event in _events(brokers)}
 
-    gaps_ms, _ = _run(command, folder, metadata_url, (3, TOPICS), move)
+    gaps_ms, _ = _run(command, folder, metadata_url, (3, TOPICS), _one_each, move)
     return gaps_ms
+
+
+def _one_each(ports: Sequence[int]) -> Sequence[str]:
+    """The service URLs of clients that know one broker each."""
+    return [f"pulsar://127.0.0.1:{port}" for port in ports]
+
+
+def _all_of_them(ports: Sequence[int]) -> Sequence[str]:
+    """Of clients that know all brokers, each another one first."""
+    rotated = [[*ports[first:], *ports[:first]] for first in range(len(ports))]
+    return ["pulsar://" + ",".join(f"127.0.0.1:{port}" for port in each) for each in rotated]
 
 
 class Killed(NamedTuple):
@@ -71,7 +82,8 @@ def kill_owners(
             time.sleep(rng.uniform(0.0, 1.0))
         return gaps_ms
 
-    gaps_ms, acknowledged = _run(command, folder, metadata_url, (5, TOPICS_KILLED), kill)
+    layout = (5, TOPICS_KILLED)
+    gaps_ms, acknowledged = _run(command, folder, metadata_url, layout, _all_of_them, kill)
     return Killed(gaps_ms, acknowledged)
 
 
@@ -80,6 +92,7 @@ def _run(
     folder: Path,
     metadata_url: str,
     bookies_and_topics: tuple[int, int],
+    urls_of: Callable[[Sequence[int]], Sequence[str]],
     disturb: Callable[[Brokers, DrivenPeer], T],
 ) -> tuple[T, int]:
     """What ``disturb`` returns, and how many messages were acknowledged; none is lost, repeated or
@@ -90,7 +103,7 @@ def _run(
         cluster.start_bookies()
         brokers = Brokers(cluster, (3, 3, 2))
         brokers.start(0, 1, 2)
-        urls = [f"pulsar://127.0.0.1:{port}" for port, _ in brokers.ports]
+        urls = urls_of([port for port, _ in brokers.ports])
         with DrivenPeer([*command, str(topics), *urls], folder / "peer.log") as peer:
             peer.wait_answered()
             assert len(brokers.loaded()) >= 2, brokers.owners(0)
