@@ -29,7 +29,6 @@ from typing import Final
 from magnetar.env.disk import Disk
 from magnetar.log.partition.batch_header import (
     HEADER_BYTES,
-    BatchHead,
     whole_batches,
 )
 from magnetar.log.partition.checkpoint_files import (
@@ -37,7 +36,7 @@ from magnetar.log.partition.checkpoint_files import (
     decode_epochs,
     read_file,
 )
-from magnetar.log.partition.leader_epochs import LeaderEpochs
+from magnetar.log.partition.leader_epochs import NO_EPOCH, LeaderEpochs
 from magnetar.log.partition.limits import PartitionPolicy
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.segment import (
@@ -82,6 +81,8 @@ class Recovered:
     cuts: list[CutOff] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
     segments_read: int = 0
+    last_epoch: int = NO_EPOCH
+    """Of the batch that was read last. (The epochs' file may be ahead of the batches.)"""
 
 
 def open_log(
@@ -185,7 +186,7 @@ def _read_through(
     found.segments_read += 1
     why = ""
     while segment.byte_count < size and not why:
-        why = _read_chunk(segment, size, epochs)
+        why = _read_chunk(segment, size, epochs, found)
     if why:
         cut = size - segment.byte_count
         found.cuts.append(CutOff(path.name, segment.byte_count, segment.next_offset, cut, why))
@@ -194,7 +195,7 @@ def _read_through(
     return segment, not why
 
 
-def _read_chunk(segment: Segment, size: int, epochs: LeaderEpochs) -> str:
+def _read_chunk(segment: Segment, size: int, epochs: LeaderEpochs, found: Recovered) -> str:
     """The next batches of the file become ``segment``'s; why they end there, or nothing."""
     left = size - segment.byte_count
     data = segment.file.pread(min(SCAN_BYTES, left), segment.byte_count)
@@ -204,22 +205,19 @@ def _read_chunk(segment: Segment, size: int, epochs: LeaderEpochs) -> str:
     taken = 0
     try:
         for at, header in whole_batches(data, checked=True):
-            if header.base_offset < segment.next_offset or header.leader_epoch < epochs.last:
+            if header.base_offset < segment.next_offset or header.leader_epoch < found.last_epoch:
                 return (
                     f"offset {header.base_offset} of epoch {header.leader_epoch} comes where "
-                    f"{segment.next_offset} of {epochs.last} or later belongs"
+                    f"{segment.next_offset} of {found.last_epoch} or later belongs"
                 )
-            _take(segment, header, epochs)
+            segment.taken(header)
+            epochs.assign(header.leader_epoch, header.base_offset)
+            found.last_epoch = header.leader_epoch
             taken = at + header.byte_count
     except CorruptBatchError as error:
         if taken == 0 or len(data) == left:
             return str(error)
     return ""
-
-
-def _take(segment: Segment, header: BatchHead, epochs: LeaderEpochs) -> None:
-    segment.taken(header)
-    epochs.assign(header.leader_epoch, header.base_offset)
 
 
 def _first_bytes(data: bytes) -> int:

@@ -100,6 +100,22 @@ def test_an_index_that_cannot_be_true_is_made_again(
     assert at.base_offset == first[40]
 
 
+def test_a_crash_in_a_later_epoch_leaves_what_earlier_ones_wrote(tmp_path: Path) -> None:
+    """The file of epochs is ahead of the batches that are read: all of it, or the next epoch."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    filled(log, 20, epoch=0)
+    filled(log, 20, epoch=3)
+    expected = offsets(log)
+    log.epochs.assign(4, log.log_end)
+    log.store_epochs()
+    log.abandon()
+    found, told = opened(folder)
+    assert told.cuts == []
+    assert offsets(found) == expected
+    assert found.epochs.starts == log.epochs.starts[:2]
+
+
 @pytest.mark.parametrize("content", [None, b"", b"9\n", b"0\n5\n1 2\n", b"0\n1\nx y\n"])
 def test_leader_epochs_come_from_the_batches_if_need_be(
     tmp_path: Path, content: bytes | None
