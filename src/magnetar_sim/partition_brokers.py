@@ -134,6 +134,7 @@ class SimBroker:
         self.expired = False
         if not self._durable and self.start > 1:
             self.platter.lineage += 100
+            self.platter.high_watermark = 0
         self._epochs = LeaderEpochs()
         for offset, batch in enumerate(self.platter.visible):
             self._epochs.assign(batch.epoch, offset)

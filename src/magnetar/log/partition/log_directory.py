@@ -86,6 +86,9 @@ class LogDirectory:
         lineage = self._read_lineage()
         if lineage is None or not (self.clean or self.policy.sync.durable):
             lineage = draw()
+            # What was committed may not be what is here at those offsets any more: an end of the
+            # log that was cut and not synced can be back.
+            self.high_watermarks = {}
             replace_file(self._disk, self.path / LINEAGE, f"0\n{lineage}\n".encode())
         self.lineage = lineage
         # After the lineage: a crash between the two leaves a start that nobody has counted on.

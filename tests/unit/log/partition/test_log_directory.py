@@ -84,10 +84,13 @@ def test_the_lineage_says_whether_something_may_be_missing(
     directory = opened(tmp_path, lineages, sync)
     directory.open_log(ONE, NOW_MS)
     assert directory.lineage == 100
+    directory.high_watermarks[ONE] = 5
     directory.close()
     assert opened(tmp_path, lineages, sync).lineage == 100, "an orderly end loses nothing"
-    after_crash = opened(tmp_path, lineages, sync).lineage
+    again = opened(tmp_path, lineages, sync)
+    after_crash = again.lineage
     assert after_crash == (100 if sync.durable else 101)
+    assert again.high_watermarks == ({ONE: 5} if sync.durable else {}), "of another disk's log"
     assert opened(tmp_path / "new", lineages, sync).lineage > after_crash
 
 
