@@ -1,7 +1,7 @@
-"""Heads of record batches, as far as storage needs them: where a batch ends, what it holds, whether
-it is whole. What is in it stays closed.
+"""Record batches, as far as storage needs them: where one ends, whether it is whole, what it says
+of itself. What is in it stays closed. Pure.
 
-Owns Kafka's batch format 2 up to the first record. Pure.
+The layout, and the fields of the head: ``wire.kafka.batches``.
 
 Rules:
 
@@ -10,54 +10,39 @@ Rules:
   stamped without reading the rest.
 * ``whole_batches`` believes nothing: what it gives has a plausible head, all its bytes, and (with
   ``checked``) its checksum. What does not is a ``CorruptBatchError`` that says where and why.
-
-Layout, big-endian, 61 bytes: base offset 8, length 4 (of what follows it), leader epoch 4, magic 1,
-CRC-32C 4 (of all that follows it), attributes 2, last offset delta 4, base time 8, greatest time 8,
-producer id 8, producer epoch 2, base sequence 4, count 4. Source: Kafka's protocol guide,
-"Record Batch".
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from magnetar.model.errors import CorruptBatchError
 from magnetar.wire.checksum import crc32c
+from magnetar.wire.kafka import batches
+from magnetar.wire.kafka.batches import (
+    BATCH_HEADER_BYTES,
+    CODEC_MASK,
+    CONTROL,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+    read_batch_header,
+)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_STAMP: Final = struct.Struct(">qii")
-HEADER_BYTES: Final = _HEADER.size
-STAMP_BYTES: Final = _STAMP.size
+HEADER_BYTES: Final = BATCH_HEADER_BYTES
+STAMP_BYTES: Final = batches.STAMP_BYTES
 LENGTH_END: Final = 12
 """The length counts what lies behind it."""
-MAGIC: Final = 2
 _CHECKED_FROM: Final = 21
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
-_CODEC = 0x07
-NO_PRODUCER: Final = -1
-NO_TIME: Final = -1
 
 
-class BatchHead(NamedTuple):
-    """Times are milliseconds since 1970. ``producer_id`` -1: no idempotent producer."""
+class BatchHead(BatchHeader):
+    """With what follows from the fields. Times are milliseconds since 1970."""
 
-    base_offset: int
-    length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_time_ms: int
-    greatest_time_ms: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    records: int
+    __slots__ = ()
 
     @property
     def byte_count(self) -> int:
@@ -69,32 +54,22 @@ class BatchHead(NamedTuple):
         return self.base_offset + self.last_offset_delta
 
     @property
-    def next_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta + 1
-
-    @property
-    def last_sequence(self) -> int:
-        """Sequences go round after 2^31 - 1."""
-        return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF
-
-    @property
     def transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def control(self) -> bool:
         """It is a marker, not a client's."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def codec(self) -> int:
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
-        return self.attributes & _CODEC
+        return self.attributes & CODEC_MASK
 
 
 def read_header(data: Buffer, at: int = 0) -> BatchHead:
     """The head at ``at``, which must lie in ``data`` whole. Nothing is checked."""
-    return BatchHead._make(_HEADER.unpack_from(data, at))
+    return BatchHead._make(read_batch_header(data, at))
 
 
 def implausible(header: BatchHead) -> str | None:
@@ -133,9 +108,9 @@ def whole_batches(data: Buffer, *, checked: bool) -> Iterator[tuple[int, BatchHe
 
 def stamp(header: BatchHead, base_offset: int, leader_epoch: int) -> bytes:
     """The first ``STAMP_BYTES`` of a batch, as the broker writes them."""
-    return _STAMP.pack(base_offset, header.length, leader_epoch)
+    return batches.stamp(base_offset, header.length, leader_epoch)
 
 
 def renumbered(header: BatchHead, base_offset: int, leader_epoch: int) -> BatchHead:
     """``header`` as ``stamp`` makes it."""
-    return header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+    return BatchHead._make((base_offset, header.length, leader_epoch, *header[3:]))

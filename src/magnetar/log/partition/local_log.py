@@ -130,13 +130,13 @@ class LocalLog:
             if (kept := self.producers.check(header)) is not None:
                 repeated = Appended(kept.first_offset, kept.last_offset, repeated=True)
                 continue
-            if header.records != header.last_offset_delta + 1:
+            if header.record_count != header.last_offset_delta + 1:
                 raise CorruptBatchError(
-                    f"a batch of {header.records} records ends at offset delta "
+                    f"a batch of {header.record_count} records ends at offset delta "
                     f"{header.last_offset_delta}: producers leave no gaps"
                 )
             batches.append(_stamped(view, at, header, end, leader_epoch))
-            end += header.records
+            end += header.record_count
         if repeated is not None:
             if batches:  # a producer sends a batch again alone
                 raise CorruptBatchError("a request has batches that are here, and new ones")

@@ -29,13 +29,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from magnetar.log.partition.batch_header import NO_PRODUCER, BatchHead
+from magnetar.log.partition.batch_header import BatchHead
 from magnetar.model.errors import (
     MetadataFormatError,
     OutOfOrderSequenceError,
     StaleProducerEpochError,
 )
 from magnetar.wire.checksum import crc32c
+from magnetar.wire.kafka.batches import NO_PRODUCER
 
 _HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
@@ -137,7 +138,7 @@ class ProducerStates:
             header.last_sequence,
             header.last_offset,
             header.last_offset_delta,
-            header.greatest_time_ms,
+            header.max_timestamp_ms,
         )
         open_from = state.open_from
         if header.transactional and open_from < 0:
@@ -146,7 +147,7 @@ class ProducerStates:
             state,
             batches=(*state.batches, kept)[-BATCHES_KEPT:],
             open_from=open_from,
-            time_ms=header.greatest_time_ms,
+            time_ms=header.max_timestamp_ms,
         )
         return None
 
@@ -158,7 +159,7 @@ class ProducerStates:
             state,
             open_from=-1,
             coordinator_epoch=coordinator_epoch,
-            time_ms=header.greatest_time_ms,
+            time_ms=header.max_timestamp_ms,
         )
         if commits or state.open_from < 0:
             return None

@@ -101,7 +101,7 @@ class Segment:
         if self.byte_count == 0:
             return True
         began_ms = self.first_time_ms if self.first_time_ms >= 0 else created_ms
-        age_ms = (header.greatest_time_ms if self.first_time_ms >= 0 else now_ms) - began_ms
+        age_ms = (header.max_timestamp_ms if self.first_time_ms >= 0 else now_ms) - began_ms
         return (
             self.byte_count + header.byte_count <= min(limits.segment_bytes_max, RELATIVE_MAX)
             and age_ms <= limits.segment_age_ms_max
@@ -124,9 +124,9 @@ class Segment:
     def taken(self, header: BatchHead) -> None:
         """The batch behind ``byte_count`` is one of ours; the indexes learn of it."""
         if self.byte_count == 0:
-            self.first_time_ms = header.greatest_time_ms
-        if header.greatest_time_ms > self.greatest[0]:
-            self.greatest = (header.greatest_time_ms, header.last_offset)
+            self.first_time_ms = header.max_timestamp_ms
+        if header.max_timestamp_ms > self.greatest[0]:
+            self.greatest = (header.max_timestamp_ms, header.last_offset)
         if self._since_entry > self._limits.index_interval_bytes:
             self.index.append(header.last_offset, self.byte_count)
             self.times.append(*self.greatest)
@@ -182,7 +182,7 @@ class Segment:
             return None
         start = self.index.position_before(self.times.offset_before(time_ms))
         for _, header in self.headers(start):
-            if header.greatest_time_ms >= time_ms:
+            if header.max_timestamp_ms >= time_ms:
                 return header
         return None
 
@@ -227,7 +227,7 @@ class Segment:
         self._learn_from(start, byte_count)
         if start > 0:
             self.byte_count = byte_count
-            self.first_time_ms = next(self.headers())[1].greatest_time_ms
+            self.first_time_ms = next(self.headers())[1].max_timestamp_ms
 
     def sync(self) -> None:
         self.file.datasync()

@@ -37,7 +37,7 @@ def test_a_batch_is_stored_as_it_came_but_for_offset_and_epoch(tmp_path: Path) -
     assert piece is not None
     data = piece.read()
     header = read_header(data)
-    assert (header.base_offset, header.leader_epoch, header.records) == (1, 4, 2)
+    assert (header.base_offset, header.leader_epoch, header.record_count) == (1, 4, 2)
     assert data[16:] == sent[16:]
     assert (log.log_end, log.synced_end, log.epochs.last) == (3, 3, 4)
 
