@@ -84,6 +84,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.managed.following",
     "magnetar.log.managed.rules",
     "magnetar.log.partition.batch_header",
+    "magnetar.log.partition.compaction",
     "magnetar.log.partition.election",
     "magnetar.log.partition.follower",
     "magnetar.log.partition.index_files",

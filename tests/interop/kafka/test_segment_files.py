@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.env.disk import RealDisk
-from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
+from magnetar.log.partition.compacting import LogCompactor
+from magnetar.log.partition.limits import Kept, PartitionPolicy, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.log_directory import LogDirectory
 from tests.interop.kafka.conftest import KafkaPeer
@@ -53,24 +54,50 @@ def test_its_tools_find_nothing_wrong_with_our_files(kafka: KafkaPeer) -> None:
     assert len(log.segments) > 3
     ends = [last for _, last in offsets(log)]
     directory.close()
-    folder = kafka.log_dir / "t-0"
-    names = {".log": 0, ".index": 0, ".timeindex": 0, ".snapshot": 0, ".txnindex": 0}
-    files = sorted(path for path in folder.iterdir() if path.suffix in names)
-    for path in files:
-        names[path.suffix] += 1
-    assert all(names.values()), names
-    dump = "kafka.tools.DumpLogSegments"
-    told = kafka.tool(dump, "--deep-iteration", "--files", ",".join(map(str, files)))
-    for trouble in ("Mismatch", "mismatch", "isvalid: false", "Non-consecutive", "not valid",
-                    "could not", "Could not", "unordered", "Exception"):  # fmt: skip
-        assert trouble not in told, told[told.index(trouble) - 500 :][:2000]
+    told = _dumped(kafka, kafka.log_dir / "t-0", (".snapshot", ".txnindex"))
     assert told.count("isvalid: true") == len(ends)
     assert f"lastOffset: {ends[-1]} " in told
     assert "endTxnMarker: ABORT" in told
     assert "producerId: 8 " in told
+
+
+def test_its_tools_find_nothing_wrong_with_a_compacted_log(kafka: KafkaPeer) -> None:
+    directory = _directory(kafka.log_dir)
+    log = directory.open_log(TOPIC, NOW_MS)
+    for i in range(600):
+        values = [b"value-%d-%d" % (i, j) + bytes(60) for j in range(1 + i % 3)]
+        keys = [b"key-%d" % (i * j % 50) for j in range(len(values))]
+        last = [None if i % 7 == 0 else values[-1]]
+        data = batch([*values[:-1], *last], keys=keys, time_ms=NOW_MS + i)
+        log.append_as_leader(data, 0, NOW_MS)
+    log.roll(log.log_end, NOW_MS)
+    before = len(offsets(log))
+    compactor = LogCompactor(log)
+    assert compactor.compact(Kept(), committed_end=log.log_end, now_ms=NOW_MS) > 10_000
+    left = len(offsets(log))
+    assert left < before / 3
+    directory.close()
+    told = _dumped(kafka, kafka.log_dir / "t-0", (".snapshot",), gaps=True)
+    assert told.count("isvalid: true") == left
+    assert "deleteHorizonMs: OptionalLong[" in told
+
+
+def _dumped(kafka: KafkaPeer, folder: Path, more: Sequence[str], *, gaps: bool = False) -> str:
+    """What its dump tool says of a partition's files, which is nothing bad. ``gaps``: between
+    offsets, as compaction leaves them."""
+    endings = (".log", ".index", ".timeindex", *more)
+    files = sorted(path for path in folder.iterdir() if path.suffix in endings)
+    assert {path.suffix for path in files} == set(endings)
+    dump = "kafka.tools.DumpLogSegments"
+    told = kafka.tool(dump, "--deep-iteration", "--files", ",".join(map(str, files)))
+    for trouble in ("Mismatch", "mismatch", "isvalid: false", "not valid", "could not",
+                    "Could not", "unordered", "Exception"):  # fmt: skip
+        assert trouble not in told, told[told.index(trouble) - 500 :][:2000]
+    assert ("Non-consecutive" in told) == gaps
     indexes = [path for path in files if path.suffix == ".index"]
-    told = kafka.tool(dump, "--index-sanity-check", "--files", ",".join(map(str, indexes)))
-    assert told.count("passed sanity check") == len(indexes)
+    sane = kafka.tool(dump, "--index-sanity-check", "--files", ",".join(map(str, indexes)))
+    assert sane.count("passed sanity check") + sane.count(" is empty.") == len(indexes)
+    return told
 
 
 def _produce(kafka: KafkaPeer, values: Sequence[bytes], **settings: str) -> None:

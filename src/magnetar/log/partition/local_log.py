@@ -21,7 +21,7 @@ Why: docs/adr/0109-partitions-in-kafkas-files.md. Formats: docs/formats/partitio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ from magnetar.log.partition.checkpoint_files import (
     encode_epochs,
     read_file,
     replace_file,
+    write_parts,
 )
 from magnetar.log.partition.leader_epochs import LeaderEpochs
 from magnetar.log.partition.limits import Kept, PartitionPolicy, SyncPolicy
@@ -56,12 +57,16 @@ from magnetar.log.partition.producer_states import (
 )
 from magnetar.log.partition.retention import SegmentAge, deletable, outlived
 from magnetar.log.partition.segment import (
+    INDEX,
+    LOG,
     SNAPSHOT,
+    TIME_INDEX,
     TRANSACTIONS,
     FileRange,
     Segment,
     Stored,
     file_name,
+    open_segment,
 )
 from magnetar.model.errors import (
     CorruptBatchError,
@@ -426,6 +431,35 @@ class LocalLog:
             now_ms=now_ms,
         )
         return self.delete_segments(count)
+
+    def replace_segment(
+        self, segment: Segment, batches: Iterable[Buffer], changed: Callable[[], bool]
+    ) -> int:
+        """A sealed segment has these batches from now on, durably: some of its own, at their
+        offsets; how many bytes went. ``changed`` is asked after the last of them: if not, nothing
+        is done. Ranges of before are void. Raises ``OSError``, and what ``batches`` raises: then
+        too."""
+        beside = segment.path(f"{LOG}.cleaned")
+        byte_count = write_parts(self._disk, beside, batches)
+        if not changed():
+            self._disk.remove(beside)
+            return 0
+        # The indexes go first: they would point into the middle of other batches, and a crash in
+        # between must leave none rather than wrong ones.
+        names = self._disk.list(self.folder)
+        for ending in (INDEX, TIME_INDEX):
+            if segment.path(ending).name in names:
+                self._disk.remove(segment.path(ending))
+        self._disk.sync_dir(self.folder)
+        self._disk.rename(beside, segment.path(LOG))
+        self._disk.sync_dir(self.folder)
+        segment.close()
+        at = self.segments.index(segment)
+        self.segments[at], _ = open_segment(
+            self._disk, self.folder, segment.base_offset, self.policy.segments
+        )
+        self.segments[at].write_indexes()
+        return segment.byte_count - byte_count
 
     def _age(self, segment: Segment) -> SegmentAge:
         latest_ms = segment.greatest[0] if segment.greatest[0] >= 0 else self._created_ms
