@@ -137,6 +137,47 @@ def test_a_forecast_comes_true(cluster: Cluster) -> None:
     assert asyncio.run(readable(cluster, ledger_id, 120)) == {*range(120)} - gone
 
 
+async def leave_open(cluster: Cluster, entries: int) -> int:
+    """A ledger whose writer is gone, and has confirmed so many entries."""
+    config = LedgerConfig(ensemble_size=3, write_quorum=3, ack_quorum=2, **QUICK)
+    async with connect(cluster.metadata_url, config) as client:
+        writer = await client.create()
+        for number in range(entries):
+            await writer.add([b"entry %d" % number])
+        return writer.ledger_id
+
+
+async def recovered(cluster: Cluster, ledger_id: int) -> int:
+    async with connect(cluster.metadata_url, LedgerConfig(**QUICK)) as client:
+        return (await client.open(ledger_id)).last_add_confirmed
+
+
+def test_whether_an_open_ledger_could_be_closed_and_where(cluster: Cluster) -> None:
+    """Forecast, and then done: without two of its bookies it cannot be closed, without one it can,
+    and at an entry that was forecast."""
+    ledger_id = asyncio.run(leave_open(cluster, 25))
+    one, two, _ = all_named(cluster, ledger_id)[0]
+    about = ("ledger", "explain", str(ledger_id), "--metadata", cluster.metadata_url)
+    found = told(*about, "--lost", one, "--lost", two)
+    assert (found["state"], found["lastEntry"]) == ("OPEN", 24)
+    assert found["lastConfirmed"] in (23, 24)
+    assert found["now"]["closing"]["possible"]
+    assert not found["forecast"]["closing"]["possible"]
+    assert one in found["forecast"]["closing"]["why"]
+    without_one = told(*about, "--lost", one)["forecast"]["closing"]
+    assert without_one["possible"]
+    assert without_one["lastEntryIdMost"] == 24
+
+    cluster.bookie(one).wipe()
+    cluster.bookie(two).kill()
+    with pytest.raises(MagnetarError):
+        asyncio.run(recovered(cluster, ledger_id))
+    cluster.bookie(two).start()
+    end = asyncio.run(recovered(cluster, ledger_id))
+    assert without_one["lastEntryIdLeast"] <= end <= without_one["lastEntryIdMost"]
+    assert end == 24, "every entry was confirmed"
+
+
 def all_named(cluster: Cluster, ledger_id: int) -> list[tuple[str, ...]]:
     async def ask() -> list[tuple[str, ...]]:
         async with connect(cluster.metadata_url, LedgerConfig()) as client:
