@@ -160,3 +160,17 @@ def test_a_bookie_serves_no_http_unless_it_is_given_a_port(
         assert "http://" not in role.wait_ready().ready_line
     finally:
         role.end()
+
+
+def test_autorecovery_tells_its_health_and_metrics(
+    bookie: HttpBookie, tmp_path: Path, zookeeper_url: str
+) -> None:
+    role = Role(tmp_path, "autorecovery", "--http-port", "0", "--metadata", zookeeper_url)
+    try:
+        found = re.search(r"http://\S+", role.wait_ready().ready_line)
+        assert found, role.ready_line
+        for path, words in (("/health", '"ok":true'), ("/metrics", "magnetar_repair_")):
+            with urllib.request.urlopen(f"{found[0]}{path}", timeout=60) as answer:
+                assert words in answer.read().decode()
+    finally:
+        assert role.end() == 0
