@@ -2,6 +2,9 @@
 # Fetch BookKeeper's Java client and shell (once), run what is asked for.
 # Usage: run.sh WORK_DIR peer ZOOKEEPER_HOST:PORT LEDGERS_ROOT v2|v3   BookiePeer
 #        run.sh WORK_DIR autorecovery CONFIGURATION             AutoRecoveryMain
+#        run.sh WORK_DIR bookie CONFIGURATION                  a bookie of BookKeeper's own
+#        run.sh WORK_DIR check ZOOKEEPER_HOST:PORT LEDGERS_ROOT  CopiesCheck: its own check of copies
+#        run.sh WORK_DIR benchmark SOURCE ARGUMENT...           its benchmark client, which is no jar
 #        run.sh WORK_DIR shell CONFIGURATION COMMAND [ARGUMENT...]      one command of the shell
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,6 +18,20 @@ if ! cmp -s "$here/pom.xml" "$work/fetched"; then
     cp "$here/pom.xml" "$work/fetched"
 fi
 case $what in
+bookie) # until it is told to end
+    exec java -Dlog4j2.level=INFO -Xmx512m -cp "$work/lib/*" \
+        org.apache.bookkeeper.server.Main --conf "$1"
+    ;;
+check)
+    javac -cp "$work/lib/*" -d "$work/classes" "$here/CopiesCheck.java"
+    exec java -cp "$work/classes:$work/lib/*" CopiesCheck "$@"
+    ;;
+benchmark)
+    javac -nowarn -cp "$work/lib/*" -d "$work/classes" "$1"
+    shift
+    exec java -Dlog4j2.level=INFO -cp "$work/classes:$work/lib/*" \
+        org.apache.bookkeeper.benchmark.BenchThroughputLatency "$@"
+    ;;
 peer)
     javac -cp "$work/lib/*" -d "$work/classes" "$here/BookiePeer.java"
     exec java -cp "$work/classes:$work/lib/*" BookiePeer "$@"
