@@ -54,6 +54,12 @@ def test_what_kafka_wrote_as_pulsar_reads_it(server: KafkaStandalone, codec: str
         assert message.event_timestamp() == 1_000 + number
         assert message.properties() == {"number": str(number)}
         consumer.acknowledge(message)
+    reader = client.create_reader(f"{topic}-partition-0", pulsar.MessageId.earliest)
+    read = 0
+    while reader.has_message_available():  # by the index of the last message of the last batch
+        reader.read_next(60_000)
+        read += 1
+    assert read == COUNT
     client.close()
 
 

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from magnetar.model.errors import MagnetarError, NotAllowedError, ProtocolError
+from magnetar.model.ids import Position
 from magnetar.protocols.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.protocols.kafka.partition import Partition
 from magnetar.protocols.kafka.session import KafkaSession
@@ -179,12 +180,13 @@ async def read_batches(partition: Partition, offset: int, bytes_max: int) -> _Ba
     parts: list[Buffer] = []
     size = 0
     next_offset = -1  # not known before the first entry was looked at
+    last = place  # of what is answered
     for entry in entries:
-        payload = entry.payload
+        payload, offset_after = entry.payload, next_offset
         batch: Buffer
         if is_batch(payload):
             header = read_batch_header(payload)
-            batch, next_offset = payload, header.next_offset
+            batch, offset_after = payload, header.next_offset
         else:
             if next_offset < 0:
                 next_offset = await partition.positions.offset_of(place)
@@ -194,16 +196,14 @@ async def read_batches(partition: Partition, offset: int, bytes_max: int) -> _Ba
                 if parts:
                     break  # what comes before it is answered first
                 raise
-            next_offset += partition.messages_in(entry)
+            offset_after = next_offset + partition.messages_in(entry)
         if parts and size + len(batch) > bytes_max:
-            next_offset = -1  # the entries before this one are what is answered
             break
         parts.append(batch)
         size += len(batch)
-    if len(parts) == len(entries) and entries:
-        last = entries[-1]
-        after = partition.positions.next_position(type(place)(last.ledger_id, last.entry_id))
-        partition.remember(next_offset, after)
+        next_offset, last = offset_after, Position(entry.ledger_id, entry.entry_id)
+    if parts:
+        partition.remember(next_offset, partition.positions.next_position(last))
     return _Batches(parts, size)
 
 

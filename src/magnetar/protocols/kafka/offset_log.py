@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -44,6 +45,17 @@ REPLAY_ENTRIES: Final = 200
 REPLAY_BYTES: Final = 4 << 20
 
 
+class _Snapshot:
+    """Batches of one that have no outcome yet, and where it begins."""
+
+    __slots__ = ("begin", "failed", "left")
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+        self.begin: Position | None = None
+        self.failed = False
+
+
 class OffsetLog:
     """See the module's text. ``replay`` comes first."""
 
@@ -53,8 +65,11 @@ class OffsetLog:
         self._cursor: Cursor | None = None
         self._records = 0
         """In the log since the cursor's place, as far as known."""
-        self._snapshot_begin: Position | None = None
-        self._snapshot_left = 0
+        self._snapshot: _Snapshot | None = None
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._gate = asyncio.Lock()
 
     @property
     def usable(self) -> bool:
@@ -89,10 +104,13 @@ class OffsetLog:
     async def change(self, changes: Sequence[Change], now_ms: int) -> None:
         """Stored, and known, when it returns. Raises ``LogError`` and its like: it may be stored or
         not, and the owner must begin anew with ``replay``."""
+        await self._write_again_if_due(now_ms)
         if not self.usable:
             raise ServiceNotReadyError(f"{self.topic.name} is closing here")
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         batches = list(encode_changes(changes, now_ms))
+        if not batches:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         left = len(batches)
 
         def stored(error: MagnetarError | None, runs: Sequence[Run]) -> None:
@@ -100,16 +118,21 @@ class OffsetLog:
             left -= 1
             if error is not None and not done.done():
                 done.set_exception(error)
-            if left == 0 and not done.done():
+            if left:
+                return
+            if not done.done():
                 self.offsets.apply(changes)
                 done.set_result(None)
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
 
+        self._under_way += 1
+        self._idle.clear()
+        self._records += len(changes)
         for batch in batches:
             self._append(batch, stored)
-        self._records += len(changes)
-        if batches:
-            await done
-        self._maybe_snapshot(now_ms)
+        await done
 
     def _append(self, batch: bytes, done: AppendDone) -> None:
         header = read_batch_header(batch)
@@ -118,30 +141,45 @@ class OffsetLog:
 
     # -- snapshots ----------------------------------------------------------------------------
 
-    def _maybe_snapshot(self, now_ms: int) -> None:
+    @property
+    def _due(self) -> bool:
         enough = self._records >= max(SNAPSHOT_RECORDS, 2 * len(self.offsets))
-        if not enough or self._snapshot_left:
-            return
-        # What is under way now is stored behind what it changes and before the snapshot, which
-        # does not have it: so the snapshot waits until nothing is.
-        if self.topic.log.pending_bytes:
-            return
-        batches = list(encode_changes(self.offsets.all(), now_ms))
-        self._snapshot_left = len(batches)
-        self._snapshot_begin = None
-        self._records = 0
-        for batch in batches:
-            self._append(batch, self._snapshot_stored)
+        return enough and self._snapshot is None
 
-    def _snapshot_stored(self, error: MagnetarError | None, runs: Sequence[Run]) -> None:
-        self._snapshot_left -= 1
-        if error is not None:
-            # The cursor stays: the next snapshot makes it good.
-            self._snapshot_begin = None
-            log.warning("offsets not written again", topic=str(self.topic.name), error=str(error))
+    async def _write_again_if_due(self, now_ms: int) -> None:
+        if not self._due:
             return
-        if self._snapshot_begin is None:
-            self._snapshot_begin = Position(runs[0].ledger_id, runs[0].first_entry_id)
-        if self._snapshot_left == 0 and self._cursor is not None:
-            before = self.topic.log.positions.previous_position(self._snapshot_begin)
-            self._cursor.acknowledge_cumulative(before)
+        # What is under way would be stored before the snapshot, which does not have it: so the
+        # snapshot waits for it, and what comes meanwhile waits here, or there would be no end.
+        async with self._gate:
+            if self._due:
+                await self._idle.wait()
+                self._write_again(now_ms)
+
+    def _write_again(self, now_ms: int) -> None:
+        batches = list(encode_changes(self.offsets.all(), now_ms))
+        self._records = 0
+        if not batches:
+            return
+        snapshot = self._snapshot = _Snapshot(len(batches))
+        for batch in batches:
+            self._append(batch, partial(self._written_again, snapshot))
+
+    def _written_again(
+        self, snapshot: _Snapshot, error: MagnetarError | None, runs: Sequence[Run]
+    ) -> None:
+        """A batch of a snapshot has its outcome. The cursor moves once all of it is stored: one
+        that lacks a batch stands for nothing, and the next one makes it good."""
+        snapshot.left -= 1
+        if error is not None:
+            snapshot.failed = True
+            log.warning("offsets not written again", topic=str(self.topic.name), error=str(error))
+        elif snapshot.begin is None:
+            snapshot.begin = Position(runs[0].ledger_id, runs[0].first_entry_id)
+        if snapshot.left:
+            return
+        self._snapshot = None
+        if snapshot.failed or snapshot.begin is None or self._cursor is None:
+            return
+        before = self.topic.log.positions.previous_position(snapshot.begin)
+        self._cursor.acknowledge_cumulative(before)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from magnetar.protocols.kafka import offset_log
+from magnetar.model.errors import LogError
+from magnetar.protocols.kafka import group_offsets, offset_log
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest
 from magnetar.wire.kafka.errors import ErrorCode
@@ -154,8 +155,6 @@ def test_who_waits_for_a_group_hears_that_it_has_moved() -> None:
 
 def test_a_commit_that_is_not_stored_is_not_known() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        from magnetar.model.errors import LogError
-
         peer = world.peer()
         assert await committed(peer, 5) is ErrorCode.NONE
         log = world.store.logs[world.server.coordinator.topic_for(G).log_name]
@@ -182,6 +181,58 @@ def test_what_is_known_is_written_again_and_what_lies_before_it_let_go(monkeypat
         await world.broker.topics.unload(name)
         for number, offset in ((0, 99), (1, 97), (2, 98)):
             assert (await offset_of(peer, f"t{number}"))[0] == offset
+
+    run(scenario)
+
+
+def test_a_snapshot_of_which_a_part_failed_lets_nothing_go(monkeypatch: Any) -> None:
+    monkeypatch.setattr(offset_log, "SNAPSHOT_RECORDS", 10)
+    monkeypatch.setattr(group_offsets, "RECORDS_PER_BATCH", 2)
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        assert await committed(peer, 0, topic="t0") is ErrorCode.NONE
+        name = world.server.coordinator.topic_for(G)
+        log = world.store.logs[name.log_name]
+        appended = log.append
+        calls = 0
+
+        def failing_once(payloads: Any, done: Any, content: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 10:  # the first batch of the snapshot
+                asyncio.get_running_loop().call_soon(done, LogError("for a test"), ())
+            else:
+                appended(payloads, done, content)
+
+        log.append = failing_once  # type: ignore[method-assign]
+        for offset in range(1, 10):
+            assert await committed(peer, offset, topic=f"t{offset % 5}") is ErrorCode.NONE
+        assert await committed(peer, 10, topic="t0") is ErrorCode.NONE
+        assert calls == 9 + 3 + 1, "a snapshot of three batches was written"
+        await asyncio.sleep(1)
+        assert log.cursors.durable()["offsets"].mark_delete < log.positions.first
+        log.append = appended  # type: ignore[method-assign]
+        await world.broker.topics.unload(name)
+        for number, offset in ((0, 10), (1, 6), (2, 7), (3, 8), (4, 9)):
+            assert (await offset_of(peer, f"t{number}"))[0] == offset
+
+    run(scenario)
+
+
+def test_a_snapshot_is_written_while_commits_never_cease(monkeypatch: Any) -> None:
+    monkeypatch.setattr(offset_log, "SNAPSHOT_RECORDS", 20)
+
+    async def scenario(world: KafkaWorld) -> None:
+        async def commits(peer: KafkaPeer, topic: str) -> None:
+            for offset in range(100):
+                assert await committed(peer, offset, topic=topic) is ErrorCode.NONE
+
+        await asyncio.gather(*(commits(world.peer(), f"t{number}") for number in range(5)))
+        log = world.store.logs[world.server.coordinator.topic_for(G).log_name]
+        marked = log.cursors.durable()["offsets"].mark_delete
+        assert log.positions.entries_between(marked, log.positions.readable) < 60
+        assert [(await offset_of(world.peer(), f"t{n}"))[0] for n in range(5)] == [99] * 5
 
     run(scenario)
 

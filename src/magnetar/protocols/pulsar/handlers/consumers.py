@@ -46,6 +46,7 @@ from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.seek import seek
 from magnetar.topics.subscribable import SubscribableTopic, Subscribed
 from magnetar.topics.subscription import Kind, Subscription
+from magnetar.wire.kafka.batches import is_batch, read_batch_header
 from magnetar.wire.pulsar.commands import decode_command
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import decode_ack, decode_flow
@@ -348,7 +349,10 @@ def _cursor(session: Session, consumer_id: int) -> tuple[SubscribableTopic, Curs
 
 
 def _last_index(entry: Entry) -> int:
-    """The batch index of the entry's last message, -1 if it is no batch."""
+    """The batch index of the entry's last message, -1 if it is no batch. A record batch of a Kafka
+    producer is one to Pulsar's consumers."""
+    if is_batch(entry.payload):
+        return read_batch_header(entry.payload).last_offset_delta
     try:
         metadata = entry_metadata(entry.payload)
     except ProtocolError:
