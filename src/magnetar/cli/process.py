@@ -32,7 +32,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SWITCH_INTERVAL_S = 0.0001
 COLLECT_AT = (50_000, 20, 20)
 """Objects that begin a collection of the youngest, and how many of one generation begin one of the
-next."""
+next.
+
+Counted are those made less those gone, so that what is under way for a moment begins none; the
+youngest are as many when a broker takes hundreds of topics at once, and their collection stops its
+loop for 17 to 47 ms. At 10 000 it is a quarter of that, but everyday work pays: publishing in small
+pieces, as Java's client does, cost 21 % more CPU and dispatch to a hundred consumers 12 % (medians
+of eight rounds in turns beside other load; 7 and 5 of the 8 pairs; single publishers in bursts and
+cursors were the same)."""
 
 Stopped: TypeAlias = asyncio.Event
 Role: TypeAlias = Callable[[Callable[[str], None], Stopped], Awaitable[None]]
