@@ -268,7 +268,7 @@ class PowerCuts:
                 if error is None:
                     held.acknowledged.add(entry_id)
                     self.counts.acknowledged += 1
-                elif not held.fenced and held.checked:
+                elif not held.fenced and not self._in_doubt:  # it may refuse what it does not know
                     raise BrokenPromiseError(f"an add is refused: {error}")
             await self._now_and_then(client, held, rng)
 
