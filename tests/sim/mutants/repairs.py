@@ -15,6 +15,7 @@ from magnetar.repair.copies import Standing, parts_of
 from magnetar.repair.copying import Copier
 from magnetar.repair.ledger_repair import LedgerRepair
 from magnetar.repair.marks import ShortageMarks
+from magnetar.repair.silences import Silences
 from magnetar.wire.bookie.availability import Group
 from tests.sim.mutants.mutant import Mutant, replaced
 
@@ -158,6 +159,16 @@ def _away_is_taken_for_there() -> AbstractContextManager[None]:
     return replaced((Checker, "look", look_anyhow), (Checker, "_ask", ask_others))
 
 
+def _silent_bookies_keep_their_places() -> AbstractContextManager[None]:
+    return replaced((Silences, "_counts", lambda self, told: False))
+
+
+def _what_was_not_read_is_forgotten() -> AbstractContextManager[None]:
+    """A reader gives the first entries of what it is asked for; the others are not asked for
+    again."""
+    return replaced((copying, "_put_back", lambda left, wanted, found: None))
+
+
 def _mutant(name: str, known: str, plant: Any) -> Mutant:
     return Mutant(name, 2, known, plant, SEEDS_MAX, repaired=True)
 
@@ -175,4 +186,6 @@ REPAIRS = (
     _mutant("only last fragments are audited", "", _only_the_last_fragment_is_audited),
     _mutant("a bookie that is away has everything", "", _away_is_taken_for_there),
     _mutant("copies of an open ledger are given up", "", _open_ledgers_are_given_up),
+    _mutant("a silent bookie keeps its places", "", _silent_bookies_keep_their_places),
+    _mutant("what a read did not give is not copied", "", _what_was_not_read_is_forgotten),
 )
