@@ -249,6 +249,11 @@ class SharedTopics:
             await asyncio.wait([held.step])
         return False
 
+    def _check_open(self) -> None:
+        """Who waited for the metadata store may come here when the broker has ended meanwhile."""
+        if self._scope.closed:
+            raise ServiceNotReadyError("this broker is ending; ask another")
+
     async def _choose(self, bundle: Bundle, authoritative: bool) -> At | None:
         """Another broker that is to take it; None: this one."""
         if authoritative and self._takes:
@@ -272,6 +277,7 @@ class SharedTopics:
         """Own it, unless another is quicker. Raises ``MetadataError``."""
         held = self._held.get(bundle)
         if held is None:
+            self._check_open()
             held = self._held[bundle] = _Share()
             taking = self._take_now(bundle, held)
             held.step = self._scope.spawn(taking, f"take {bundle}", awaited(by="_take"))
@@ -348,6 +354,7 @@ class SharedTopics:
         """Close its topics and let others have it; False if it is not ours."""
         if not await self._settled(bundle):
             return False
+        self._check_open()
         await asyncio.shield(self._begin_release(bundle, self._held[bundle], ours=True))
         return True
 
@@ -420,6 +427,7 @@ class SharedTopics:
         are ours, and their topics stay open. Raises ``NotAllowedError``, ``MetadataError``."""
         if not await self._settled(bundle):
             return False
+        self._check_open()
         bundle.halves(boundary)  # raises, if it cannot be cut there
         held = self._held[bundle]
         held.state = _State.CUTTING

@@ -102,6 +102,11 @@ class TaskScope:
         inner._outer = self._tasks
         return inner
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be started in it any more."""
+        return self._tasks.closed or (self._outer is not None and self._outer.closed)
+
     def guarded(self, call: Callable[[], None], name: str) -> Callable[[], None]:
         """``call`` as a callback for the loop: a failure of it is that of a task of this scope, and
         nothing is called once the scope is closed."""

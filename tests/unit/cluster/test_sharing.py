@@ -197,6 +197,24 @@ def test_a_broker_that_leaves_says_where_to_go() -> None:
     run(scenario)
 
 
+def test_who_asks_a_broker_that_has_ended_is_told_so() -> None:
+    """Who waited for the metadata store comes as late as that."""
+
+    async def scenario(_store: MemoryMetadata, a: One, _b: One) -> None:
+        await a.topics.claim(NAME)
+        (bundle,) = a.topics.owned()
+        await a.scope.close()
+        _, high = bundle.halves(bundle.middle())
+        for asked in (
+            a.topics.release(bundle), a.topics.cut(bundle, high.low), a.topics.drain(),
+        ):  # fmt: skip
+            with pytest.raises(ServiceNotReadyError, match="is ending"):
+                await asked
+        assert a.topics.owned() == [bundle]
+
+    run(scenario)
+
+
 def test_nobody_is_left() -> None:
     async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
         await b.topics.end()
