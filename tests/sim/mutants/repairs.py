@@ -159,6 +159,15 @@ def _away_is_taken_for_there() -> AbstractContextManager[None]:
     return replaced((Checker, "look", look_anyhow), (Checker, "_ask", ask_others))
 
 
+def _unmarks_without_compare() -> AbstractContextManager[None]:
+    original = ShortageMarks.unmark
+
+    async def unmark(self: Any, ledger_id: int, version: int) -> bool:
+        return await original(self, ledger_id, -1)
+
+    return replaced((ShortageMarks, "unmark", unmark))
+
+
 def _silent_bookies_keep_their_places() -> AbstractContextManager[None]:
     return replaced((Silences, "_counts", lambda self, told: False))
 
@@ -186,6 +195,7 @@ REPAIRS = (
     _mutant("only last fragments are audited", "", _only_the_last_fragment_is_audited),
     _mutant("a bookie that is away has everything", "", _away_is_taken_for_there),
     _mutant("copies of an open ledger are given up", "", _open_ledgers_are_given_up),
+    _mutant("a mark is taken away without compare", "", _unmarks_without_compare),
     _mutant("a silent bookie keeps its places", "", _silent_bookies_keep_their_places),
     _mutant("what a read did not give is not copied", "", _what_was_not_read_is_forgotten),
 )
