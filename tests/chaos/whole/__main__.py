@@ -5,8 +5,9 @@
 
 Three ZooKeepers, five bookies, three brokers and two read-only brokers, as processes; clients as
 processes of their own (``modes``). Faults come by a plan that the seed makes (``plan``): kill -9,
-SIGSTOP, partitions, full disks, several at the same time. Then everything is mended, all that was
-acknowledged must arrive, and the histories are judged (``checker``).
+SIGSTOP, partitions, full disks, bookies that lose everything, several at the same time. Then
+everything is mended, all that was acknowledged must arrive, every ledger must have all of its
+copies (``copies``), and the histories are judged (``checker``).
 
 Exit code 0: every promise held. The report, the histories and all logs are in the folder.
 """
@@ -31,6 +32,7 @@ import psutil
 from tests.chaos.whole import network
 from tests.chaos.whole.checker import Checker
 from tests.chaos.whole.cluster import HOSTS, PORTS, SERVERS, ZOOKEEPERS, Cluster
+from tests.chaos.whole.copies import wait_whole
 from tests.chaos.whole.drivers import Drivers, Fire
 from tests.chaos.whole.gaps import acknowledgement_times, by_kind
 from tests.chaos.whole.history import read_folder
@@ -140,6 +142,8 @@ def run(args: argparse.Namespace) -> int:
         say(f"after {recovery_s:.1f} s: {missing or 'everything has arrived'}")
         workload.stop_consuming()
         workload.audit()
+        whole = wait_whole(cluster.metadata_url)
+        say(whole.trouble or f"all copies are there, after {whole.took_s:.1f} s")
         memory.over.set()
         ended = cluster.supervisor.ended
         description = cluster.network.description
@@ -162,6 +166,7 @@ def run(args: argparse.Namespace) -> int:
         left_out=left_out(abilities),
         memory_mib=memory.most_mib,
         recovery_s=recovery_s,
+        whole=whole,
         folder=str(folder),
         repeat=f"make chaos MINUTES={args.minutes:g} SEED={args.seed}"
         + (f" KEPT={args.java.parent}" if args.java is not None else ""),

@@ -14,7 +14,7 @@ import httpx
 
 from tests.chaos.whole.modes import READ_ONLY as SENT_ON
 from tests.chaos.whole.modes import TOPICS
-from tests.chaos.whole.network import small_disk
+from tests.chaos.whole.network import CLIENTS, small_disk
 from tests.chaos.whole.servers import (
     Network,
     Quorum,
@@ -39,7 +39,14 @@ BOOKIE_SETTINGS: Final = (
     "bookie.journal.file_bytes=8MiB",
     "bookie.write_cache_bytes=16MiB",
     "bookie.disk_check_interval_ms=100",
+    "repair.lost_bookie_delay_ms=4000",
+    "repair.silent_bookie_delay_ms=30000",
+    "repair.open_ledger_grace_ms=4000",
+    "repair.look_interval_ms=500",
+    "repair.check_interval_ms=20000",
+    "repair.give_up_interval_ms=10000",
 )
+"""Repair has little time between faults: everything comes soon."""
 PORTS: Final = {
     **dict.fromkeys(ZOOKEEPERS, (ZOOKEEPER_PORT,)),
     **dict.fromkeys(BOOKIES, (BOOKIE_PORT,)),
@@ -48,7 +55,7 @@ PORTS: Final = {
 ASK_S: Final = 60.0
 LOOK_S: Final = 1.0
 DISPATCHED: Final = re.compile(r"^magnetar_broker_dispatched_entries_total (\S+)$", re.M)
-SERVERS: Final = "3 ZooKeepers, 5 bookies (E3 Qw3 Qa2), 3 brokers, 2 read-only brokers"
+SERVERS: Final = "3 ZooKeepers, 5 bookies (E3 Qw3 Qa2) with repair, 3 brokers, 2 read-only brokers"
 
 
 class Cluster:
@@ -109,6 +116,14 @@ class Cluster:
 
     def data_of(self, bookie: str) -> Path:
         return self._data / bookie
+
+    def bookie_id(self, bookie: str) -> str:
+        return f"{self.network.told(bookie)}:{BOOKIE_PORT}"
+
+    @property
+    def metadata_url(self) -> str:
+        """As the clients reach it."""
+        return self._metadata_url(CLIENTS)
 
     def start(self) -> None:
         """All that can start beside each other does."""

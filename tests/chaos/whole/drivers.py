@@ -7,7 +7,10 @@ what may be broken at once holds whatever the machine's speed.
 
 from __future__ import annotations
 
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +26,8 @@ Mend: TypeAlias = Callable[[], None]
 BUSIEST: Final = 0.8
 """So many of the read-only brokers' faults are for the one that has the most to do."""
 SETTLE_S: Final = 1.5
+REPAIR_S: Final = 240.0
+"""Until no ledger names a bookie that was wiped, and none lacks copies."""
 MEET_S: Final = 45.0
 """A fault that is to meet another waits for it so long, and then comes alone."""
 
@@ -54,6 +59,7 @@ class Drivers:
             "zookeeper: leader cut off": alone,
             "zookeeper: any cut off": alone,
             "bookie: killed": kill,
+            "bookie: wiped": lambda: self._wipe(name),
             "bookie: paused": pause,
             "bookie: paused past its session": pause,
             "bookie: cut off": alone,
@@ -113,6 +119,40 @@ class Drivers:
         server = self._cluster.servers[name]
         server.kill()
         return server.begin
+
+    def _wipe(self, name: str) -> Mend:
+        """The machine is lost, with everything on it. An operator says so, and has another begin
+        under its name when others have its copies."""
+        server, disk = self._cluster.servers[name], self._cluster.data_of(name)
+        server.kill()
+        for each in disk.iterdir():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+        def replace() -> None:
+            self._operate("bookie", "recover", self._cluster.bookie_id(name))
+            self._operate("recovery", "status", "--follow")
+            server.begin()
+
+        return replace
+
+    def _operate(self, *words: str) -> None:
+        """One command of an operator, again until it is done: ZooKeeper may break meanwhile."""
+        command = [sys.executable, "-m", "magnetar", *words]
+        deadline_s = time.monotonic() + REPAIR_S
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                done = subprocess.run(
+                    [*command, "--metadata", self._cluster.metadata_url],
+                    capture_output=True, text=True, timeout=max(left_s, 1.0), check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"{' '.join(words)}: not in {REPAIR_S:.0f} s") from None
+            if done.returncode == 0:
+                return
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
+            time.sleep(1.0)
 
     def _stop(self, name: str) -> Mend:
         server = self._cluster.servers[name]

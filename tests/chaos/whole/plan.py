@@ -5,6 +5,8 @@ Rules on what may be broken at once (Qw 3, Qa 2, three ZooKeepers):
 * Faults stand in *lanes*: ``zookeeper``, ``bookie``, ``broker``, ``read-only``, ``client``. Of a
   lane one fault is in force at a time, and the next begins when all of the lane are well again.
   So there is always a quorum of ZooKeepers, at most Qw - Qa bookies are away, and brokers remain.
+  A bookie that was wiped is well when no ledger names it any more, none lacks copies, and it has
+  begun anew without entries.
 * Lanes know nothing of each other, but for *meetings*: half of the faults of ZooKeeper's leader,
   and some of bookies, are met by a broker's fault that begins while they are in force.
 * Every kind of a lane comes as often as the others.
@@ -57,6 +59,7 @@ KINDS: Final[Mapping[str, Sequence[Kind]]] = {
     ),
     BOOKIE: (
         Kind("killed", _SOME),
+        Kind("wiped", _SOME),
         Kind("paused", _SOME),
         Kind("paused past its session", _PAST_SESSION),
         Kind("cut off", _SOME, CUTS),

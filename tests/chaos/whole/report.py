@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tests.chaos.whole.checker import Verdict
+from tests.chaos.whole.copies import Whole
 from tests.chaos.whole.gaps import Gaps
 
 
@@ -27,6 +28,7 @@ class Run(NamedTuple):
     left_out: Sequence[str]
     memory_mib: int
     recovery_s: float
+    whole: Whole
     folder: str
     repeat: str
 
@@ -36,7 +38,7 @@ class Run(NamedTuple):
 
     @property
     def good(self) -> bool:
-        return self.verdict.good and not self.troubles
+        return self.verdict.good and not self.troubles and self.whole.copies.whole
 
 
 def as_json(run: Run) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def as_json(run: Run) -> dict[str, Any]:
     return {
         **run._asdict(),
         "gaps": {name: each._asdict() for name, each in run.gaps.items()},
+        "whole": {"took_s": run.whole.took_s, **run.whole.copies._asdict()},
         "verdict": {
             "good": run.good,
             "violations": dict(verdict.violations),
@@ -66,11 +69,13 @@ def as_text(run: Run) -> str:
         "during another's",
         f"memory    {run.memory_mib} MiB at most, of all processes together",
         f"at last   all was delivered {run.recovery_s:.1f} s after the last fault",
+        f"copies    {run.whole.copies.copies} read of {run.whole.copies.ledgers} ledgers; whole "
+        f"{run.whole.took_s:.1f} s after that" + ("" if run.whole.copies.whole else ": NOT WHOLE"),
         "",
         "VERDICT",
         *(f"  {violations[rule]:>9}  {rule}" for rule in violations),
         *(f"  {text}" for text in run.verdict.examples),
-        *(f"  trouble: {text}" for text in run.troubles),
+        *(f"  trouble: {text}" for text in (*run.troubles, run.whole.trouble) if text),
         "",
         "COUNTED",
         *(f"  {count:>9}  {what}" for what, count in sorted(counts.items())),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.chaos.whole import drivers
 from tests.chaos.whole.checker import RULES, Verdict
+from tests.chaos.whole.copies import Copies, Whole
 from tests.chaos.whole.gaps import Gaps, InForce, acknowledgement_times, by_kind
 from tests.chaos.whole.history import GOT, SENT
 from tests.chaos.whole.plan import BROKER, CUTS, DISKS, EVERYTHING, KINDS, LANES, left_out, plan
@@ -99,7 +100,7 @@ def test_the_report_says_what_was_found_and_how_to_repeat_it(rule: str | None) -
     run = Run(
         7, 20, "servers", "apart", 6.0, 3, {"broker: killed": Gaps(2, 1.5, 6.25)}, 1,
         Verdict(violations, {"acknowledged": 5}, ["lost: one"] if rule else []),
-        {}, [], ["disk"], 100, 2.0, "out/x", "make chaos SEED=7",
+        {}, [], ["disk"], 100, 2.0, Whole(1.0, Copies(9, 700)), "out/x", "make chaos SEED=7",
     )  # fmt: skip
     text = as_text(run)
     assert text.splitlines()[0].endswith("FAIL" if rule else "PASS")
@@ -107,3 +108,6 @@ def test_the_report_says_what_was_found_and_how_to_repeat_it(rule: str | None) -
     assert "    2    1.5 s    6.2 s  broker: killed" in text
     assert as_json(run)["verdict"]["good"] is (rule is None)
     assert not run._replace(troubles=["late"]).good
+    lacking = Whole(300.0, Copies(9, 699, ("7:3 at b1 is damaged",), 1))
+    assert not run._replace(whole=lacking).good
+    assert "7:3 at b1 is damaged" in as_text(run._replace(whole=lacking))
