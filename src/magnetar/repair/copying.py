@@ -56,6 +56,13 @@ class _Coming(NamedTuple):
     reading: asyncio.Task[list[list[Entry]] | MagnetarError]
 
 
+async def pace(throttle: Throttle, byte_count: int) -> None:
+    """So many bytes were moved: wait until the next may be."""
+    wait_s = throttle.take(byte_count, asyncio.get_running_loop().time())
+    if wait_s:
+        await asyncio.sleep(wait_s)
+
+
 class Copier:
     """``copied`` is told of each piece that bookies have: entries, bytes."""
 
@@ -100,9 +107,7 @@ class Copier:
             return Refusal(target.bookie_id, error)
         byte_count = sum(len(entry.data) for entry in own)
         self._copied(len(own), byte_count)
-        wait_s = self._throttle.take(byte_count, asyncio.get_running_loop().time())
-        if wait_s:
-            await asyncio.sleep(wait_s)
+        await pace(self._throttle, byte_count)
         return None
 
     def reader(self, metadata: LedgerMetadata, part: Part) -> LedgerReader:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.registry import BookieRegistry
-from magnetar.model.errors import NoNodeError, NoSuchLedgerError
+from magnetar.model.errors import NoNodeError
 from magnetar.model.ids import BookieId
 from magnetar.repair.election import Election
 from magnetar.repair.marks import ShortageMark, ShortageMarks
+from magnetar.repair.naming import ledgers_naming
 from magnetar.repair.switches import Switches
 
-READ_AT_ONCE = 16
 LOOK_S = 1.0
 
 
@@ -104,24 +104,7 @@ class Operating:
 
     async def ledgers_of(self, bookie_id: BookieId) -> int:
         """How many ledgers name the bookie. Reads the metadata of all."""
-        count = 0
-        batch: list[int] = []
-        async for ledger_id in self._manager.iterate():
-            batch.append(ledger_id)
-            if len(batch) == READ_AT_ONCE:
-                count += await self._naming(batch, bookie_id)
-                batch = []
-        return count + await self._naming(batch, bookie_id)
-
-    async def _naming(self, ledger_ids: list[int], bookie_id: BookieId) -> int:
-        return sum(await asyncio.gather(*(self._names(each, bookie_id) for each in ledger_ids)))
-
-    async def _names(self, ledger_id: int, bookie_id: BookieId) -> bool:
-        try:
-            metadata, _ = await self._manager.read(ledger_id)
-        except NoSuchLedgerError:
-            return False
-        return any(bookie_id in one.bookies for one in metadata.fragments)
+        return len([each async for each in ledgers_naming(self._manager, bookie_id)])
 
     async def empty(self, bookie_id: BookieId, told: Callable[[int], None]) -> None:
         """Have the bookie emptied, and return when no ledger names it; ``told`` is called with how

@@ -365,11 +365,7 @@ class LedgerManager:
         if depth == len(digits) - 1:
             yield path, prefix
             return
-        try:
-            names = await self._store.children(path)
-        except NoNodeError:
-            return  # pruned meanwhile
-        for name in names:
+        for name in await self._children(path):
             found = level_digits(name, digits, depth)
             if found is not None:
                 below = self._leaves(f"{path}/{name}", digits, depth + 1, prefix + found)
@@ -380,24 +376,14 @@ class LedgerManager:
         """The ids of all ledgers, ascending, one directory in memory at a time. Ledgers made or
         deleted meanwhile may or may not be among them."""
         for digits in self._layout.trees:
-            async for ledger_id in self._iterate_level(self.root, digits, 0, ""):
-                yield ledger_id
+            async for path, prefix in self._leaves(self.root, digits, 0, ""):
+                for name in await self._children(path):
+                    last = level_digits(name, digits, len(digits) - 1)
+                    if last is not None:
+                        yield int(prefix + last)
 
-    async def _iterate_level(
-        self, path: str, digits: Digits, depth: int, prefix: str
-    ) -> AsyncIterator[int]:
+    async def _children(self, path: str) -> list[str]:
         try:
-            names = await self._store.children(path)
+            return await self._store.children(path)
         except NoNodeError:
-            return  # pruned meanwhile
-        for name in names:
-            found = level_digits(name, digits, depth)
-            if found is None:
-                continue
-            if depth == len(digits) - 1:
-                yield int(prefix + found)
-                continue
-            async for ledger_id in self._iterate_level(
-                f"{path}/{name}", digits, depth + 1, prefix + found
-            ):
-                yield ledger_id
+            return []  # pruned meanwhile

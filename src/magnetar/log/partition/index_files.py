@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Final
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
@@ -32,10 +33,8 @@ class OffsetIndex:
     """Where batches begin. ``data`` is the file."""
 
     def __init__(self, base_offset: int, data: bytes = b"") -> None:
-        whole = len(data) - len(data) % _OFFSET_ENTRY.size
         self._base = base_offset
-        self._entries = list(_OFFSET_ENTRY.iter_unpack(data[:whole]))
-        self._torn = whole != len(data)
+        self._entries, self._torn = _read(_OFFSET_ENTRY, data)
 
     @property
     def data(self) -> bytes:
@@ -58,26 +57,18 @@ class OffsetIndex:
 
     def suspicious(self, log_bytes: int) -> str | None:
         """Why this cannot be the index of a ``.log`` of that size, in words."""
-        if self._torn:
-            return "its size is no multiple of an entry's"
-        before = (-1, -1)
-        for entry in self._entries:
-            if entry[0] <= before[0] or entry[1] <= before[1]:
-                return f"entry {entry} comes after {before}"
-            before = entry
-        if before[1] >= log_bytes and self._entries:
-            return f"it points at byte {before[1]} of {log_bytes}"
-        return None
+        wrong = _wrong(self._entries, self._torn)
+        if wrong is None and self._entries and self._entries[-1][1] >= log_bytes:
+            return f"it points at byte {self._entries[-1][1]} of {log_bytes}"
+        return wrong
 
 
 class TimeIndex:
     """The greatest time so far, and whose it is. ``data`` is the file."""
 
     def __init__(self, base_offset: int, data: bytes = b"") -> None:
-        whole = len(data) - len(data) % _TIME_ENTRY.size
         self._base = base_offset
-        self._entries = list(_TIME_ENTRY.iter_unpack(data[:whole]))
-        self._torn = whole != len(data)
+        self._entries, self._torn = _read(_TIME_ENTRY, data)
 
     @property
     def data(self) -> bytes:
@@ -110,11 +101,22 @@ class TimeIndex:
             self._entries.pop()
 
     def suspicious(self) -> str | None:
-        if self._torn:
-            return "its size is no multiple of an entry's"
-        before = (-1, -1)
-        for entry in self._entries:
-            if entry[0] <= before[0] or entry[1] <= before[1]:
-                return f"entry {entry} comes after {before}"
-            before = entry
-        return None
+        return _wrong(self._entries, self._torn)
+
+
+def _read(entry: struct.Struct, data: bytes) -> tuple[list[tuple[int, int]], bool]:
+    """The entries of a file, and whether it ends within one."""
+    whole = len(data) - len(data) % entry.size
+    return list(entry.iter_unpack(data[:whole])), whole != len(data)
+
+
+def _wrong(entries: Sequence[tuple[int, int]], torn: bool) -> str | None:
+    """Why these cannot be the entries of an index, in words."""
+    if torn:
+        return "its size is no multiple of an entry's"
+    before = (-1, -1)
+    for entry in entries:
+        if entry[0] <= before[0] or entry[1] <= before[1]:
+            return f"entry {entry} comes after {before}"
+        before = entry
+    return None

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 from magnetar.model.errors import NotAllowedError, ProtocolError
+from magnetar.protocols.crossing.kafka_to_pulsar import CODECS as PULSAR_CODECS
 from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, batch_of
 from magnetar.wire.pulsar.batches import MessageInfo, iterate_messages
@@ -27,13 +28,7 @@ from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.metadata import entry_metadata
 
 CODECS: Final[Mapping[Compression, Codec]] = MappingProxyType(
-    {
-        Compression.NONE: Codec.NONE,
-        Compression.ZLIB: Codec.GZIP,
-        Compression.SNAPPY: Codec.SNAPPY,
-        Compression.LZ4: Codec.LZ4,
-        Compression.ZSTD: Codec.ZSTD,
-    }
+    {compression: codec for codec, compression in PULSAR_CODECS.items()}
 )
 
 

@@ -19,7 +19,7 @@ from magnetar.env.listening import advertised_host
 from magnetar.env.tasks import TaskScope
 from magnetar.protocols.kafka.coordinator import Coordinator
 from magnetar.protocols.kafka.handlers import RequestTable
-from magnetar.protocols.kafka.services import KafkaServices, Node
+from magnetar.protocols.kafka.services import ClientConnection, KafkaServices, Node
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
@@ -79,13 +79,13 @@ class KafkaServer:
         """Ends connections that are silent: no request for ``idle_connection_ms`` and none under
         way, or a frame that is not finished within ``broker.frame_timeout_ms``."""
         loop = asyncio.get_running_loop()
-        seen: dict[KafkaSession, tuple[int, float]] = {}
+        seen: dict[ClientConnection, tuple[int, float]] = {}
         idle_s = self._config.idle_connection_ms / 1000
         while True:
             await asyncio.sleep(min(SWEEP_S, idle_s, self._frame_timeout_s))
             now = loop.time()
             before, seen = seen, {}
-            for session in self._sessions():
+            for session in list(self.services.sessions):
                 frames, since = before.get(session, (-1, now))
                 if frames != session.frames or session.waits:
                     frames, since = session.frames, now
@@ -94,9 +94,6 @@ class KafkaServer:
                 if now - since >= limit:
                     log.info("connection closed: silent", peer=session.peer)
                     session.abort()
-
-    def _sessions(self) -> list[KafkaSession]:
-        return [each for each in self.services.sessions if isinstance(each, KafkaSession)]
 
     def stop_listening(self) -> None:
         self.services.closing = True
@@ -108,5 +105,5 @@ class KafkaServer:
         """End the connections. Idempotent."""
         self.stop_listening()
         self.coordinator.close()
-        for session in self._sessions():
+        for session in list(self.services.sessions):
             session.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At
@@ -38,6 +38,23 @@ class Node(NamedTuple):
 NO_NODE: Final = Node(-1, "", -1)
 
 
+class ClientConnection(Protocol):
+    """What the server knows of a session. ``frames``: whole ones received."""
+
+    peer: str
+    frames: int
+
+    @property
+    def waits(self) -> bool: ...
+
+    @property
+    def partial_frame_bytes(self) -> int: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 @dataclass(slots=True)
 class KafkaServices:
     """The parts that sessions and their handlers use; made by ``server.KafkaServer``. ``clock``:
@@ -53,7 +70,7 @@ class KafkaServices:
     clock: Callable[[], float]
     node: Node = NO_NODE
     closing: bool = False
-    sessions: dict[Hashable, None] = field(default_factory=dict)
+    sessions: dict[ClientConnection, None] = field(default_factory=dict)
     _partitions: dict[TopicName, Partition] = field(default_factory=dict)
     _names: dict[tuple[str, int], TopicName] = field(default_factory=dict)
     _next_producer_id: int = 0

@@ -8,7 +8,7 @@ A bookie that has a cookie belongs to the cluster, also while it is not register
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 from magnetar.ledger.bookies import BookiePool
@@ -17,11 +17,11 @@ from magnetar.ledger.connections.channel import Address
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.ledger.placing.topology import RACK_PROPERTY, ZONE_PROPERTY
 from magnetar.ledger.replies import Refusal, reply
-from magnetar.model.errors import NoNodeError, NoSuchLedgerError
+from magnetar.model.errors import NoNodeError
 from magnetar.model.ids import BookieId
+from magnetar.repair.naming import ledgers_naming
 from magnetar.repair.switches import Switches
 
-READ_AT_ONCE = 16
 WRITABLE, READ_ONLY, AWAY = "read-write", "read-only", "away"
 
 
@@ -93,28 +93,9 @@ class KnownBookies:
         total, free = told
         return {"bookieId": bookie_id, "totalBytes": total, "freeBytes": free, "problem": ""}
 
-    async def ledgers_of(self, bookie_id: BookieId) -> AsyncIterator[int]:
+    def ledgers_of(self, bookie_id: BookieId) -> AsyncIterator[int]:
         """The ledgers whose metadata names the bookie, ascending. Reads the metadata of all."""
-        batch: list[int] = []
-        async for ledger_id in self._manager.iterate():
-            batch.append(ledger_id)
-            if len(batch) == READ_AT_ONCE:
-                for found in await self._naming(batch, bookie_id):
-                    yield found
-                batch = []
-        for found in await self._naming(batch, bookie_id):
-            yield found
-
-    async def _naming(self, ledger_ids: Sequence[int], bookie_id: BookieId) -> list[int]:
-        named = await asyncio.gather(*(self._names(each, bookie_id) for each in ledger_ids))
-        return [each for each, yes in zip(ledger_ids, named, strict=True) if yes]
-
-    async def _names(self, ledger_id: int, bookie_id: BookieId) -> bool:
-        try:
-            metadata, _ = await self._manager.read(ledger_id)
-        except NoSuchLedgerError:
-            return False
-        return any(bookie_id in one.bookies for one in metadata.fragments)
+        return ledgers_naming(self._manager, bookie_id)
 
     async def is_registered(self, bookie_id: BookieId) -> bool:
         return bookie_id in await self._registry.all()

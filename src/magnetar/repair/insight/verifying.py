@@ -39,7 +39,7 @@ from magnetar.model.ids import BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.repair.checking import ListingPool
 from magnetar.repair.copies import Part, own_runs, parts_of
-from magnetar.repair.copying import Copier, CopyTarget
+from magnetar.repair.copying import Copier, CopyTarget, pace
 from magnetar.repair.insight.explaining import Explainer
 from magnetar.repair.insight.faults import (
     Fault,
@@ -189,17 +189,12 @@ class Verifier:
             asking = client.read_batch(metadata.ledger_id, ids.start, len(ids), BATCH_BYTES)
             told = await reply(bookie_id, asking, self._timeout_s)
             if not isinstance(told, Refusal):
-                await self._pace(sum(map(len, told)))
+                await pace(self._throttle, sum(map(len, told)))
                 return told
             if isinstance(told.error, (*_ABSENT, BookieIOError)) or attempt == ATTEMPTS - 1:
                 return told
             await asyncio.sleep(RETRY_S)
         raise AssertionError("the last attempt returns")
-
-    async def _pace(self, byte_count: int) -> None:
-        wait_s = self._throttle.take(byte_count, asyncio.get_running_loop().time())
-        if wait_s:
-            await asyncio.sleep(wait_s)
 
     def count(self, found: Verified, copies: int, byte_count: int) -> None:
         found.copies += copies

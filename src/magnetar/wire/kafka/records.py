@@ -25,6 +25,7 @@ from magnetar.wire.kafka.batches import (
     read_batch_header,
 )
 from magnetar.wire.kafka.compression import Codec, compress, decompress
+from magnetar.wire.varint import varint
 
 
 class RecordHeader(NamedTuple):
@@ -121,11 +122,7 @@ def timestamp_of(header: BatchHeader, record: KafkaRecord) -> int:
 
 
 def _put_varint(out: bytearray, value: int) -> None:
-    value = (value << 1) ^ (value >> 63)
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+    out += varint((value << 1) ^ (value >> 63))
 
 
 def _put_bytes(out: bytearray, value: bytes | None) -> None:

@@ -12,28 +12,22 @@ from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.recovery import Recovered, open_log
 from magnetar.wire.checksum import crc32c
+from magnetar.wire.varint import varint
 
 NOW_MS = 1_700_000_000_000
 SMALL = PartitionPolicy(segments=SegmentLimits(segment_bytes_max=2000, index_interval_bytes=150))
 
 
-def varint(value: int) -> bytes:
-    """Zigzag."""
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def zigzag(value: int) -> bytes:
+    return varint((value << 1) ^ (value >> 63))
 
 
 def record(at: int, key: bytes | None, value: bytes | None) -> bytes:
-    body = b"\0" + varint(0) + varint(at)
+    body = b"\0" + zigzag(0) + zigzag(at)
     for part in (key, value):
-        body += varint(-1) if part is None else varint(len(part)) + part
-    body += varint(0)
-    return varint(len(body)) + body
+        body += zigzag(-1) if part is None else zigzag(len(part)) + part
+    body += zigzag(0)
+    return zigzag(len(body)) + body
 
 
 def batch(
