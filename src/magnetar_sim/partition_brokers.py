@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from magnetar.log.partition.election import LiveBroker
-from magnetar.log.partition.follower import AppendAnswer, CutTo, RestartAt
-from magnetar.log.partition.leader import (
+from magnetar.log.partition.leader_epochs import LeaderEpochs
+from magnetar.log.partition.replication.election import LiveBroker
+from magnetar.log.partition.replication.follower import AppendAnswer, CutTo, RestartAt
+from magnetar.log.partition.replication.leader import (
     AppendOutcome,
     FetchGrant,
     FetchRequest,
     PartitionLeader,
 )
-from magnetar.log.partition.leader_epochs import LeaderEpochs
-from magnetar.log.partition.partition_state import Member
-from magnetar.log.partition.replica import PartitionReplica
+from magnetar.log.partition.replication.partition_state import Member
+from magnetar.log.partition.replication.replica import PartitionReplica
 from magnetar.model.errors import (
     NotEnoughReplicasError,
     OffsetOutOfRangeError,

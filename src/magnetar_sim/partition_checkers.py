@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from magnetar.log.partition.election import LiveBroker
-from magnetar.log.partition.partition_state import NO_LEADER, PartitionState
+from magnetar.log.partition.replication.election import LiveBroker
+from magnetar.log.partition.replication.partition_state import NO_LEADER, PartitionState
 from magnetar_sim.scheduler import SimulationError
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from magnetar.log.partition.election import LiveBroker
-from magnetar.log.partition.partition_state import Member, PartitionState
+from magnetar.log.partition.replication.election import LiveBroker
+from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar_sim.partition_brokers import LAG_TICKS, SimBroker
 from magnetar_sim.partition_checkers import PartitionChecker
 from magnetar_sim.partition_store import SimController, SimStateStore

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from magnetar.log.partition import election
-from magnetar.log.partition.election import LiveBroker
-from magnetar.log.partition.partition_state import PartitionState
+from magnetar.log.partition.replication import election
+from magnetar.log.partition.replication.election import LiveBroker
+from magnetar.log.partition.replication.partition_state import PartitionState
 from magnetar_sim.partition_checkers import PartitionChecker
 from magnetar_sim.scheduler import Scheduler
 

@@ -30,8 +30,12 @@ MACHINE_TABLES: tuple[tuple[str, str, str], ...] = (
         "Who is active in an exclusive or failover subscription",
     ),
     ("magnetar.log.managed.appender_states", "TRANSITIONS", "The appender of a log"),
-    ("magnetar.log.partition.isr_states", "ROLE_TRANSITIONS", "A partition's replica"),
-    ("magnetar.log.partition.isr_states", "ISR_TRANSITIONS", "The in-sync set of a leader"),
+    ("magnetar.log.partition.replication.isr_states", "ROLE_TRANSITIONS", "A partition's replica"),
+    (
+        "magnetar.log.partition.replication.isr_states",
+        "ISR_TRANSITIONS",
+        "The in-sync set of a leader",
+    ),
     ("magnetar.protocols.kafka.group_states", "TRANSITIONS", "A group of Kafka's consumers"),
     ("magnetar.ledger.recovering.recovery_plan", "VOTE_RULES", "An entry's vote in a recovery"),
 )

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.log.partition import election
-from magnetar.log.partition.election import LiveBroker
-from magnetar.log.partition.follower import AppendAnswer, CutTo, PartitionFollower, Step
-from magnetar.log.partition.isr_states import IsrEvent, RoleEvent
-from magnetar.log.partition.leader import FetchGrant, FetchRequest, PartitionLeader
 from magnetar.log.partition.leader_epochs import EpochEnd
-from magnetar.log.partition.partition_state import NO_LEADER, Member, PartitionState
-from magnetar.log.partition.replica import PartitionReplica
+from magnetar.log.partition.replication import election
+from magnetar.log.partition.replication.election import LiveBroker
+from magnetar.log.partition.replication.follower import AppendAnswer, CutTo, PartitionFollower, Step
+from magnetar.log.partition.replication.isr_states import IsrEvent, RoleEvent
+from magnetar.log.partition.replication.leader import FetchGrant, FetchRequest, PartitionLeader
+from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
+from magnetar.log.partition.replication.replica import PartitionReplica
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 3000

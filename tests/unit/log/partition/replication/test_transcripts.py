@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from magnetar.log.partition import election
-from magnetar.log.partition.election import LiveBroker
-from magnetar.log.partition.follower import AppendAnswer, CutTo
 from magnetar.log.partition.leader_epochs import LeaderEpochs
-from magnetar.log.partition.partition_state import Member, PartitionState
-from magnetar.log.partition.replica import PartitionReplica
+from magnetar.log.partition.replication import election
+from magnetar.log.partition.replication.election import LiveBroker
+from magnetar.log.partition.replication.follower import AppendAnswer, CutTo
+from magnetar.log.partition.replication.partition_state import Member, PartitionState
+from magnetar.log.partition.replication.replica import PartitionReplica
 from magnetar.model.errors import NotEnoughReplicasError, PartitionError
 from tests import transcript
 from tests.transcript import numbers

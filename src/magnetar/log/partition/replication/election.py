@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from magnetar.log.partition.partition_state import NO_LEADER, Member, PartitionState
+from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
 
 
 class LiveBroker(NamedTuple):

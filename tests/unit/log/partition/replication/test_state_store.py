@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from magnetar.log.partition.election import LiveBroker, with_isr
-from magnetar.log.partition.partition_state import Member, PartitionState
-from magnetar.log.partition.state_store import StateStore, VersionedState
+from magnetar.log.partition.replication.election import LiveBroker, with_isr
+from magnetar.log.partition.replication.partition_state import Member, PartitionState
+from magnetar.log.partition.replication.state_store import StateStore, VersionedState
 from magnetar.model.errors import BadVersionError, NodeExistsError
 from tests.unit.log.doubles import Process, World
 

@@ -16,11 +16,11 @@ Why: docs/adr/0110-replication-is-a-machine.md.
 
 from __future__ import annotations
 
-from magnetar.log.partition.follower import PartitionFollower
-from magnetar.log.partition.isr_states import NEXT_ROLE, RoleEvent, RoleState
-from magnetar.log.partition.leader import PartitionLeader
 from magnetar.log.partition.leader_epochs import LeaderEpochs
-from magnetar.log.partition.partition_state import NO_LEADER, Member, PartitionState
+from magnetar.log.partition.replication.follower import PartitionFollower
+from magnetar.log.partition.replication.isr_states import NEXT_ROLE, RoleEvent, RoleState
+from magnetar.log.partition.replication.leader import PartitionLeader
+from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
 
 
 class PartitionReplica:

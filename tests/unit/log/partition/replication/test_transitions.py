@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.log.partition import election
-from magnetar.log.partition.election import LiveBroker
-from magnetar.log.partition.isr_states import (
+from magnetar.log.partition.leader_epochs import LeaderEpochs
+from magnetar.log.partition.replication import election
+from magnetar.log.partition.replication.election import LiveBroker
+from magnetar.log.partition.replication.isr_states import (
     ISR_TRANSITIONS,
     ROLE_TRANSITIONS,
     IsrEvent,
@@ -17,10 +18,9 @@ from magnetar.log.partition.isr_states import (
     RoleEvent,
     RoleState,
 )
-from magnetar.log.partition.leader import FetchRequest, PartitionLeader
-from magnetar.log.partition.leader_epochs import LeaderEpochs
-from magnetar.log.partition.partition_state import Member, PartitionState
-from magnetar.log.partition.replica import PartitionReplica
+from magnetar.log.partition.replication.leader import FetchRequest, PartitionLeader
+from magnetar.log.partition.replication.partition_state import Member, PartitionState
+from magnetar.log.partition.replication.replica import PartitionReplica
 
 WALKS, STEPS = 200, 80
 MEMBERS = tuple(Member(number, number) for number in (1, 2, 3))

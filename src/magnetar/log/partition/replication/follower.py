@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from magnetar.log.partition.leader import FetchGrant, FetchRequest
 from magnetar.log.partition.leader_epochs import EpochEnd, LeaderEpochs
-from magnetar.log.partition.partition_state import Member
+from magnetar.log.partition.replication.leader import FetchGrant, FetchRequest
+from magnetar.log.partition.replication.partition_state import Member
 from magnetar.model.errors import ProtocolError
 
 

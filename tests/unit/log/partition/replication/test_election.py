@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.log.partition.election import LiveBroker, elect, prefer, with_isr
-from magnetar.log.partition.partition_state import (
+from magnetar.log.partition.replication.election import LiveBroker, elect, prefer, with_isr
+from magnetar.log.partition.replication.partition_state import (
     NO_LEADER,
     Member,
     PartitionState,

@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from magnetar.log.partition.election import with_isr
-from magnetar.log.partition.isr_states import NEXT_ISR, IsrEvent, IsrState
 from magnetar.log.partition.leader_epochs import EpochEnd, LeaderEpochs
-from magnetar.log.partition.partition_state import Member, PartitionState
+from magnetar.log.partition.replication.election import with_isr
+from magnetar.log.partition.replication.isr_states import NEXT_ISR, IsrEvent, IsrState
+from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.model.errors import (
     FencedLeaderEpochError,
     NotEnoughReplicasError,

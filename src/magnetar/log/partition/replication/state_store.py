@@ -21,9 +21,13 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from magnetar.env.metadata import MetadataStore
-from magnetar.log.partition import election
-from magnetar.log.partition.election import Live
-from magnetar.log.partition.partition_state import PartitionState, decode_state, encode_state
+from magnetar.log.partition.replication import election
+from magnetar.log.partition.replication.election import Live
+from magnetar.log.partition.replication.partition_state import (
+    PartitionState,
+    decode_state,
+    encode_state,
+)
 from magnetar.model.errors import BadVersionError, NoNodeError
 
 ROOT: Final = "/partitions"
