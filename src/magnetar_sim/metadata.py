@@ -40,6 +40,7 @@ from magnetar.model.errors import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    SessionExpiredError,
 )
 from magnetar_sim.loop import SimLoop, SimProcess
 
@@ -315,6 +316,19 @@ class SimMetadataStore:
     async def delete(self, path: str, version: int = -1) -> None:
         check_path(path)
         await self._ask(lambda: self._up_to_date().delete(path, version), f"delete of {path}")
+
+    async def session_id(self) -> int:
+        return self._session_id
+
+    async def delete_within(self, session_id: int, path: str, version: int = -1) -> None:
+        check_path(path)
+
+        def delete() -> None:
+            if self._session_id != session_id:
+                raise SessionExpiredError(f"the session of the delete of {path} has expired")
+            self._up_to_date().delete(path, version)
+
+        await self._ask(delete, f"delete of {path}")
 
     async def children(self, path: str) -> list[str]:
         check_path(path)

@@ -26,6 +26,7 @@ from magnetar.model.errors import (
     NoNodeError,
     SessionExpiredError,
 )
+from magnetar.repair.marks import ShortageMarks
 from tests.unit.env.metadata_contract import MetadataContract, Tree, eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -168,6 +169,36 @@ def test_compare_and_set_between_sessions(zookeeper_url: str) -> None:
 
 
 # -- an expired session ---------------------------------------------------------------------------
+
+
+def test_a_mark_that_was_made_again_is_not_taken_for_the_one_before(zookeeper_url: str) -> None:
+    """A slow worker has read a mark, and its session ends: another takes over, takes the mark away,
+    and the ledger is marked anew, at version 0 as before."""
+
+    async def main() -> None:
+        async with opened(zookeeper_url) as one, opened(zookeeper_url) as other:
+            slow, quick = ShortageMarks(one), ShortageMarks(other)
+            await quick.initialize()
+            await quick.mark(7, ["b1"], 1000)
+            late, mark = await slow.lock(7, "slow"), await slow.read(7)
+            assert late is not None
+            assert mark is not None
+            await asyncio.to_thread(end_session_of, one)
+            assert await one.session_id() != late.session_id
+            lock = await quick.lock(7, "quick")
+            assert lock is not None
+            assert await quick.unmark(lock, mark.version)
+            await quick.mark(7, ["b2"], 2000)
+            with pytest.raises(SessionExpiredError):
+                await slow.unmark(late, mark.version)
+            await slow.unlock(late._replace(holder="quick"))  # as if it had seen its own
+            assert await quick.holder(7) == "quick"
+            found = await quick.read(7)
+            assert found is not None
+            assert found.bookies == ("b2",)
+            assert await quick.unmark(lock, found.version)
+
+    asyncio.run(main())
 
 
 def test_an_expired_session_is_told_and_its_nodes_are_gone(zookeeper_url: str) -> None:

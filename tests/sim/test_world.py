@@ -13,9 +13,15 @@ import pytest
 from magnetar.env.connections import Connections
 from magnetar.env.framed import FramedConnection
 from magnetar.env.metadata import CreateMode, SessionState
-from magnetar.model.errors import BadVersionError, MetadataUnavailableError, NoNodeError
+from magnetar.model.errors import (
+    BadVersionError,
+    MetadataUnavailableError,
+    NoNodeError,
+    SessionExpiredError,
+)
+from magnetar.repair.marks import Lock, ShortageMarks
 from magnetar_sim.disk import CAPACITY_BYTES, SimDisk
-from magnetar_sim.loop import SimLoop, until
+from magnetar_sim.loop import SimLoop, run_in, until
 from magnetar_sim.metadata import MetadataServer, SimMetadataStore
 from magnetar_sim.network import HIGH_BYTES, SimNetwork
 from magnetar_sim.scheduler import SimulationError
@@ -349,6 +355,52 @@ def test_a_session_out_of_contact_expires_and_the_process_hears_of_it() -> None:
         await asyncio.sleep(2)
         assert states == [SessionState.SUSPENDED, SessionState.EXPIRED, SessionState.CONNECTED]
         assert "/claim" in changes
+
+    on_loop(main)
+
+
+def test_a_mark_that_was_made_again_is_not_taken_for_the_one_before() -> None:
+    """A worker that was paused goes on in another session, with what it read in the one before."""
+
+    async def main(loop: SimLoop) -> None:
+        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        slow, quick = loop.new_process("slow"), loop.new_process("quick")
+
+        async def begin() -> tuple[ShortageMarks, Lock]:
+            marks = ShortageMarks(SimMetadataStore(server, slow))
+            await marks.initialize()
+            await marks.mark(7, ["b1"], 1000)
+            lock = await marks.lock(7, "slow")
+            assert lock is not None
+            return marks, lock
+
+        async def take_over() -> ShortageMarks:
+            marks = ShortageMarks(SimMetadataStore(server, quick))
+            lock = await marks.lock(7, "quick")
+            assert lock is not None
+            assert await marks.unmark(lock, 0)
+            await marks.mark(7, ["b2"], 2000)
+            return marks
+
+        async def go_on() -> None:
+            with pytest.raises(SessionExpiredError):
+                await late.unmark(lock, 0)
+            await late.unlock(lock._replace(holder="quick"))  # as if it had seen its own
+
+        begun = await run_in(slow, begin(), "begin")
+        assert begun is not None
+        late, lock = begun
+        slow.pause()
+        await asyncio.sleep(5)
+        marks = await run_in(quick, take_over(), "take over")
+        assert marks is not None
+        slow.resume()
+        await asyncio.sleep(3)
+        await run_in(slow, go_on(), "go on")
+        found = await run_in(quick, marks.read(7), "look")
+        assert found is not None
+        assert found.bookies == ("b2",)
+        assert await run_in(quick, marks.holder(7), "look") == "quick"
 
     on_loop(main)
 

@@ -48,6 +48,23 @@ class ListStamps(Protocol):
         ...
 
 
+@runtime_checkable
+class SessionDeletes(Protocol):
+    """What a ``MetadataStore`` can do beside: delete for who must hold an ephemeral node at that
+    very moment. Those of this package can."""
+
+    async def session_id(self) -> int:
+        """Of the session that requests are part of now; another one after it has expired. Raises
+        ``MetadataError``."""
+        ...
+
+    async def delete_within(self, session_id: int, path: str, version: int = -1) -> None:
+        """As ``delete``, and only while the session is still that of ``session_id``: all ephemeral
+        nodes that were made since it was read are there when the node goes. Raises
+        ``SessionExpiredError`` if it is over."""
+        ...
+
+
 class MetadataStore(Protocol):
     """A tree of versioned nodes. All methods may raise ``MetadataError``."""
 

@@ -99,6 +99,13 @@ class SocketMetadataStore:
     async def delete(self, path: str, version: int = -1) -> None:
         await self._ask({"do": "delete", "path": check_path(path), "version": version})
 
+    async def session_id(self) -> int:
+        """There is one: no request is carried out after it."""
+        return 0
+
+    async def delete_within(self, session_id: int, path: str, version: int = -1) -> None:
+        await self.delete(path, version)
+
     async def children(self, path: str) -> list[str]:
         head, _ = await self._ask({"do": "children", "path": check_path(path)})
         return list(head["names"])

@@ -127,6 +127,13 @@ class SqliteMetadataStore:
         check_path(path)
         return await self._submit(lambda tree: tree.delete(path, version))
 
+    async def session_id(self) -> int:
+        """There is one, as long as the store is open."""
+        return 0
+
+    async def delete_within(self, session_id: int, path: str, version: int = -1) -> None:
+        await self.delete(path, version)
+
     async def children(self, path: str) -> list[str]:
         check_path(path)
         return await self._submit(lambda tree: tree.children(path), writes=False)

@@ -183,6 +183,29 @@ class ZooKeeperMetadataStore:
             raise MetadataError("the root / cannot be deleted")
         await self._write(path, partial(self._client.delete_async, full, version))
 
+    async def session_id(self) -> int:
+        deadline_s = self._loop.time() + self._operation_timeout_s
+        while True:
+            await self._wait_connected(deadline_s)
+            if (identity := self.session) is not None:
+                return identity[0]
+            # kazoo has lost the connection, and the loop has not heard of it yet
+            if self._loop.time() >= deadline_s:
+                raise self._unavailable("connecting")
+            await asyncio.sleep(0.01)
+
+    async def delete_within(self, session_id: int, path: str, version: int = -1) -> None:
+        full = self._full(path)
+
+        def request() -> _Result[None]:
+            # What is sent in a session is refused by the ensemble once that has expired, and never
+            # repeated in another: it is enough to know which one it is sent in.
+            if (identity := self.session) is not None and identity[0] != session_id:
+                raise zk_errors.SessionExpiredError
+            return self._client.delete_async(full, version)  # type: ignore[no-any-return]
+
+        await self._write(path, request)
+
     async def children(self, path: str) -> list[str]:
         full = self._full(path)
         request = partial(self._client.get_children_async, full)

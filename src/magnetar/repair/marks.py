@@ -7,10 +7,14 @@ do with them the same:
 * A ledger's mark names bookies that lack copies. Whoever finds it lacking adds to it; every such
   finding changes the mark's version, also one that adds no name: a worker that has just found the
   ledger whole by what was true before must not take away what was found since.
-* A mark goes on the version that it had before the ledger was looked at, and on no other.
-* A lock is an ephemeral node: it goes with its holder's session. It keeps two workers from doing
-  the same work; what must be true of a ledger's copies does not rest on it
-  (docs/adr/0095-repair.md).
+* A mark goes on the version that it had before the ledger was looked at, and on no other. The
+  version alone does not say which mark it is: one that went and was made again begins at 0 as every
+  other. So only the holder of the ledger's lock takes a mark away, in the session that holds the
+  lock: nobody else can have taken it away since it was read
+  (docs/adr/0133-a-mark-goes-under-its-lock.md).
+* A lock is an ephemeral node: it goes with its holder's session, and nobody else takes it away. It
+  keeps two workers from doing the same work; what must be true of a ledger's copies does not rest
+  on it (docs/adr/0095-repair.md).
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
-from magnetar.env.metadata import CreateMode, MetadataStore
+from magnetar.env.metadata import CreateMode, MetadataStore, SessionDeletes
 from magnetar.model.errors import (
     BadVersionError,
     MetadataError,
     NodeExistsError,
     NoNodeError,
+    SessionExpiredError,
 )
 from magnetar.wire.bookie.underreplication import (
     DEPTH,
@@ -53,11 +58,21 @@ class ShortageMark(NamedTuple):
     version: int
 
 
+class Lock(NamedTuple):
+    """A lock that is held, or was, while ``session_id`` lasted. ``holder`` tells others who."""
+
+    ledger_id: int
+    holder: str
+    session_id: int
+
+
 class ShortageMarks:
     """Below ``root`` (of the ledgers). All methods may raise ``MetadataError``."""
 
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
+        assert isinstance(store, SessionDeletes), "a store of another package"
         self._store = store
+        self._sessions: SessionDeletes = store
         self.base = f"{root}/{DIRECTORY}"
         self._ledgers = f"{self.base}/ledgers"
         self._locks = f"{self.base}/locks"
@@ -107,12 +122,14 @@ class ShortageMarks:
         shortage = decode_shortage(found.value, path)
         return ShortageMark(shortage.bookies, shortage.since_ms, found.version)
 
-    async def unmark(self, ledger_id: int, version: int) -> bool:
-        """The ledger is whole. False: it was marked again since ``version`` was read, and stays
-        marked."""
-        path = self._ledgers + node_path(ledger_id)
+    async def unmark(self, lock: Lock, version: int) -> bool:
+        """The ledger is whole. False: it was marked again since ``version`` was read, under the
+        lock, and stays marked. Raises ``SessionExpiredError`` if the lock has gone with its
+        session: another worker may have taken away the mark that was read, and the one that is
+        there be a new one."""
+        path = self._ledgers + node_path(lock.ledger_id)
         try:
-            await self._store.delete(path, version)
+            await self._sessions.delete_within(lock.session_id, path, version)
         except BadVersionError:
             return False
         except NoNodeError:
@@ -144,23 +161,27 @@ class ShortageMarks:
 
     # -- locks --------------------------------------------------------------------------------
 
-    async def lock(self, ledger_id: int, holder: str) -> bool:
-        """Be the one who repairs the ledger; False: somebody is. ``holder`` tells others who."""
+    async def lock(self, ledger_id: int, holder: str) -> Lock | None:
+        """Be the one who repairs the ledger; None: somebody is. ``holder`` tells others who."""
         path = self._lock(ledger_id)
+        # Before the node is made: it can then not be of an earlier session.
+        lock = Lock(ledger_id, holder, await self._sessions.session_id())
         try:
             await self._store.create(path, encode_lock(holder), CreateMode.EPHEMERAL)
         except NodeExistsError:
             # Ours, from an attempt whose answer was lost, or another's.
-            return await self.holder(ledger_id) == holder
-        return True
+            return lock if await self.holder(ledger_id) == holder else None
+        return lock
 
-    async def unlock(self, ledger_id: int, holder: str) -> None:
+    async def unlock(self, lock: Lock) -> None:
         """Let others repair it; another's lock is left alone. Idempotent."""
-        if await self.holder(ledger_id) == holder:
+        if await self.holder(lock.ledger_id) == lock.holder:
             try:
-                await self._store.delete(self._lock(ledger_id))
-            except NoNodeError:
-                return
+                # It may be another's as soon as our session is over.
+                path = self._lock(lock.ledger_id)
+                await self._sessions.delete_within(lock.session_id, path)
+            except (NoNodeError, SessionExpiredError):
+                return  # gone, or gone with its session
 
     async def holder(self, ledger_id: int) -> str | None:
         """Who repairs the ledger; None: nobody."""

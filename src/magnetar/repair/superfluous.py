@@ -127,12 +127,13 @@ class Superfluous:
 
     async def _give_up(self, ledger_id: int) -> bool:
         with self._beside.bookie.giving_up(ledger_id) as delete:
-            if not await self._marks.lock(ledger_id, self._holder):
+            lock = await self._marks.lock(ledger_id, self._holder)
+            if lock is None:
                 return False
             try:
                 return await self._is_nobodys(ledger_id) and await delete()
             finally:
-                await self._marks.unlock(ledger_id, self._holder)
+                await self._marks.unlock(lock)
 
     async def _is_nobodys(self, ledger_id: int) -> bool:
         """Whether nobody needs what is here, and whoever was about to name it cannot."""

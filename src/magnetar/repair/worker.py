@@ -2,8 +2,8 @@
 
 For each: the lock first, then the mark is read (its version stands for all that was found before
 the look), then the ledger is repaired (``ledger_repair``), then the mark goes, if nobody has marked
-the ledger again, and the lock last. Whatever ends in between leaves the mark: another worker begins
-where this one has ended.
+the ledger again and the lock is held still, and the lock last. Whatever ends in between leaves the
+mark: another worker begins where this one has ended.
 
 Ledgers are taken in random order, so that workers rarely meet. A ledger that cannot be made whole
 now waits for its next turn (``turns``). While repair is disabled no ledger is taken.
@@ -19,7 +19,7 @@ import structlog
 
 from magnetar.model.errors import MagnetarError, MetadataError
 from magnetar.repair.ledger_repair import LedgerRepair, Outcome
-from magnetar.repair.marks import ShortageMarks
+from magnetar.repair.marks import Lock, ShortageMarks
 from magnetar.repair.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -118,22 +118,23 @@ class Worker:
 
     async def take(self, ledger_id: int) -> Outcome | None:
         """Repair one ledger; None: somebody else does, or it is not marked."""
-        holder = self._wanted.holder
         self._perhaps_held[ledger_id] = None
         try:
-            if not await self._marks.lock(ledger_id, holder):
+            lock = await self._marks.lock(ledger_id, self._wanted.holder)
+            if lock is None:
                 del self._perhaps_held[ledger_id]
                 return None
             try:
-                return await self._take(ledger_id)
+                return await self._take(lock)
             finally:
-                await self._marks.unlock(ledger_id, holder)
+                await self._marks.unlock(lock)
                 del self._perhaps_held[ledger_id]
         except MagnetarError as error:
             self._left(ledger_id, str(error))
             return Outcome.LEFT
 
-    async def _take(self, ledger_id: int) -> Outcome | None:
+    async def _take(self, lock: Lock) -> Outcome | None:
+        ledger_id = lock.ledger_id
         mark = await self._marks.read(ledger_id)
         if mark is None:
             return None
@@ -143,7 +144,7 @@ class Worker:
             return Outcome.LEFT
         # Only on the version that was there before the look: what was found since was not looked
         # for, and must not go unrepaired.
-        if not await self._marks.unmark(ledger_id, mark.version):
+        if not await self._marks.unmark(lock, mark.version):
             self._turns.over(ledger_id)
             return Outcome.LEFT
         self._turns.over(ledger_id)

@@ -123,7 +123,7 @@ def _open_ledgers_are_given_up() -> AbstractContextManager[None]:
 
 
 def _locks_stay() -> AbstractContextManager[None]:
-    async def unlock(self: Any, ledger_id: int, holder: str) -> None:
+    async def unlock(self: Any, lock: Any) -> None:
         return
 
     return replaced((ShortageMarks, "unlock", unlock))
@@ -162,14 +162,18 @@ def _away_is_taken_for_there() -> AbstractContextManager[None]:
 def _unmarks_without_compare() -> AbstractContextManager[None]:
     original = ShortageMarks.unmark
 
-    async def unmark(self: Any, ledger_id: int, version: int) -> bool:
-        return await original(self, ledger_id, -1)
+    async def unmark(self: Any, lock: Any, version: int) -> bool:
+        return await original(self, lock, -1)
 
     return replaced((ShortageMarks, "unmark", unmark))
 
 
 def _silent_bookies_keep_their_places() -> AbstractContextManager[None]:
     return replaced((Silences, "_counts", lambda self, told: False))
+
+
+def _a_deaf_auditor_stays() -> AbstractContextManager[None]:
+    return replaced((Silences, "cut_off", False))
 
 
 def _what_was_not_read_is_forgotten() -> AbstractContextManager[None]:
@@ -197,5 +201,6 @@ REPAIRS = (
     _mutant("copies of an open ledger are given up", "", _open_ledgers_are_given_up),
     _mutant("a mark is taken away without compare", "", _unmarks_without_compare),
     _mutant("a silent bookie keeps its places", "", _silent_bookies_keep_their_places),
+    _mutant("an auditor that hears nobody stays", "", _a_deaf_auditor_stays),
     _mutant("what a read did not give is not copied", "", _what_was_not_read_is_forgotten),
 )

@@ -30,6 +30,8 @@ def test_a_mark_goes_on_the_version_it_had_and_on_no_other(tmp_path: Path) -> No
         async with opened(tmp_path) as store:
             marks = ShortageMarks(store)
             await marks.initialize()
+            lock = await marks.lock(7, "one")
+            assert lock is not None
             assert await marks.mark(7, ["b1"], 1000)
             before = await marks.read(7)
             assert before is not None
@@ -39,14 +41,14 @@ def test_a_mark_goes_on_the_version_it_had_and_on_no_other(tmp_path: Path) -> No
             assert again is not None
             assert (again.bookies, again.since_ms) == (("b1",), 1000)
             assert again.version != before.version, "it was found again since"
-            assert not await marks.unmark(7, before.version)
+            assert not await marks.unmark(lock, before.version)
             await marks.mark(7, ["b2"], 3000)
             last = await marks.read(7)
             assert last is not None
             assert last.bookies == ("b1", "b2")
-            assert await marks.unmark(7, last.version)
+            assert await marks.unmark(lock, last.version)
             assert await marks.read(7) is None
-            assert await marks.unmark(7, last.version), "an answer that was lost"
+            assert await marks.unmark(lock, last.version), "an answer that was lost"
 
     asyncio.run(run())
 
@@ -61,9 +63,10 @@ def test_marked_ledgers_are_listed_and_their_directories_go_with_them(tmp_path: 
                 await marks.mark(ledger_id, ["b1"], 0)
             assert [each async for each in marks.ledgers()] == [0, 7, 8, FAR]
             for ledger_id in (0, 7, 8, FAR):
-                mark = await marks.read(ledger_id)
+                mark, lock = await marks.read(ledger_id), await marks.lock(ledger_id, "one")
                 assert mark is not None
-                await marks.unmark(ledger_id, mark.version)
+                assert lock is not None
+                await marks.unmark(lock, mark.version)
             assert await store.children("/ledgers/underreplication/ledgers") == []
 
     asyncio.run(run())
@@ -74,14 +77,15 @@ def test_a_lock_has_one_holder_and_is_not_given_up_by_another(tmp_path: Path) ->
         async with opened(tmp_path) as store:
             marks = ShortageMarks(store)
             await marks.initialize()
-            assert await marks.lock(7, "one")
-            assert not await marks.lock(7, "two")
-            assert await marks.lock(7, "one"), "its answer was lost, and it asks again"
-            await marks.unlock(7, "two")
+            lock = await marks.lock(7, "one")
+            assert lock is not None
+            assert await marks.lock(7, "two") is None
+            assert await marks.lock(7, "one") == lock, "its answer was lost, and it asks again"
+            await marks.unlock(lock._replace(holder="two"))
             assert await marks.holder(7) == "one"
             assert await marks.locked() == {7: None}
-            await marks.unlock(7, "one")
-            await marks.unlock(7, "one")
+            await marks.unlock(lock)
+            await marks.unlock(lock)
             assert await marks.lock(7, "two")
 
     asyncio.run(run())
