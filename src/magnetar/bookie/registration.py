@@ -39,6 +39,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_service import (
+    PROCESS_PROPERTY,
     BookieServiceInfo,
     decode_service_info,
     encode_service_info,
@@ -47,8 +48,6 @@ from magnetar.wire.bookie.metadata_service import (
 log = structlog.get_logger(__name__)
 
 Properties: TypeAlias = tuple[tuple[str, str], ...]
-
-TOKEN_PROPERTY = "magnetar.process"
 
 _RETRY_S = 1.0
 _MARGIN_S = 1.0  # the server expires sessions in ticks
@@ -72,7 +71,7 @@ class BookieRegistration:
         names this process; random unless given."""
         self._store = store
         self._bookie_id = bookie_id
-        self._token = (TOKEN_PROPERTY, token or secrets.token_hex(8))
+        self._token = (PROCESS_PROPERTY, token or secrets.token_hex(8))
         self._info = replace(info, properties=(*info.properties, self._token))
         self._why: Properties = ()
         self._writable_path = f"{root}/available/{bookie_id}"

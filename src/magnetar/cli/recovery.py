@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import click
+import httpx
 
 from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.config_loading import load
@@ -22,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 BAR_CHARACTERS = 30
 DAY_MS = 86_400_000
+REST_TIMEOUT_S = 30
 
 
 def metadata_option(command: F) -> F:
@@ -207,6 +209,9 @@ def decommission(bookie_id: str, metadata: str) -> None:
     in the ledgers' metadata. When no ledger names it the command waits until the bookie has ended,
     and forgets it. It may be interrupted and given again.
 
+    A bookie of BookKeeper's own is switched to read-only by its REST, which must be on; a restart
+    of it forgets that.
+
     \b
     Example:
       magnetar bookie decommission 10.0.0.7:3181 --metadata zk://127.0.0.1:2181/magnetar
@@ -240,6 +245,8 @@ def _empty(bookie_id: BookieId, metadata: str, serves: bool) -> None:
             if state.enabled:
                 why = "nobody repairs (start magnetar autorecovery)"
             click.echo(f"this waits: {why}", err=True)
+        if serves and not await operating.hears_of_leaving(bookie_id):
+            await _switch_to_read_only(operating, bookie_id)
         bar = Bar(f"ledgers that name {bookie_id}")
         await operating.empty(bookie_id, bar.show)
         bar.end(0)
@@ -251,6 +258,37 @@ def _empty(bookie_id: BookieId, metadata: str, serves: bool) -> None:
         click.echo(f"{bookie_id} is forgotten")
 
     operate(metadata, work)
+
+
+async def _switch_to_read_only(operating: Any, bookie_id: BookieId) -> None:
+    """A bookie of BookKeeper's own does not follow what is said in the metadata store, and takes
+    new entries for as long as it serves: it is told by its own REST. Raises ``ConfigError``."""
+    address = operating.http_address(bookie_id)
+    if address is None:
+        raise _not_told(bookie_id, "it says of no HTTP server (httpServerEnabled)")
+    url = f"http://{address[0]}:{address[1]}/api/v1/bookie/state/readonly"
+    try:
+        async with httpx.AsyncClient(timeout=REST_TIMEOUT_S, trust_env=False) as client:
+            answer = await client.put(url, json={"readOnly": True})
+        if answer.status_code != httpx.codes.OK:
+            raise _not_told(bookie_id, f"{url} answers {answer.status_code}: {answer.text[:200]}")
+        async with asyncio.timeout(REST_TIMEOUT_S):
+            await operating.wait_read_only(bookie_id)
+    except httpx.HTTPError as error:
+        raise _not_told(bookie_id, f"{url} does not answer: {error!r}") from error
+    except TimeoutError as error:
+        why = f"{url} was told, and {REST_TIMEOUT_S} s later it takes entries still"
+        raise _not_told(bookie_id, why) from error
+    click.echo(f"{bookie_id} is BookKeeper's own: it was switched to read-only by {url}", err=True)
+
+
+def _not_told(bookie_id: BookieId, why: str) -> ConfigError:
+    return ConfigError(
+        f"bookie {bookie_id} is one of BookKeeper's own, which do not hear that they are to be "
+        f"emptied, and take new entries as long as they serve; it could not be switched to "
+        f"read-only: {why}. Switch it by hand and give this command again, or end it and then: "
+        f"magnetar bookie recover {bookie_id}"
+    )
 
 
 class Bar:

@@ -21,6 +21,7 @@ from magnetar.repair.election import Election
 from magnetar.repair.marks import ShortageMark, ShortageMarks
 from magnetar.repair.naming import ledgers_naming
 from magnetar.repair.switches import Switches
+from magnetar.wire.bookie.metadata_service import PROCESS_PROPERTY
 
 LOOK_S = 1.0
 
@@ -101,6 +102,21 @@ class Operating:
 
     async def is_registered(self, bookie_id: BookieId) -> bool:
         return bookie_id in await self._registry.all()
+
+    async def hears_of_leaving(self, bookie_id: BookieId) -> bool:
+        """Whether it takes no new entries once it is to be emptied: it takes none anyway, or it is
+        one of this platform's, which follow what operators say. BookKeeper's own do not."""
+        available = await self._registry.available()
+        return bookie_id not in available or PROCESS_PROPERTY in self._registry.told(bookie_id)
+
+    def http_address(self, bookie_id: BookieId) -> tuple[str, int] | None:
+        """The bookie's HTTP server, as it was registered when it was asked for last."""
+        return self._registry.http_address(bookie_id)
+
+    async def wait_read_only(self, bookie_id: BookieId) -> None:
+        """Return when the bookie is not registered as one that takes entries."""
+        while bookie_id in await self._registry.available():  # noqa: ASYNC110 - as below
+            await asyncio.sleep(LOOK_S)
 
     async def ledgers_of(self, bookie_id: BookieId) -> int:
         """How many ledgers name the bookie. Reads the metadata of all."""

@@ -54,17 +54,22 @@ def java_bookie(
     data_dir: Path,
     bookie_id: str,
     root: str = "/magnetar",
+    http: bool = False,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A bookie of BookKeeper's own in the same cluster. Its end is the caller's, or a kill."""
+    """A bookie of BookKeeper's own in the same cluster; ``http``: with its REST. Its end is the
+    caller's, or a kill."""
     data_dir.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    port, http_port = free_port(), free_port()
     configuration = data_dir / "bookie.conf"
     configuration.write_text(
         f"metadataServiceUri=zk+hierarchical://{zookeeper.address}{root}/ledgers\n"
         f"bookiePort={port}\nbookieId={bookie_id}\nadvertisedAddress=127.0.0.1\n"
         f"journalDirectories={data_dir}/journal\nledgerDirectories={data_dir}/ledgers\n"
         f"indexDirectories={data_dir}/index\n"
-        "allowLoopback=true\nhttpServerEnabled=false\nautoRecoveryDaemonEnabled=false\n"
+        "allowLoopback=true\nautoRecoveryDaemonEnabled=false\n"
+        f"httpServerEnabled={str(http).lower()}\nhttpServerHost=127.0.0.1\n"
+        f"httpServerPort={http_port}\n"
+        "httpServerClass=org.apache.bookkeeper.http.vertx.VertxHttpServer\n"
         "zkTimeout=4000\ndiskUsageThreshold=0.99\ndiskUsageWarnThreshold=0.98\n"
         "numAddWorkerThreads=2\nnumReadWorkerThreads=2\nserverNumIOThreads=2\n"
     )

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,9 +63,11 @@ class Mixed:
             process = self.processes[name] = running.__enter__()
             self._stack.callback(_end, process)
 
-    def javas(self, *names: str) -> None:
+    def javas(self, *names: str, http: bool = False) -> None:
         for name in names:
-            running = java_bookie(self._work_dir, self._zookeeper, self._folder / name, name)
+            running = java_bookie(
+                self._work_dir, self._zookeeper, self._folder / name, name, http=http
+            )
             self.processes[name] = self._stack.enter_context(running)
         # It listens before it is registered.
         eventually(lambda: {*names} <= {*survey(self.url).registered}, "they are registered")
@@ -71,11 +75,24 @@ class Mixed:
     def lose(self, name: str) -> None:
         _end(self.processes[name])
 
+    def told(self, *command: str, code: int = 0) -> Any:
+        """What our command says of this cluster, as JSON."""
+        done = subprocess.run(
+            [sys.executable, "-m", "magnetar", *command, "--metadata", self.url, "--json"],
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
     def check_whole(self) -> None:
-        """By our reads of every copy, and by BookKeeper's own check."""
+        """By our reads of every copy, by ``ledger verify``, and by BookKeeper's own check."""
         found = wait_whole(self.url)
         assert not found.trouble
         assert found.copies.copies > 0
+        verified = self.told("ledger", "verify", "--all")
+        assert verified["sound"], verified
+        assert verified["ledgers"] == found.copies.ledgers
+        assert verified["copies"] == found.copies.copies
         done = subprocess.run(
             [
                 HERE / "run.sh", self._work_dir, "check", self._zookeeper.address,
@@ -178,13 +195,53 @@ def test_our_client_writes_and_reads_on_bookkeepers_bookies(mixed: Mixed) -> Non
     mixed.check_whole()
 
 
-def test_a_bookie_of_bookkeepers_is_swapped_for_ours_and_back_under_load(mixed: Mixed) -> None:
+def test_copies_on_bookkeepers_bookies_are_explained_and_verified(mixed: Mixed) -> None:
+    """What they say of what they hold is asked as of ours; a forecast comes true; a bookie that is
+    lost is told from copies that are."""
+    mixed.ours("o-0")
     mixed.javas("j-0", "j-1", "j-2")
+    (ledger_id,) = [each for each in write(mixed.url, 6) if len(_held_by_java(mixed, each)) == 2][
+        :1
+    ]
+    about = ("ledger", "explain", str(ledger_id))
+    first, second = _held_by_java(mixed, ledger_id)
+    found = mixed.told(*about, "--lost", first, "--lost", second)
+    for each in found["bookies"]:
+        assert each["answers"], each
+        assert each["copiesHeld"] == each["copiesNamed"] == 40, each
+    assert found["now"]["entries"]["whole"] == 40, found["now"]
+    assert found["forecast"]["entries"]["lost"] == 0, "ours has a copy of each"
+    mixed.lose(first)
+    mixed.lose(second)
+    eventually(lambda: not {first, second} & {*survey(mixed.url).registered}, "they are gone")
+    found = mixed.told(*about)
+    answering = {each["bookieId"]: each["answers"] for each in found["bookies"]}
+    assert answering == {first: False, second: False, "o-0": True}
+    verified = mixed.told("ledger", "verify", str(ledger_id), code=1)
+    assert verified["findings"] == []
+    assert {each["bookieId"] for each in verified["unchecked"]} == {first, second}
+
+
+def _held_by_java(mixed: Mixed, ledger_id: int) -> list[str]:
+    found = mixed.told("ledger", "explain", str(ledger_id))
+    return [each["bookieId"] for each in found["bookies"] if each["bookieId"].startswith("j-")]
+
+
+def test_a_bookie_of_bookkeepers_is_swapped_for_ours_and_back_under_load(mixed: Mixed) -> None:
+    mixed.javas("j-0")
+    mixed.javas("j-1", "j-2", http=True)
     written = write(mixed.url, 4)
     with our_autorecovery(mixed.url), Load(mixed.url, QUORUMS, 60, 2000) as load:
-        mixed.ours("o-1")
+        mixed.ours("o-0", "o-1")
         _replace(mixed, "j-1")
         assert naming(mixed.url)["o-1"] > 0
+        _decommission(mixed, "j-2")  # by its REST: it serves all the time
+        refused = subprocess.run(
+            _decommissioning(mixed, "j-0"), capture_output=True, text=True, check=False,
+            timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert refused.returncode != 0
+        assert "magnetar bookie recover j-0" in refused.stderr
         mixed.javas("j-3")
         _decommission(mixed, "o-1")
         assert naming(mixed.url)["j-3"] > 0
@@ -195,8 +252,7 @@ def test_a_bookie_of_bookkeepers_is_swapped_for_ours_and_back_under_load(mixed: 
 
 
 def _replace(mixed: Mixed, name: str) -> None:
-    """A bookie of BookKeeper's own does not hear that it is to be emptied, and takes entries as
-    long as it serves: it is ended first, as its own tools want it."""
+    """A bookie of BookKeeper's own is ended first, as its own tools want it."""
     mixed.lose(name)
     eventually(lambda: name not in survey(mixed.url).registered, "its session is over")
     command = [sys.executable, "-m", "magnetar", "bookie", "recover", name]
@@ -209,11 +265,13 @@ def _replace(mixed: Mixed, name: str) -> None:
 
 
 def _decommission(mixed: Mixed, name: str) -> None:
-    command = [sys.executable, "-m", "magnetar", "bookie", "decommission", name]
-    emptying = subprocess.Popen(
-        [*command, "--metadata", mixed.url], stdout=subprocess.PIPE, text=True
-    )
+    emptying = subprocess.Popen(_decommissioning(mixed, name), stdout=subprocess.PIPE, text=True)
     eventually(lambda: name not in naming(mixed.url), f"no ledger names {name}")
     mixed.lose(name)
     out, _ = emptying.communicate(timeout=PATIENCE_S)
     assert f"{name} is forgotten" in out
+
+
+def _decommissioning(mixed: Mixed, name: str) -> list[str]:
+    command = [sys.executable, "-m", "magnetar", "bookie", "decommission", name]
+    return [*command, "--metadata", mixed.url]

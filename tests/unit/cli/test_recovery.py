@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
 
 import pytest
 from click.testing import CliRunner
 
 from magnetar.cli.main import cli, run
-from magnetar.cli.recovery import Bar
+from magnetar.cli.recovery import Bar, _switch_to_read_only
+from magnetar.model.errors import ConfigError
+from magnetar.model.ids import BookieId
 
 
 @pytest.mark.parametrize(
@@ -67,3 +71,62 @@ def test_without_a_terminal_there_is_no_bar(capsys: pytest.CaptureFixture[str]) 
     bar.show(3)
     bar.end(0)
     assert capsys.readouterr().err == ""
+
+
+class OneBookie:
+    """``Operating`` of a cluster with a bookie of BookKeeper's own, which takes entries until it is
+    told otherwise."""
+
+    def __init__(self, address: tuple[str, int] | None) -> None:
+        self._address = address
+        self.told = asyncio.Event()
+
+    def http_address(self, bookie_id: BookieId) -> tuple[str, int] | None:
+        return self._address
+
+    async def wait_read_only(self, bookie_id: BookieId) -> None:
+        await self.told.wait()
+
+
+def switch(answer: bytes | None) -> list[bytes]:
+    """Switch it to read-only; its REST answers so (None: there is none). What REST was asked."""
+
+    async def main() -> list[bytes]:
+        asked: list[bytes] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+            asked.extend((head.partition(b"\r\n")[0], await reader.readexactly(length)))
+            bookie.told.set()
+            writer.write(answer or b"")
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()[:2] if answer is not None else None
+        bookie = OneBookie(address)
+        async with server:
+            await _switch_to_read_only(bookie, BookieId("j-1"))
+        return asked
+
+    return asyncio.run(main())
+
+
+def test_a_bookie_of_bookkeepers_is_switched_to_read_only_by_its_rest() -> None:
+    line, body = switch(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+    assert line == b"PUT /api/v1/bookie/state/readonly HTTP/1.1"
+    assert json.loads(body) == {"readOnly": True}
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (None, "says of no HTTP server"),
+        (b"HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno", "answers 403: no"),
+        (b"", "does not answer"),
+    ],
+)
+def test_one_that_cannot_be_switched_is_not_emptied(answer: bytes | None, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        switch(answer)
+    assert "magnetar bookie recover j-1" in str(refused.value)

@@ -41,6 +41,7 @@ class BookieRegistry:
         self._cached = cached
         self._known: dict[str, Addresses] = {}
         self._properties: dict[BookieId, Mapping[str, str]] = {}
+        self._http: dict[BookieId, tuple[str, int]] = {}
         self._changes = 0
         self._end_watches: dict[str, Callable[[], None]] = {}
 
@@ -62,6 +63,10 @@ class BookieRegistry:
         """What a bookie said of itself when it was last read of; nothing if it never was. Asks
         nobody: whoever has connected to it has had it read."""
         return self._properties.get(bookie_id, {})
+
+    def http_address(self, bookie_id: BookieId) -> tuple[str, int] | None:
+        """Its HTTP server, as it said when it was last read of; None: it says of none."""
+        return self._http.get(bookie_id)
 
     async def refusals(self) -> dict[BookieId, ReadOnlyReason]:
         """Why the bookies that only serve reads take no entries. Raises ``MetadataError``."""
@@ -142,6 +147,9 @@ class BookieRegistry:
             return None
         address = info.address
         self._properties[bookie_id] = dict(info.properties)
+        self._http.pop(bookie_id, None)
+        if info.http_address is not None:
+            self._http[bookie_id] = info.http_address
         if address is None:
             log.warning("bookie left out: it does not offer bookie-rpc", bookie=bookie_id)
         return address

@@ -21,6 +21,9 @@ REFUSAL_PROPERTY = "magnetar.read_only.reason"
 """Why a bookie that is registered as read-only takes no entries, for people."""
 LACKS_SPACE_PROPERTY = "magnetar.read_only.lacks_space"
 """Beside it, ``true``: for want of space on its disks."""
+PROCESS_PROPERTY = "magnetar.process"
+"""Tells the processes of one bookie id apart; bookies of this platform have it, and no others."""
+HTTP_PROTOCOL = "http"
 _RPC_ENDPOINT_ID = "bookie"
 _PORT_MAX = 65535
 
@@ -48,8 +51,16 @@ class BookieServiceInfo:
     @property
     def address(self) -> tuple[str, int] | None:
         """Host and port of the storage protocol; None if the bookie does not offer it."""
+        return self._offered(RPC_PROTOCOL)
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Host and port of its HTTP server; None if it says of none."""
+        return self._offered(HTTP_PROTOCOL)
+
+    def _offered(self, protocol: str) -> tuple[str, int] | None:
         for endpoint in self.endpoints:
-            if endpoint.protocol == RPC_PROTOCOL:
+            if endpoint.protocol == protocol:
                 return endpoint.host, endpoint.port
         return None
 
