@@ -301,6 +301,10 @@ class SimDisk:
 
     def remove(self, path: Path) -> None:
         self.check_writable(path)
+        if path in self._directories:
+            assert not self.list(path), f"{path} is not empty"
+            del self._directories[path]
+            return
         directory = self._directory(path.parent)
         if path.name not in directory.names:
             raise FileNotFoundError(2, "No such file or directory", str(path))

@@ -97,6 +97,8 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.partition.producer_states",
     "magnetar.log.partition.replication.replica",
     "magnetar.log.partition.retention",
+    "magnetar.log.partition.serving.batch_places",
+    "magnetar.log.partition.serving.envelopes",
     "magnetar.log.policy",
     "magnetar.repair.copies",
     "magnetar.repair.insight.faults",

@@ -133,7 +133,9 @@ class Disk(Protocol):
 
     def rename(self, old: Path, new: Path) -> None: ...
 
-    def remove(self, path: Path) -> None: ...
+    def remove(self, path: Path) -> None:
+        """A file, or an empty directory."""
+        ...
 
     def sync_dir(self, path: Path) -> None: ...
 
@@ -270,7 +272,10 @@ class RealDisk:
         old.rename(new)
 
     def remove(self, path: Path) -> None:
-        path.unlink()
+        try:
+            path.unlink()
+        except IsADirectoryError:
+            path.rmdir()
 
     def sync_dir(self, path: Path) -> None:
         fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

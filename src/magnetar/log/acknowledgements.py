@@ -168,6 +168,10 @@ class AckState:
         """Entries acknowledged after mark-delete."""
         return sum(len(bitmap) for bitmap in self._holes.values())
 
+    def holes(self) -> Mapping[int, BitMap]:
+        """Those, by ledger; nobody but the state changes them."""
+        return self._holes
+
     @property
     def simple(self) -> bool:
         """True when mark-delete says everything."""

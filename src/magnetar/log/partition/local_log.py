@@ -131,7 +131,7 @@ class LocalLog:
         first = end = self.log_end
         repeated: Appended | None = None
         for at, header in whole_batches(view, checked=True):
-            self._check_size(header)
+            self.check_size(header)
             if (kept := self.producers.check(header)) is not None:
                 repeated = Appended(kept.first_offset, kept.last_offset, repeated=True)
                 continue
@@ -148,10 +148,15 @@ class LocalLog:
             return repeated
         if not batches:
             raise CorruptBatchError("there is no batch in what is to be appended")
-        if self.epochs.assign(leader_epoch, first):
+        self.write(batches, leader_epoch, now_ms)
+        return Appended(first, end - 1)
+
+    def write(self, batches: Sequence[Stored], leader_epoch: int, now_ms: int) -> None:
+        """As leader: batches that are checked, and stamped with the offsets that come next. Raises
+        ``OSError``: those that are in the log then are before ``log_end``."""
+        if self.epochs.assign(leader_epoch, batches[0].header.base_offset):
             self._write_epochs()
         self._write(batches, now_ms)
-        return Appended(first, end - 1)
 
     def append_as_follower(self, data: Buffer, now_ms: int) -> Appended | None:
         """Batches as their leader has them, offsets and epochs included. A last one that is cut is
@@ -179,7 +184,8 @@ class LocalLog:
     def _began(self, header: BatchHead) -> bool:
         return self.epochs.assign(header.leader_epoch, header.base_offset)
 
-    def _check_size(self, header: BatchHead) -> None:
+    def check_size(self, header: BatchHead) -> None:
+        """Raises ``MessageTooLargeError``."""
         if header.byte_count > self.policy.batch_bytes_max:
             raise MessageTooLargeError(
                 f"a batch of {header.byte_count} bytes; {self.folder.name} takes up to "

@@ -13,7 +13,7 @@ Rules:
   missing (no orderly end, and a sync policy that lets acknowledged bytes be lost). In-sync replicas
   are named with it, so that one whose disk has forgotten is not elected by mistake.
 
-``lineage``: version ``0``, then the number. The other files: ``checkpoint_files``.
+``lineage``, ``broker``: version ``0``, then the number. The other files: ``checkpoint_files``.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from magnetar.model.errors import MetadataFormatError
 
 CLEAN_END: Final = ".kafka_cleanshutdown"
 LINEAGE: Final = "lineage"
+BROKER: Final = "broker"
+BROKER_MAX: Final = 1 << 31
 _FOLDER: Final = re.compile(r"(.+)-(\d+)")
 
 
@@ -62,6 +64,8 @@ class LogDirectory:
         self.high_watermarks: dict[Partition, int] = {}
         self.recovered: dict[Partition, Recovered] = {}
         self.lineage = 0
+        self.broker = 0
+        """The number of the broker whose replicas these are: it goes with the directory."""
         self.clean = False
         """Whether it was closed in order the last time."""
         self._disk = disk
@@ -83,7 +87,7 @@ class LogDirectory:
         self._recovery_points = self._offsets(RECOVERY_POINTS)
         self._log_starts = self._offsets(LOG_STARTS)
         self.high_watermarks = self._offsets(HIGH_WATERMARKS)
-        lineage = self._read_lineage()
+        lineage = self._read_number(LINEAGE)
         if lineage is None or not (self.clean or self.policy.sync.durable):
             lineage = draw()
             # What was committed may not be what is here at those offsets any more: an end of the
@@ -91,13 +95,18 @@ class LogDirectory:
             self.high_watermarks = {}
             replace_file(self._disk, self.path / LINEAGE, f"0\n{lineage}\n".encode())
         self.lineage = lineage
+        broker = self._read_number(BROKER)
+        if broker is None:
+            broker = lineage % BROKER_MAX  # as random as that is, when the directory is new
+            replace_file(self._disk, self.path / BROKER, f"0\n{broker}\n".encode())
+        self.broker = broker
         # After the lineage: a crash between the two leaves a start that nobody has counted on.
         if self.clean:
             self._disk.remove(self.path / CLEAN_END)
             self._disk.sync_dir(self.path)
 
-    def _read_lineage(self) -> int | None:
-        words = (read_file(self._disk, self.path / LINEAGE) or b"").split()
+    def _read_number(self, name: str) -> int | None:
+        words = (read_file(self._disk, self.path / name) or b"").split()
         return int(words[1]) if len(words) == 2 and words[1].isdigit() else None
 
     def _offsets(self, name: str) -> dict[Partition, int]:
@@ -137,6 +146,18 @@ class LogDirectory:
         self.logs[partition] = opened
         self.recovered[partition] = found
         return opened
+
+    def delete_log(self, partition: Partition) -> None:
+        """The partition's directory goes, and what is known of it. Raises ``OSError``."""
+        self.logs.pop(partition, None)
+        for known in (self._recovery_points, self._log_starts, self.high_watermarks):
+            known.pop(partition, None)
+        folder = self.path / folder_name(partition)
+        if not exists(self._disk, folder):
+            return
+        for name in self._disk.list(folder):
+            self._disk.remove(folder / name)
+        self._disk.remove(folder)
 
     def checkpoint(self) -> None:
         """What is known of all open logs, durably. Raises ``OSError``."""

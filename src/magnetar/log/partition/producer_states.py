@@ -25,7 +25,7 @@ first offset 8, last offset 8 (the marker's), last stable offset 8. Source: Kafk
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -88,7 +88,7 @@ class ProducerStates:
     """Of one replica's log, up to ``end_offset``."""
 
     end_offset: int = 0
-    producers: dict[int, ProducerState] = field(default_factory=dict)
+    producers: MutableMapping[int, ProducerState] = field(default_factory=dict)
 
     def check(self, header: BatchHead) -> KeptBatch | None:
         """For a leader, before it appends: the batch that ``header`` repeats, None if it is new.

@@ -44,6 +44,7 @@ from magnetar.log.partition.segment import (
     LOG,
     SCAN_BYTES,
     SNAPSHOT,
+    STARTS,
     TIME_INDEX,
     TRANSACTIONS,
     Segment,
@@ -237,7 +238,7 @@ def _drop(disk: Disk, folder: Path, starts: Iterable[int], offset: int, found: R
         path = folder / file_name(base, LOG)
         why = f"the log ends before it, at offset {offset}"
         found.cuts.append(CutOff(path.name, 0, offset, disk.size(path), why))
-        for ending in (INDEX, TIME_INDEX, TRANSACTIONS, SNAPSHOT, LOG):
+        for ending in (INDEX, TIME_INDEX, STARTS, TRANSACTIONS, SNAPSHOT, LOG):
             if file_name(base, ending) in names:
                 disk.remove(folder / file_name(base, ending))
     disk.sync_dir(folder)

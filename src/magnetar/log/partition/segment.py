@@ -34,6 +34,8 @@ from magnetar.model.errors import CorruptBatchError
 
 LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
 TRANSACTIONS, SNAPSHOT = ".txnindex", ".snapshot"
+STARTS = ".batches"
+"""Where the segment's batches begin (``batch_places``): ours; Kafka passes over it."""
 SCAN_BYTES: Final = 64 << 10
 
 
@@ -247,7 +249,7 @@ class Segment:
         """All its files. The ``.log`` goes last: without it the others are nobody's."""
         self.close()
         names = self._disk.list(self._folder)
-        for ending in (INDEX, TIME_INDEX, TRANSACTIONS, SNAPSHOT, LOG):
+        for ending in (INDEX, TIME_INDEX, STARTS, TRANSACTIONS, SNAPSHOT, LOG):
             if self.path(ending).name in names:
                 self._disk.remove(self.path(ending))
 

@@ -45,6 +45,8 @@ NO_SEQUENCE: Final = -1
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CHECKED: Final = struct.Struct(">hiqqqhii")
 _BASE: Final = struct.Struct(">qii")
+_EPOCH: Final = struct.Struct(">i")
+_OFFSET: Final = struct.Struct(">q")
 
 
 class BatchHeader(NamedTuple):
@@ -138,6 +140,12 @@ def check_produced(records: memoryview) -> BatchHeader:
 def stamp(base_offset: int, length: int, leader_epoch: int) -> bytes:
     """The first ``STAMP_BYTES`` of a batch, as the log writes them."""
     return _BASE.pack(base_offset, length, leader_epoch)
+
+
+def stamp_in_place(batch: bytearray, base_offset: int, leader_epoch: int) -> None:
+    """As ``stamp``, into the batch itself."""
+    _OFFSET.pack_into(batch, 0, base_offset)
+    _EPOCH.pack_into(batch, 12, leader_epoch)
 
 
 def build_batch(

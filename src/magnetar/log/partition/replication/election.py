@@ -118,6 +118,20 @@ def prefer(state: PartitionState, live: Live) -> PartitionState | None:
     return _new_leader(state, first, live)
 
 
+def move(
+    state: PartitionState, live: Live, broker: int, *, unclean: bool = False
+) -> PartitionState | None:
+    """Led by ``broker``, in a new epoch in any case; as ``elect`` if it is not in sync. (Whoever
+    owns a topic leads it: what it wrote before, as an earlier owner, is of an earlier epoch.)"""
+    found = elect(state, live, unclean=unclean) or state
+    if found.leader == broker and found.leader_epoch > state.leader_epoch:
+        return found
+    in_sync = [member for member in found.isr if member.broker == broker]
+    if not in_sync or not _lives(in_sync[0], live):
+        return None if found == state else found
+    return _new_leader(found, broker, live)
+
+
 def with_isr(state: PartitionState, isr: Sequence[Member]) -> PartitionState:
     """What a leader stores: ``isr`` is in sync from now on, itself included. The epoch stays."""
     found = _with_eligible(state, isr, {})

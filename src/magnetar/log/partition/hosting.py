@@ -1,0 +1,389 @@
+"""A process's replicas of partitions, and what runs beside them: lanes, syncs, checkpoints.
+
+Owns the log directory, its lanes and timers, and one ``HostedReplica`` for each partition that was
+opened. It is the ground on which both sides stand: the log behind the seam (``partition_log``),
+and what replicates (whoever learns states, answers followers' fetches, fetches as a follower).
+
+Rules:
+
+* All that touches a partition's files is a job of its lane, in order. Lanes are shared: there are
+  ``LANES`` of them, however many partitions.
+* A replica changes its part only while nothing is under way for its log: appends wait, and those
+  of a part that has ended are refused (``LogFencedError``).
+* Appends that come while the lane works are one group: one write, one sync.
+* A log whose disk failed is not used any more: whoever opens it again finds what is on the disk.
+
+Why: docs/adr/0111-partitions-behind-the-seam.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+import structlog
+
+from magnetar.env.disk import Disk, Lane
+from magnetar.env.tasks import TaskScope
+from magnetar.log.partition.checkpoint_files import Partition
+from magnetar.log.partition.group_append import GroupResult, Outcome, append_group
+from magnetar.log.partition.limits import PartitionPolicy, SyncPolicy
+from magnetar.log.partition.local_log import LocalLog
+from magnetar.log.partition.log_directory import LogDirectory
+from magnetar.log.partition.replication.partition_state import Member
+from magnetar.log.partition.replication.replica import PartitionReplica
+from magnetar.log.partition.replication.state_store import VersionedState
+from magnetar.model.errors import LogClosedError, LogError, LogFencedError, MagnetarError
+
+log = structlog.get_logger(__name__)
+
+LANES: Final = 4
+CHECKPOINT_S: Final = 5.0
+LAG_MS_MAX: Final = 30_000
+
+T = TypeVar("T")
+GroupDone: TypeAlias = Callable[[Sequence[Outcome]], None]
+
+
+class HostedReplica:
+    """See the module's text. Made by ``PartitionHost.replica``. On the loop only, but for
+    ``source``, which is the lane's."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        source: LocalLog,
+        machine: PartitionReplica,
+        lane: Lane,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.partition = partition
+        self.source = source
+        self.machine = machine
+        self.lane = lane
+        self.stored: VersionedState | None = None
+        """The state that it takes part by."""
+        self.failure: LogError | None = None
+        self._now_ms = now_ms
+        self._waiting: list[tuple[Sequence[bytearray], int, GroupDone]] = []
+        self._under_way = False
+        self._soon = False
+        self._changing = asyncio.Lock()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._watchers: dict[int, Callable[[], None]] = {}
+        self._next_key = 0
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def name(self) -> str:
+        return f"partition {self.partition[0]}-{self.partition[1]}"
+
+    @property
+    def high_watermark(self) -> int:
+        return self.machine.high_watermark
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """The epoch in which it leads; None: it does not."""
+        leader = self.machine.leader
+        return None if leader is None or self.failure is not None else leader.epoch
+
+    def run(self, job: Callable[[], T]) -> Awaitable[T]:
+        """A blocking job on the partition's lane, after those that were given before."""
+        return self.lane.run(job)
+
+    # -- watching -----------------------------------------------------------------------------
+
+    def watch(self, moved: Callable[[], None]) -> Callable[[], None]:
+        """Call ``moved`` on the loop after the high watermark or the part may have changed; returns
+        what ends that."""
+        key, self._next_key = self._next_key, self._next_key + 1
+        self._watchers[key] = moved
+
+        def end() -> None:
+            self._watchers.pop(key, None)
+
+        return end
+
+    def advanced(self) -> None:
+        """The high watermark, or the part, may have changed."""
+        for moved in list(self._watchers.values()):
+            moved()
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append(self, batches: Sequence[bytearray], leader_epoch: int, done: GroupDone) -> None:
+        """Batches with right checksums get the next offsets, and are synced as the policy says.
+        ``done`` is called on the loop, later, with an outcome for each: offsets (committed only
+        when the high watermark is past them) or why it was not appended."""
+        self._waiting.append((batches, leader_epoch, done))
+        if not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._begin_group)
+
+    def _begin_group(self) -> None:
+        self._soon = False
+        if self._under_way or self._changing.locked() or not self._waiting:
+            return  # it begins when that is over
+        group, self._waiting = self._waiting, []
+        epoch = self.leader_epoch
+        current = [each for each in group if each[1] == epoch]
+        for batches, asked, done in group:
+            if asked != epoch:
+                done([self._not_leading(asked)] * len(batches))
+        if not current:
+            return
+        assert epoch is not None
+        self._under_way = True
+        self._quiet.clear()
+        data = [each for batches, _, _ in current for each in batches]
+        now_ms, source, lane = self._now_ms(), self.source, self.lane
+
+        def job() -> None:
+            try:
+                result = append_group(source, data, epoch, now_ms)
+            except Exception as error:  # noqa: BLE001 (told: the replica ends)
+                lane.post(self._group_failed, current, error)
+            else:
+                lane.post(self._group_ended, current, result)
+
+        lane.submit(job)
+
+    def _not_leading(self, asked: int) -> MagnetarError:
+        if self.failure is not None:
+            return self.failure
+        return LogFencedError(
+            f"{self.name} is not led here in epoch {asked} any more; look its topic up again"
+        )
+
+    def _group_ended(
+        self, group: Sequence[tuple[Sequence[bytearray], int, GroupDone]], result: GroupResult
+    ) -> None:
+        leader = self.machine.leader
+        assert leader is not None, "a part changes only while nothing is under way"
+        leader.appended(result.log_end)
+        durable = self.source.policy.sync.durable
+        leader.stored(result.synced_end if durable else result.log_end)
+        at = 0
+        for batches, _, done in group:
+            done(result.outcomes[at : at + len(batches)])
+            at += len(batches)
+        self.advanced()  # after the outcomes: who waits for the high watermark knows its offsets
+        self._group_over()
+
+    def _group_failed(
+        self, group: Sequence[tuple[Sequence[bytearray], int, GroupDone]], error: Exception
+    ) -> None:
+        self.fail(error)
+        for batches, _, done in group:
+            done([self._not_leading(-1)] * len(batches))
+        self._group_over()
+
+    def _group_over(self) -> None:
+        self._under_way = False
+        self._quiet.set()
+        if self._waiting and not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._begin_group)
+
+    def fail(self, error: BaseException) -> None:
+        """The disk failed: what is on it is found by opening it again."""
+        if self.failure is None:
+            self.failure = LogFencedError(f"{self.name} could not be written: {error}")
+            log.error("partition's disk failed", partition=self.name, error=repr(error))
+            self.advanced()
+
+    # -- taking part --------------------------------------------------------------------------
+
+    async def learnt(self, stored: VersionedState) -> bool:
+        """The store holds ``stored``. True if the part or its epoch is another one now."""
+        async with self._changing:
+            await self._quiet.wait()
+            source = self.source
+            log_start, log_end, synced_end = await self.run(
+                lambda: (source.log_start, source.log_end, source.synced_end)
+            )
+            durable = source.policy.sync.durable
+            changed = self.machine.learnt(
+                stored.state,
+                stored.version,
+                source.epochs,
+                log_start=log_start,
+                log_end=log_end,
+                stored_end=synced_end if durable else log_end,
+                now_ms=self._now_ms(),
+            )
+            if self.stored is None or stored.version > self.stored.version:
+                self.stored = stored
+            if changed:
+                await self.run(source.store_epochs)
+        self.advanced()
+        self._group_over()
+        return changed
+
+    async def settle(self) -> None:
+        """Until nothing is under way."""
+        while self._waiting or self._under_way:
+            await self._quiet.wait()
+            await asyncio.sleep(0)
+
+
+class PartitionHost:
+    """All replicas of this process. ``start`` tells its starts apart."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: LogDirectory,
+        scope: TaskScope,
+        now_ms: Callable[[], int],
+        start: int,
+        lanes: list[Lane],
+    ) -> None:
+        """Use ``open``."""
+        self.directory = directory
+        self.disk = disk
+        self.start = start
+        self.me = Member(directory.broker, directory.lineage)
+        self.replicas: dict[Partition, HostedReplica] = {}
+        self._scope = scope
+        self._now_ms = now_ms
+        self._lanes = lanes
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        path: Path,
+        policy: PartitionPolicy,
+        scope: TaskScope,
+        *,
+        now_ms: Callable[[], int],
+        draw: Callable[[], int],
+    ) -> PartitionHost:
+        """``draw`` gives random numbers, 63 bits. Raises ``OSError``."""
+        lanes = [disk.lane(f"partitions-{number}") for number in range(LANES)]
+        directory = await lanes[0].run(lambda: LogDirectory.open(disk, path, policy, draw))
+        if policy.warning is not None:
+            log.warning("unsafe sync policy", what=policy.warning)
+        host = cls(disk, directory, scope, now_ms, draw(), lanes)
+        scope.spawn(host._keep(), "checkpoints")
+        if policy.sync is SyncPolicy.INTERVAL:
+            scope.spawn(host._sync_by_time(policy.sync_interval_ms / 1000), "syncs")
+        return host
+
+    def lane_of(self, partition: Partition) -> Lane:
+        """Not the first one, which has the directory's own jobs, and openings."""
+        number = zlib.crc32(f"{partition[0]}-{partition[1]}".encode())
+        return self._lanes[1 + number % (LANES - 1)]
+
+    async def replica(self, partition: Partition, metadata: bytes = b"") -> HostedReplica:
+        """This process's replica, opened (and made) if need be; it takes no part before it has
+        learnt a state. Raises ``LogError``: its files cannot be used."""
+        async with self._opening:
+            found = self.replicas.get(partition)
+            if found is not None and found.failure is None:
+                return found
+            if self._closed:
+                raise LogClosedError("this broker's partitions are closed")
+            directory, now_ms = self.directory, self._now_ms()
+            try:
+                if found is not None:
+                    await found.run(found.source.abandon)
+                    directory.clean = False
+                source = await self._lanes[0].run(
+                    lambda: directory.open_log(partition, now_ms, metadata)
+                )
+            except (OSError, MagnetarError) as error:
+                raise LogError(
+                    f"partition {partition[0]}-{partition[1]} in {directory.path}: {error}"
+                ) from error
+            for cut in directory.recovered[partition].cuts:
+                log.warning("end of a partition's log is cut", what=str(cut))
+            made = self._hosted(partition, source)
+            self.replicas[partition] = made
+            return made
+
+    def _hosted(self, partition: Partition, source: LocalLog) -> HostedReplica:
+        known = self.directory.high_watermarks.get(partition, source.log_start)
+        machine = PartitionReplica(
+            self.me,
+            self.start,
+            high_watermark=max(source.log_start, min(known, source.log_end)),
+            lag_ms_max=LAG_MS_MAX,
+        )
+        return HostedReplica(partition, source, machine, self.lane_of(partition), self._now_ms)
+
+    async def forget(self, partition: Partition) -> None:
+        """The partition was deleted: its files go. Raises ``LogError``."""
+        async with self._opening:
+            found = self.replicas.pop(partition, None)
+            if found is not None:
+                found.failure = LogClosedError(f"{found.name} was deleted")
+                found.advanced()
+                await found.run(found.source.abandon)
+            try:
+                await self._lanes[0].run(lambda: self.directory.delete_log(partition))
+            except OSError as error:
+                raise LogError(
+                    f"files of {partition[0]}-{partition[1]} are not deleted: {error}"
+                ) from error
+
+    # -- what passes with time ----------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Recovery points, log starts and high watermarks, written now and then."""
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        async with self._opening:
+            self._take_watermarks()
+            try:
+                await self._lanes[0].run(self.directory.checkpoint)
+            except OSError as error:  # a point that is too low means a longer recovery
+                log.warning("partitions' checkpoints are not written", error=str(error))
+
+    def _take_watermarks(self) -> None:
+        for partition, each in self.replicas.items():
+            self.directory.high_watermarks[partition] = each.high_watermark
+
+    async def _sync_by_time(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            for each in list(self.replicas.values()):
+                if each.failure is None and each.source.synced_end < each.source.log_end:
+                    try:
+                        await each.run(each.source.sync)
+                    except OSError as error:
+                        each.fail(error)
+
+    async def close(self) -> None:
+        """In order. Raises ``LogError``: then the next start recovers."""
+        self._closed = True
+        await self._scope.close()
+        async with self._opening:
+            self._take_watermarks()
+            try:
+                for each in self.replicas.values():
+                    await each.settle()
+                    if each.failure is None:
+                        each.failure = LogClosedError(f"{each.name} is closed here")
+                        each.advanced()
+                    else:
+                        self.directory.logs.pop(each.partition, None)
+                for lane in self._lanes[1:]:
+                    await lane.close()
+                await self._lanes[0].run(self.directory.close)
+            except OSError as error:
+                raise LogError(f"partitions are not closed in order: {error}") from error
+            finally:
+                for lane in self._lanes:
+                    await lane.close()
