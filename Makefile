@@ -18,6 +18,7 @@
 #   make chaos [MINUTES=n] [SEED=n]   a whole cluster while everything that can break does: killed,
 #                           paused, cut off, full disks; 3 minutes; then judge (docs/guarantees.md);
 #                           KEPT=dir as for interop: Java's client too
+#   make jobs               the jobs on Spark with real servers, long ones too (docs/jobs.md)
 #   make failovers          50 topics, 30 times kill -9 of a broker; then count, and for how long
 #   make replacements [KILLS=n] [SEED=n]   20 times kill -9 of the read-only broker that serves a
 #                           subscription; then count what came, came again, and was trimmed
@@ -44,7 +45,7 @@ CUTS ?= 100
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim sim-mutants scenarios interop chaos failovers replacements \
+.PHONY: help demo test check sim sim-mutants scenarios interop chaos jobs failovers replacements \
 	crashes power-cuts fire \
 	bench bench-peers pages proto clean java
 
@@ -97,6 +98,9 @@ interop: $(VENV)/.dev java
 chaos: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.whole $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(KEPT),--java $(abspath $(KEPT))/pulsar)
+
+jobs: $(VENV)/.dev java
+	$(BIN)/python -m pytest -m "not peer" tests/integration/spark/test_audit.py
 
 failovers: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.shared_topics --kinds killed $(if $(SEED),--seed $(SEED))

@@ -32,6 +32,7 @@ COMMANDS = {
     "bookies": "magnetar.cli.ledgers:bookies",
     "recovery": "magnetar.cli.recovery:recovery",
     "brokers": "magnetar.cli.brokers:brokers",
+    "pipeline": "magnetar.cli.pipeline:pipeline",
     "health": "magnetar.cli.health:health",
     "config": "magnetar.cli.settings:config",
 }

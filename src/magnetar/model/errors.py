@@ -26,6 +26,10 @@ class StartError(MagnetarError):
     not there; says which, and what to do."""
 
 
+class JobError(MagnetarError):
+    """A job of the pipeline could not do its work; says which part, and why."""
+
+
 class RestError(MagnetarError):
     """A command's request over HTTP was refused, or nobody answered; says what and where."""
 

@@ -22,9 +22,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from magnetar.ledger.catalog.seam import LedgerCatalog
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import (
     BookieIOError,
@@ -109,22 +108,47 @@ class Mended(NamedTuple):
     left: tuple[str, ...]
 
 
+class KnownLedgers(Protocol):
+    """Where ledgers lie (``ledger.catalog.seam.LedgerCatalog``, its reading part)."""
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, Any]:
+        """The metadata, and what is another value when it has changed. Raises
+        ``NoSuchLedgerError``, ``MetadataError``."""
+        ...
+
+
+class Contents(Protocol):
+    """Hears what entries hold: each of which a sound copy was read, once, in their order."""
+
+    def begin(self, ledger_id: int) -> None:
+        """A ledger is looked at; when it is so again, what was heard of it does not count."""
+        ...
+
+    def look(self, payload: memoryview) -> Any:
+        """What is to be remembered of a payload, for ``take``: windows are large."""
+        ...
+
+    def take(self, ledger_id: int, entry_id: EntryId, seen: Any) -> None: ...
+
+
 class Verifier:
     """``timeout_s``: a bookie's time to answer. ``told`` hears of every batch: copies, bytes."""
 
     def __init__(
         self,
-        catalog: LedgerCatalog,
+        catalog: KnownLedgers,
         pool: ListingPool,
         throttle: Throttle,
         timeout_s: float,
         told: Callable[[int, int], None] = lambda copies, byte_count: None,
+        contents: Contents | None = None,
     ) -> None:
         self._catalog = catalog
         self._pool = pool
         self._throttle = throttle
         self._timeout_s = timeout_s
         self._told = told
+        self.contents = contents
         self._explainer = Explainer(pool, timeout_s)
 
     async def verify(self, ledger_id: int) -> Verified:
@@ -145,6 +169,8 @@ class Verifier:
         confirmed = [section for section in all_sections if section.confirmed]
         found = Verified(int(metadata.ledger_id), entries=layout.last_confirmed + 1)
         findings = [*_missing(layout, confirmed)]
+        if self.contents is not None:
+            self.contents.begin(int(metadata.ledger_id))
         for section in confirmed:
             self._note_silent(section, silent, found)
             for ids in _windows(section.entry_ids):
@@ -164,8 +190,9 @@ class Verifier:
         self, metadata: LedgerMetadata, section: Section, ids: range, found: Verified
     ) -> list[Finding]:
         """Every copy of ``ids`` that is listed."""
+        seen: dict[EntryId, Any] = {}
         reading = [
-            _ShareReading(self, metadata, Part(section.fragment, ids), slot, found)
+            _ShareReading(self, metadata, Part(section.fragment, ids), slot, found, seen)
             for slot, copy in enumerate(section.copies)
             if copy is CopyState.HELD
         ]
@@ -177,6 +204,9 @@ class Verifier:
             }
             for bookie, why in differing(prints).items():
                 findings.append(Finding(single(entry_id), bookie, Fault.DIFFERS, why))
+        if self.contents is not None:
+            for entry_id in sorted(seen):
+                self.contents.take(int(metadata.ledger_id), entry_id, seen[entry_id])
         return findings
 
     async def read(
@@ -246,7 +276,7 @@ class Verifier:
         if refusal is not None:
             return 0, f"{place}: it does not take them ({refusal.error}); empty it (bookie recover)"
         again = Verified(found_id := int(metadata.ledger_id))
-        reading = _ShareReading(self, metadata, Part(part.fragment, ids), slot, again)
+        reading = _ShareReading(self, metadata, Part(part.fragment, ids), slot, again, {})
         await reading.run()
         if reading.findings or again.unchecked:
             return 0, f"{place}: damaged still in ledger {found_id}; empty it (bookie decommission)"
@@ -257,8 +287,15 @@ class _ShareReading:
     """One bookie's share of a window."""
 
     def __init__(
-        self, verifier: Verifier, metadata: LedgerMetadata, part: Part, slot: int, found: Verified
+        self,
+        verifier: Verifier,
+        metadata: LedgerMetadata,
+        part: Part,
+        slot: int,
+        found: Verified,
+        seen: dict[EntryId, Any],
     ) -> None:
+        self._seen = seen  # of the whole window: whoever has an entry first looks into it
         self.bookie_id = part.fragment.bookies[slot]
         self.findings: list[Finding] = []
         self.prints: dict[EntryId, bytes] = {}
@@ -303,6 +340,7 @@ class _ShareReading:
 
     def _take(self, first: EntryId, entries: Sequence[bytes]) -> None:
         offset, sound, byte_count = self._digest.payload_offset, 0, 0
+        contents = self._verifier.contents
         for entry_id, entry in enumerate(entries, first):
             try:
                 self._digest.verify(entry, entry_id)
@@ -312,6 +350,8 @@ class _ShareReading:
                 self.findings.append(finding)
                 continue
             self.prints[entry_id] = fingerprint(entry, offset)
+            if contents is not None and entry_id not in self._seen:
+                self._seen[entry_id] = contents.look(memoryview(entry)[offset:])
             sound += 1
             byte_count += len(entry)
         self._verifier.count(self._found, sound, byte_count)

@@ -1,0 +1,143 @@
+"""The frame of jobs: options, reports, progress, exit codes. No job here needs Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from magnetar.cli.main import run as run_line
+from magnetar.cli.pipeline import SCRIPT, Told, command_of
+from magnetar.model.errors import ConfigError
+from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.jobs.job import Job, OptionKind, Report, argument, option, run, to_json
+from magnetar.pipeline.jobs.registry import JOBS, job
+
+
+class Spot(NamedTuple):
+    ledger_id: int
+    entry_id: int
+
+
+@dataclass(frozen=True)
+class CountOptions:
+    topics: tuple[str, ...] = argument("Topics.")
+    piece_bytes: int = option("Of one piece.", default=1 << 20, kind=OptionKind.BYTES)
+    wait: int = option("How long.", default=1000, kind=OptionKind.DURATION_MS)
+    keep: bool = option("Keep it.", default=False)
+    word: str | None = option("A word.", default=None, choices=("one", "two"))
+    also: tuple[str, ...] = option("More.", default=())
+
+
+@dataclass
+class CountReport(Report):
+    counted: int = 0
+    spots: list[Spot] = field(default_factory=list)
+    seen: str = ""
+    bad: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return not self.bad
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.counted} topics"
+
+
+def count(options: CountOptions, context: JobContext) -> CountReport:
+    if "none" in options.topics:
+        raise ConfigError("no such topic; give another")
+    for number in range(len(options.topics)):
+        context.progress(number + 1, len(options.topics), "topics")
+    return CountReport(
+        counted=len(options.topics),
+        spots=[Spot(3, 4)],
+        seen=repr(options),
+        bad="bad" in options.topics,
+    )
+
+
+COUNT = Job("count", "Count topics.", CountOptions, count, notes="At once.")
+
+
+def line(*arguments: str) -> tuple[int, str]:
+    """Exit code as ``cli.main.run`` takes it, and what was printed."""
+    result = CliRunner().invoke(command_of(COUNT), [*arguments], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return result.return_value or 0, result.output
+
+
+def test_options_of_every_type_come_from_the_line() -> None:
+    given = (
+        "a", "b", "--piece-bytes", "2MiB", "--wait", "3s", "--keep", "--word", "two",
+        "--also", "x", "--also", "y", "--json",
+    )  # fmt: skip
+    code, text = line(*given)
+    told = json.loads(text[text.index("{") :])
+    wanted = CountOptions(("a", "b"), 2 << 20, 3000, True, "two", ("x", "y"))
+    assert (code, told["seen"]) == (0, repr(wanted))
+    assert told["spots"] == [{"ledgerId": 3, "entryId": 4}]
+    assert (told["job"], told["ok"], told["dryRun"]) == ("count", True, False)
+
+
+def test_a_report_that_is_not_ok_is_exit_code_1(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    code, text = line("bad", "--report", str(path), "--dry-run", "--progress", "none")
+    assert code == 1
+    assert text.splitlines() == ["nothing was changed (--dry-run)", "1 topics"]
+    told = json.loads(path.read_text())
+    assert (told["ok"], told["dryRun"]) == (False, True)
+
+
+def test_what_cannot_be_used_is_said() -> None:
+    with pytest.raises(click.BadParameter, match="'much' is no size"):
+        line("a", "--piece-bytes", "much")
+    with pytest.raises(click.MissingParameter):
+        line()
+    with pytest.raises(ConfigError, match="NAME=VALUE"):
+        line("a", "--conf", "spark.x")
+    with pytest.raises(ConfigError, match="no such topic"):
+        line("none")
+    assert run_line(["pipeline", "audit"]) == 2, "neither topics nor a namespace"
+    assert run_line(["pipeline", "no-such-job"]) == 2
+
+
+def test_a_call_from_python_gives_the_report() -> None:
+    heard = []
+    context = JobContext(progress=lambda *told: heard.append(told), dry_run=True)
+    report = run(COUNT, CountOptions(("a", "b")), context)
+    assert (report.job, report.dry_run, report.counted) == ("count", True, 2)
+    assert heard == [(1, 2, "topics"), (2, 2, "topics")]
+    assert run(COUNT, CountOptions(("a",))).counted == 1
+    assert to_json(report)["startedMs"] > 0
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = iter([0.0, 1.0, 2.0, 11.0, 12.0, 13.0, 14.0, 15.0])
+    told = Told("lines", lambda: next(clock))
+    for done in (1, 2, 3):
+        told(done, 10, "pieces")
+    told(10, 10, "pieces")
+    told.end()
+    assert capsys.readouterr().err.splitlines() == ["3 of 10 pieces", "10 of 10 pieces"]
+
+
+def test_every_job_that_is_listed_is_there_and_says_what_it_does() -> None:
+    for name in JOBS:
+        found = job(name)
+        assert found is not None
+        assert found.name == name
+        assert found.notes.count(f"magnetar pipeline {name}") >= 1
+        result = CliRunner().invoke(command_of(found), ["--help"])
+        assert result.exit_code == 0, result.output
+        assert found.summary.split(",")[0] in " ".join(result.output.split())
+    assert SCRIPT.is_file()
