@@ -548,6 +548,17 @@ class KafkaConfig:
             "least": 0,
         },
     )
+    transaction_timeout_max_ms: int = field(
+        default=900_000,
+        metadata={"meaning": "how long a producer may ask for its transactions", "least": 1000},
+    )
+    transactional_ids_retention_ms: int = field(
+        default=7 * 86_400_000,
+        metadata={
+            "meaning": "how long a transactional id that nobody uses is known; 0: for ever",
+            "least": 0,
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,12 +304,6 @@ def test_topics_are_made_grown_configured_and_deleted(server: KafkaStandalone) -
     assert topic not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
-def test_transactions_are_refused_in_words(server: KafkaStandalone) -> None:
-    producer = confluent_producer(server, **{"transactional.id": "x"})
-    with pytest.raises(confluent.KafkaException):
-        producer.init_transactions(5.0)
-
-
 # -- ends -------------------------------------------------------------------------------------
 
 

@@ -98,6 +98,55 @@ def test_what_pulsar_wrote_as_kafka_reads_it(
     consumer.close()
 
 
+def test_pulsar_reads_what_a_transaction_has_committed(server: KafkaStandalone) -> None:
+    """Neither markers nor what was aborted; what has no outcome yet waits, with what follows."""
+    topic = "transactions"
+    client = pulsar_client(server)
+    producer = confluent_producer(server, **{"transactional.id": "t", "linger.ms": 0})
+    producer.init_transactions(DEADLINE_S)
+
+    def transaction(*values: int) -> None:
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value=b"%d" % value)
+            assert producer.flush(DEADLINE_S) == 0
+
+    transaction(1, 2)
+    producer.abort_transaction(DEADLINE_S)
+    transaction(3, 4)
+    producer.commit_transaction(DEADLINE_S)
+    earliest = pulsar.InitialPosition.Earliest
+    partition = f"{topic}-partition-0"
+    shared = client.subscribe(
+        partition, "shared", pulsar.ConsumerType.Shared, initial_position=earliest
+    )
+    alone = client.subscribe(partition, "alone", initial_position=earliest)
+    transaction(5, 6)
+    plain = client.create_producer(partition)
+    plain.send(b"7")
+    for consumer in (shared, alone):
+        for expected in (b"3", b"4"):
+            message = consumer.receive(60_000)
+            assert message.data() == expected
+            consumer.acknowledge(message)
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(500)
+    producer.commit_transaction(DEADLINE_S)
+    for consumer in (shared, alone):
+        for expected in (b"5", b"6", b"7"):
+            message = consumer.receive(60_000)
+            assert message.data() == expected
+            consumer.acknowledge(message)
+    transaction(8)
+    producer.abort_transaction(DEADLINE_S)
+    reader = client.create_reader(partition, pulsar.MessageId.earliest)
+    read = []
+    while reader.has_message_available():
+        read.append(reader.read_next(60_000).data())
+    assert read == [b"3", b"4", b"5", b"6", b"7"]
+    client.close()
+
+
 def test_both_write_one_topic_and_both_read_it(server: KafkaStandalone, tmp_path: Path) -> None:
     topic = "both"
     client = pulsar_client(server)

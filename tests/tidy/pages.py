@@ -37,6 +37,11 @@ MACHINE_TABLES: tuple[tuple[str, str, str], ...] = (
         "The in-sync set of a leader",
     ),
     ("magnetar.protocols.kafka.group_states", "TRANSITIONS", "A group of Kafka's consumers"),
+    (
+        "magnetar.protocols.kafka.transaction_states",
+        "TRANSITIONS",
+        "A transactional id of Kafka's producers",
+    ),
     ("magnetar.ledger.recovering.recovery_plan", "VOTE_RULES", "An entry's vote in a recovery"),
 )
 """Module, name of its table, title of its section in docs/machines.md."""

@@ -25,14 +25,25 @@ class Chunk(NamedTuple):
     last: bool
 
 
+class TransactionPart(NamedTuple):
+    """What an entry is of a producer's transaction. ``commits``: whether the entry is the marker
+    that commits it (or aborts it: False); None: it holds messages of it."""
+
+    producer_id: int
+    commits: bool | None = None
+
+
 class Description(NamedTuple):
     """What an entry says of itself, as far as it decides who gets it, and when. A chunk of a
     message that is larger than an entry counts as one message. ``deliver_at_ms``: the time before
-    which it is not delivered to shared consumers (milliseconds since 1970; 0: none)."""
+    which it is not delivered to shared consumers (milliseconds since 1970; 0: none).
+    ``transaction``: the transaction that it is part of, whose outcome decides whether it is
+    delivered at all."""
 
     messages: int
     chunk: Chunk | None = None
     deliver_at_ms: int = 0
+    transaction: TransactionPart | None = None
 
 
 class Entry:

@@ -33,6 +33,7 @@ from magnetar.topics.entry_format import EntryFormat, describe
 from magnetar.topics.feed import ENTRIES_MAX, EntryFeed
 from magnetar.topics.redelivery import Key
 from magnetar.topics.traffic import Traffic
+from magnetar.topics.transaction_view import TransactionView
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +70,8 @@ class Dispatcher:
         self._scheduled = False
         self._held = False
         self._delays: Delays | None = None
+        self._view: TransactionView | None = None
+        """From the first entry of a transaction on."""
         self._skims = False
         """Nothing of what came last is due: more than there is room for may be read."""
 
@@ -168,13 +171,20 @@ class Dispatcher:
         self.machine.set_blocked(consumer.seat, not consumer.client.writable)
 
     def _place(self, machine: Machine[Consumer], entries: list[Entry], replay: bool) -> bool:
-        """False if all of it waits, though there is room: chunks for one connection."""
+        """False if all of it waits, though there is room: chunks for one connection, or what a
+        transaction without an outcome keeps."""
         entries, descriptions = self._describe(entries)
+        waiting: list[Entry] = []
+        if any(each.transaction is not None for each in descriptions):
+            entries, waiting = self._sort(entries)
+            descriptions = [describe(entry, self._format) for entry in entries]
         if self._delays is not None:
             entries, descriptions = self._delays.hold(entries, descriptions)
             self._skims = not entries
         if not entries:
-            return True
+            if waiting:
+                self.feed.give_back(waiting, replay)
+            return not waiting
         feed, total = self.feed, len(entries)
         messages = sum([description.messages for description in descriptions])
         feed.learn(total, messages)
@@ -192,9 +202,19 @@ class Dispatcher:
                 machine.set_blocked(run.seat, True)
                 self._full.append(consumer)
         self._traffic.entries_out += total - len(left)
-        if left:
-            feed.give_back([entries[index] for index in left], replay)
+        if left or waiting:
+            feed.give_back([*(entries[index] for index in left), *waiting], replay)
         return bool(runs)
+
+    def _sort(self, entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+        """What consumers get of entries of which some are parts of transactions, and what has no
+        outcome yet. What nobody gets is acknowledged."""
+        if self._view is None:
+            self._view = TransactionView(self._log, self._format, self.feed.read_aside)
+        delivered, hidden, waiting = self._view.sort(entries)
+        if hidden:
+            self._cursor.acknowledge(hidden)
+        return delivered, waiting
 
     def _describe(self, entries: list[Entry]) -> tuple[list[Entry], list[Description]]:
         """The entries that can be sent, and what they say of themselves; one whose contents cannot

@@ -189,6 +189,14 @@ class EntryFeed:
 
     # -- the reading task ---------------------------------------------------------------------
 
+    def read_aside(self, reading: Callable[[], Coroutine[None, None, None]]) -> bool:
+        """Have something else of the log read, unless a read is under way: nothing is taken
+        meanwhile, and ``ready`` is called when it has ended."""
+        if self.waits:
+            return False
+        self._read(reading())
+        return True
+
     def _read(self, reading: Coroutine[None, None, None]) -> None:
         name = f"read {self._log.name} {self._cursor.name}"
         self._reading = self._scope.spawn(self._guard(reading), name)

@@ -37,6 +37,7 @@ from magnetar.topics.policy import TopicPolicy
 from magnetar.topics.positions import PublishTime
 from magnetar.topics.subscription import Limits, Subscription
 from magnetar.topics.traffic import Traffic
+from magnetar.topics.transaction_view import last_delivered
 
 log = structlog.get_logger(__name__)
 
@@ -127,6 +128,11 @@ class SubscribableTopic:
                 subscription.set_delays(policy.delays)
 
     # -- reading ------------------------------------------------------------------------------
+
+    async def last_delivered(self) -> Position:
+        """The last entry that consumers get; the place before the first if there is none. Raises as
+        reading a log."""
+        return await last_delivered(self.readable, self._format)
 
     async def position_at(self, time: PublishTime) -> Position:
         """The position of the entry that ``time`` names; the place after the last one if there is

@@ -57,6 +57,9 @@ COOL_DOWN_S_MAX: Final = 30.0
 COOL_DOWN_FULL_S_MAX: Final = 2.0
 """A look whether there is space again costs little."""
 CONDEMNED_MAX: Final = 1024
+OPEN_TRANSACTIONS: Final = "__open-transactions"
+"""The cursor that stays before the oldest transaction of Kafka's clients that has no outcome: no
+subscription, though it is durable (``protocols.kafka.partition_transactions``)."""
 
 
 class Topic(SubscribableTopic):
@@ -107,6 +110,8 @@ class Topic(SubscribableTopic):
         self._condemned: dict[str, str] = {}
         self._leaving: dict[str, Producer] = {}
         for cursor in source.cursors.durable().values():
+            if cursor.name == OPEN_TRANSACTIONS:
+                continue
             self.subscriptions[cursor.name] = self._subscription(cursor)
         self._watch_while_subscribed()
         source.watch_lost(self.fail)

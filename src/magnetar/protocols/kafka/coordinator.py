@@ -19,16 +19,21 @@ import asyncio
 import heapq
 import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
 import structlog
 
 from magnetar.cluster.topic_name import TopicName
-from magnetar.model.errors import LogError, MagnetarError, ServiceNotReadyError
+from magnetar.model.errors import (
+    LogError,
+    MagnetarError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from magnetar.protocols.kafka.coordinator_state import Change
 from magnetar.protocols.kafka.group import Answers, ConsumerGroup
-from magnetar.protocols.kafka.group_offsets import Change
 from magnetar.protocols.kafka.group_states import GroupState
 from magnetar.protocols.kafka.offset_log import OffsetLog
 from magnetar.protocols.kafka.services import KafkaServices
@@ -73,6 +78,11 @@ class Coordinator:
         self._planned: dict[ConsumerGroup, int] = {}  # when each is looked at
         self._numbers = itertools.count()
         self._prepared = False
+        self._opened: Callable[[Shard], None] | None = None
+
+    def watch_opened(self, opened: Callable[[Shard], None]) -> None:
+        """Call ``opened`` with each log that is opened here from now on."""
+        self._opened = opened
 
     # -- where groups are ---------------------------------------------------------------------
 
@@ -96,6 +106,34 @@ class Coordinator:
                     await self._shard(name)
             except MagnetarError as error:
                 log.debug("offset log not opened here", topic=str(name), error=str(error))
+
+    async def open_led(self) -> None:
+        """Those that the cluster says this broker is to have are opened. Raises
+        ``MetadataError``."""
+        nodes = await self._services.nodes()
+        for number in range(self._services.config.offset_logs):
+            name = _topic(number)
+            try:
+                if name in self._shards or not await self._services.topics.exists(name):
+                    continue
+                if await self._services.leader_of(name, nodes) == self._services.node:
+                    await self._shard(name)
+            except MagnetarError as error:
+                log.debug("coordinator log not opened here", topic=str(name), error=str(error))
+
+    def open_shards(self) -> list[Shard]:
+        return [shard for shard in self._shards.values() if shard.log.usable]
+
+    def open_shard(self, key: str) -> Shard | None:
+        """The log of that group or transactional id, if it is open here."""
+        found = self._shards.get(self.topic_for(key))
+        return found if found is not None and found.log.usable else None
+
+    async def shard_of(self, topic: TopicName) -> Shard:
+        """The log with that name. Raises as ``shard``, and ``TopicNotFoundError``."""
+        if topic not in map(_topic, range(self._services.config.offset_logs)):
+            raise TopicNotFoundError(f"{topic} is no log of a coordinator")
+        return await self._shard(topic)
 
     async def shard(self, group_id: str) -> Shard:
         """Raises ``ServiceNotReadyError`` if another broker has it, and as ``Topics.get``."""
@@ -124,6 +162,8 @@ class Coordinator:
             for group_id in opened.offsets.groups:
                 self._group(shard, group_id)
             self._shards[name] = shard
+            if self._opened is not None:
+                self._opened(shard)
             return shard
 
     def _lose(self, name: TopicName, shard: Shard) -> None:

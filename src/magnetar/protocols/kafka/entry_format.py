@@ -1,14 +1,21 @@
 """Kafka's entries, as topics ask about them (``topics.entry_format``).
 
-A stored entry is one record batch. Topics use its header only: batches are not taken apart.
+A stored entry is one record batch. Topics use its header only: batches are not taken apart, but for
+the one record of a marker.
 """
 
 from __future__ import annotations
 
-from magnetar.model.entry import Description
+from magnetar.model.entry import Description, TransactionPart
 from magnetar.model.errors import ProtocolError
 from magnetar.topics.entry_format import Fingerprint, Published
-from magnetar.wire.kafka.batches import check_produced, read_batch_header
+from magnetar.wire.kafka.batches import (
+    CONTROL,
+    TRANSACTIONAL,
+    check_produced,
+    read_batch_header,
+)
+from magnetar.wire.kafka.markers import read_marker
 
 
 class KafkaEntryFormat:
@@ -18,7 +25,12 @@ class KafkaEntryFormat:
         header = read_batch_header(payload)
         if header.last_offset_delta < 0:
             raise ProtocolError(f"a record batch of {header.last_offset_delta + 1} offsets")
-        return Description(header.last_offset_delta + 1)
+        part: TransactionPart | None = None
+        if header.attributes & CONTROL:
+            part = TransactionPart(header.producer_id, read_marker(payload)[0])
+        elif header.attributes & TRANSACTIONAL:
+            part = TransactionPart(header.producer_id)
+        return Description(header.last_offset_delta + 1, transaction=part)
 
     def published(self, payload: memoryview) -> Published:
         header = check_produced(payload)

@@ -9,6 +9,8 @@ Rules:
   are, so that a batch larger than they are can be read; every other keeps to what is left.
 * A fetch that finds less than ``bytes_min`` waits until one of its logs grows, or ``wait_ms_max``
   is over; an error ends the wait at once. Nothing is polled.
+* Who reads what is committed gets batches before the last stable offset only, and is told which
+  transactions among them were aborted; markers go out to everybody, since clients go by them.
 * No session is kept (``session_id`` 0 is answered): every fetch names its partitions.
 * One answer is bounded by ``kafka.fetch_bytes_max`` and by what a connection may have unsent.
 """
@@ -25,11 +27,14 @@ from magnetar.model.errors import MagnetarError, NotAllowedError, ProtocolError
 from magnetar.model.ids import Position
 from magnetar.protocols.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.protocols.kafka.partition import Partition
+from magnetar.protocols.kafka.partition_transactions import commits_of
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.transaction_index import is_part
 from magnetar.wire.kafka.apis import RequestHead
-from magnetar.wire.kafka.batches import is_batch, read_batch_header
+from magnetar.wire.kafka.batches import BatchHeader, is_batch, read_batch_header
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.fetch_messages import (
+    AbortedRange,
     ClientFetchRequest,
     EpochEndPartition,
     EpochEndTopic,
@@ -58,14 +63,17 @@ EARLIEST: Final = -2
 GREATEST_TIME: Final = -3
 
 
-class _Batches(NamedTuple):
-    """What a partition has for a fetch."""
+READ_COMMITTED: Final = 1
+
+
+class FetchedBatches(NamedTuple):
+    """What a partition has for a fetch. ``transactional``: the headers of batches that are part of
+    transactions, and whether a marker commits; ``after``: the entry behind the last one."""
 
     parts: list[Buffer]
     size: int
-
-
-NOTHING: Final = _Batches([], 0)
+    transactional: list[tuple[BatchHeader, bool | None]]
+    after: Position
 
 
 async def fetch(
@@ -106,6 +114,7 @@ class _Collected:
         self._session = session
         self._services = session.services
         self._request = request
+        self._committed = request.isolation_level == READ_COMMITTED
         self.size = 0
         self.failed = False
         self.partitions: list[Partition] = []
@@ -131,14 +140,17 @@ class _Collected:
             partition.touch()
             _check_epoch(partition, part.current_leader_epoch)
             found.log_start_offset = await partition.start_offset()
-            found.high_watermark = found.last_stable_offset = partition.positions.end_offset
+            if self._committed and not partition.transactions.known:
+                await partition.know_transactions()
+            found.high_watermark = partition.positions.end_offset
+            found.last_stable_offset = partition.transactions.stable_offset()
+            end_offset = found.last_stable_offset if self._committed else found.high_watermark
             if not found.log_start_offset <= part.fetch_offset <= found.high_watermark:
                 found.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-            elif part.fetch_offset < found.high_watermark:
+            elif part.fetch_offset < end_offset:
                 most = min(self._left, part.partition_bytes_max)
                 if most > 0 or not self.size:
-                    batches = await read_batches(partition, part.fetch_offset, max(most, 1))
-                    self._take(found, batches)
+                    await self._read(found, partition, part.fetch_offset, end_offset, max(most, 1))
         except _EpochError as error:
             found.error_code = error.code
         except MagnetarError as error:
@@ -147,9 +159,22 @@ class _Collected:
         self.failed = self.failed or found.error_code != ErrorCode.NONE
         return found
 
-    def _take(self, found: FetchedPartition, batches: _Batches) -> None:
+    async def _read(
+        self,
+        found: FetchedPartition,
+        partition: Partition,
+        offset: int,
+        end_offset: int,
+        bytes_max: int,
+    ) -> None:
+        batches = await read_batches(partition, offset, end_offset, bytes_max)
         if self.size and batches.size > self._left:
             return  # it comes with the next fetch
+        if self._committed:
+            aborted = await partition.transactions.aborted_in(
+                offset, batches.transactional, batches.after
+            )
+            found.aborted = [AbortedRange(each.producer_id, each.first_offset) for each in aborted]
         found.records = batches.parts
         self.size += batches.size
         self._left -= batches.size
@@ -172,24 +197,32 @@ def _check_epoch(partition: Partition, epoch: int) -> None:
         )
 
 
-async def read_batches(partition: Partition, offset: int, bytes_max: int) -> _Batches:
-    """Batches from the one that holds ``offset`` on, at least one. Raises as reading a log, and
-    ``NotAllowedError`` if the first entry has no counterpart in Kafka."""
+async def read_batches(
+    partition: Partition, offset: int, end_offset: int, bytes_max: int
+) -> FetchedBatches:
+    """Batches from the one that holds ``offset`` on, before ``end_offset``, at least one. Raises as
+    reading a log, and ``NotAllowedError`` if the first entry has no counterpart in Kafka."""
     place = await partition.place_of(offset)
     entries = await partition.entries_at(place, ENTRIES_AT_ONCE, bytes_max)
     parts: list[Buffer] = []
+    transactional: list[tuple[BatchHeader, bool | None]] = []
     size = 0
     next_offset = -1  # not known before the first entry was looked at
     last = place  # of what is answered
     for entry in entries:
         payload, offset_after = entry.payload, next_offset
         batch: Buffer
+        header: BatchHeader | None = None
         if is_batch(payload):
             header = read_batch_header(payload)
+            if parts and header.base_offset >= end_offset:
+                break
             batch, offset_after = payload, header.next_offset
         else:
             if next_offset < 0:
                 next_offset = await partition.positions.offset_of(place)
+            if parts and next_offset >= end_offset:
+                break
             try:
                 batch = kafka_batch(payload, next_offset, partition.log.epoch)
             except (NotAllowedError, ProtocolError):
@@ -201,10 +234,13 @@ async def read_batches(partition: Partition, offset: int, bytes_max: int) -> _Ba
             break
         parts.append(batch)
         size += len(batch)
+        if header is not None and is_part(header):
+            transactional.append((header, commits_of(header, entry)))
         next_offset, last = offset_after, Position(entry.ledger_id, entry.entry_id)
+    after = partition.positions.next_position(last)
     if parts:
-        partition.remember(next_offset, partition.positions.next_position(last))
-    return _Batches(parts, size)
+        partition.remember(next_offset, after)
+    return FetchedBatches(parts, size, transactional, after)
 
 
 # -- offsets ----------------------------------------------------------------------------------
@@ -223,7 +259,10 @@ async def list_offsets(
             try:
                 partition = await session.services.partition(topic.name, part.index, session)
                 _check_epoch(partition, part.current_leader_epoch)
-                await _list(partition, part, listed)
+                committed = request.isolation_level == READ_COMMITTED
+                if committed and not partition.transactions.known:
+                    await partition.know_transactions()
+                await _list(partition, part, committed, listed)
             except _EpochError as error:
                 listed.error_code = error.code
             except MagnetarError as error:
@@ -231,11 +270,14 @@ async def list_offsets(
     return answer
 
 
-async def _list(partition: Partition, asked: ListOffsetsPartition, listed: ListedPartition) -> None:
+async def _list(
+    partition: Partition, asked: ListOffsetsPartition, committed: bool, listed: ListedPartition
+) -> None:
     time_ms = asked.timestamp_ms
     listed.leader_epoch = partition.log.epoch
     if time_ms == LATEST:
-        listed.offset = partition.positions.end_offset
+        end_offset = partition.positions.end_offset
+        listed.offset = partition.transactions.stable_offset() if committed else end_offset
     elif time_ms == EARLIEST:
         listed.offset = await partition.start_offset()
     elif time_ms == GREATEST_TIME:

@@ -1,23 +1,12 @@
-"""Committed offsets of groups, and the records that keep them in a log.
+"""Committed offsets of groups, and those that a transaction is to commit.
 
-A record's key says of which group, topic and partition, its value what was committed; without a
-value the offset is forgotten. Records are set, not added to: of two with one key the later counts.
-So a replay may begin anywhere before the newest record of every key, and writing all that is known
-once more (a snapshot) makes everything before it superfluous.
-
-Pure.
+Pure. What is stored of them: ``coordinator_state``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
-
-from magnetar.model.errors import ProtocolError
-from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
-
-RECORDS_PER_BATCH: Final = 500
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 
 class OffsetKey(NamedTuple):
@@ -33,7 +22,21 @@ class Committed(NamedTuple):
     committed_ms: int
 
 
-Change = tuple[OffsetKey, Committed | None]
+class PendingKey(NamedTuple):
+    """An offset that a producer has sent for its open transaction."""
+
+    producer_id: int
+    group: str
+    topic: str
+    partition: int
+
+    @property
+    def offset_key(self) -> OffsetKey:
+        return OffsetKey(self.group, self.topic, self.partition)
+
+
+OffsetChange = tuple[OffsetKey, Committed | None]
+PendingChange = tuple[PendingKey, Committed | None]
 
 
 class GroupOffsets:
@@ -53,7 +56,7 @@ class GroupOffsets:
         """By topic and partition."""
         return self._groups.get(group, {})
 
-    def apply(self, changes: Sequence[Change]) -> None:
+    def apply(self, changes: Sequence[OffsetChange]) -> None:
         for key, committed in changes:
             found = self._groups.setdefault(key.group, {})
             if committed is not None:
@@ -63,14 +66,14 @@ class GroupOffsets:
             if not found:
                 del self._groups[key.group]
 
-    def all(self) -> list[Change]:
+    def all(self) -> list[OffsetChange]:
         return [
             (OffsetKey(group, *place), committed)
             for group, found in self._groups.items()
             for place, committed in found.items()
         ]
 
-    def forgotten(self, group: str) -> list[Change]:
+    def forgotten(self, group: str) -> list[OffsetChange]:
         """What takes all of a group away."""
         return [(OffsetKey(group, *place), None) for place in self.of(group)]
 
@@ -78,30 +81,46 @@ class GroupOffsets:
         return max((each.committed_ms for each in self.of(group).values()), default=0)
 
 
-def encode_changes(changes: Sequence[Change], now_ms: int) -> Iterator[bytes]:
-    """Record batches, in order."""
-    for start in range(0, len(changes), RECORDS_PER_BATCH):
-        some = changes[start : start + RECORDS_PER_BATCH]
-        records = [
-            KafkaRecord(index, 0, _json(list(key)), None if value is None else _json(list(value)))
-            for index, (key, value) in enumerate(some)
-        ]
-        yield batch_of(records, now_ms)
+class PendingOffsets:
+    """Offsets of transactions that have no outcome yet, in one log."""
 
+    def __init__(self) -> None:
+        self._producers: dict[int, dict[PendingKey, Committed]] = {}
+        self._count: dict[OffsetKey, int] = {}
 
-def _json(value: list[Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    def __len__(self) -> int:
+        return sum(map(len, self._producers.values()))
 
+    def apply(self, changes: Sequence[PendingChange]) -> None:
+        for key, committed in changes:
+            found = self._producers.setdefault(key.producer_id, {})
+            where = key.offset_key
+            if committed is not None:
+                if key not in found:
+                    self._count[where] = self._count.get(where, 0) + 1
+                found[key] = committed
+            elif found.pop(key, None) is not None:
+                self._count[where] -= 1
+                if not self._count[where]:
+                    del self._count[where]
+            if not found:
+                del self._producers[key.producer_id]
 
-def decode_changes(batch: memoryview) -> list[Change]:
-    """Raises ``ProtocolError``."""
-    found: list[Change] = []
-    for record in read_batch(batch)[1]:
-        try:
-            group, topic, partition = json.loads(record.key or b"")
-            key = OffsetKey(str(group), str(topic), int(partition))
-            committed = None if record.value is None else Committed(*json.loads(record.value))
-        except (ValueError, TypeError) as error:
-            raise ProtocolError(f"a record of offsets that is none: {error}") from error
-        found.append((key, committed))
-    return found
+    def waits(self, key: OffsetKey) -> bool:
+        """A transaction without an outcome is to commit an offset there."""
+        return key in self._count
+
+    def all(self) -> list[PendingChange]:
+        return [change for found in self._producers.values() for change in found.items()]
+
+    def ended(
+        self, producer_id: int, commits: bool, now_ms: int
+    ) -> list[OffsetChange | PendingChange]:
+        """What is to be stored when the producer's transaction has its outcome: each offset is set
+        before it is no longer pending, since a crash may keep the first and lose the second."""
+        changes: list[OffsetChange | PendingChange] = []
+        for key, committed in self._producers.get(producer_id, {}).items():
+            if commits:
+                changes.append((key.offset_key, committed._replace(committed_ms=now_ms)))
+            changes.append((key, None))
+        return changes

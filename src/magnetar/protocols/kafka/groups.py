@@ -11,8 +11,9 @@ from typing import Final
 
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordinator import Coordinator, coordinator_error
+from magnetar.protocols.kafka.coordinator_state import Change
 from magnetar.protocols.kafka.group import Joining, protocols_of
-from magnetar.protocols.kafka.group_offsets import Change, Committed, OffsetKey
+from magnetar.protocols.kafka.group_offsets import Committed, OffsetKey
 from magnetar.protocols.kafka.services import NO_NODE, Node
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
@@ -48,8 +49,9 @@ from magnetar.wire.kafka.offset_messages import (
 )
 
 GROUP: Final = 0
+TRANSACTION: Final = 1
 METADATA_CHARS_MAX: Final = 4096
-NO_TRANSACTIONS: Final = "transactions and share groups are not served"
+NO_SHARES: Final = "share groups are not served"
 IDS_KNOWN_SINCE: Final = 4
 """The version of JoinGroup from which on a member joins again with the id that it is told."""
 SKIPS_SINCE: Final = 9
@@ -83,8 +85,8 @@ class GroupHandlers:
     async def _find(self, session: KafkaSession, key: str, kind: int) -> FoundCoordinator:
         services = session.services
         said = FoundCoordinator(key)
-        if kind != GROUP:
-            said.error_code, said.error_message = ErrorCode.INVALID_REQUEST, NO_TRANSACTIONS
+        if kind not in (GROUP, TRANSACTION):
+            said.error_code, said.error_message = ErrorCode.INVALID_REQUEST, NO_SHARES
             return said
         try:
             await self.coordinator.prepare()
@@ -229,9 +231,12 @@ class GroupHandlers:
         self, session: KafkaSession, head: RequestHead, request: OffsetFetchRequest
     ) -> OffsetFetchResponse:
         if head.version >= 8:
-            groups = [await self._offsets(each.group_id, each.topics) for each in request.groups]
+            stable = request.require_stable
+            groups = [
+                await self._offsets(each.group_id, each.topics, stable) for each in request.groups
+            ]
             return OffsetFetchResponse(groups=groups)
-        found = await self._offsets(request.group_id, request.topics)
+        found = await self._offsets(request.group_id, request.topics, request.require_stable)
         if found.error_code and head.version < 2:
             # There is no place for an error but at each partition.
             found.topics = [
@@ -243,7 +248,10 @@ class GroupHandlers:
             ]
         return OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
 
-    async def _offsets(self, group_id: str, topics: list[OffsetsTopic] | None) -> FoundOffsetsGroup:
+    async def _offsets(
+        self, group_id: str, topics: list[OffsetsTopic] | None, stable: bool
+    ) -> FoundOffsetsGroup:
+        """``stable``: an offset that an open transaction is to commit is an error."""
         said = FoundOffsetsGroup(group_id)
         try:
             shard = await self.coordinator.shard(group_id)
@@ -260,6 +268,11 @@ class GroupHandlers:
             of_topic = FoundOffsetsTopic(topic.name)
             said.topics.append(of_topic)
             for index in topic.partitions:
+                key = OffsetKey(group_id, topic.name, index)
+                if stable and shard.log.state.pending.waits(key):
+                    unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                    of_topic.partitions.append(FoundOffset(index, error_code=unstable))
+                    continue
                 offset, epoch, metadata, _ = known.get((topic.name, index), NO_OFFSET)
                 of_topic.partitions.append(FoundOffset(index, offset, epoch, metadata))
         return said

@@ -11,13 +11,16 @@ from magnetar.protocols.kafka.coordinator import Coordinator
 from magnetar.protocols.kafka.group_admin import GroupAdminHandlers
 from magnetar.protocols.kafka.groups import GroupHandlers
 from magnetar.protocols.kafka.session import Handler, KafkaSession
+from magnetar.protocols.kafka.transaction_requests import TransactionHandlers
+from magnetar.protocols.kafka.transactions import Transactions
 from magnetar.wire.kafka.apis import ApiKey, RequestHead
 
 
 class RequestTable:
     """``session.KafkaHandlers``."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, transactions: Transactions) -> None:
+        handlers = TransactionHandlers(transactions)
         groups, group_admin = GroupHandlers(coordinator), GroupAdminHandlers(coordinator)
         self.table: Mapping[int, Handler] = MappingProxyType(
             {
@@ -37,7 +40,14 @@ class RequestTable:
                 ApiKey.API_VERSIONS: cluster.api_versions,
                 ApiKey.CREATE_TOPICS: admin.create_topics,
                 ApiKey.DELETE_TOPICS: admin.delete_topics,
-                ApiKey.INIT_PRODUCER_ID: produce.init_producer_id,
+                ApiKey.INIT_PRODUCER_ID: handlers.begin,
+                ApiKey.ADD_PARTITIONS_TO_TXN: handlers.add_partitions,
+                ApiKey.ADD_OFFSETS_TO_TXN: handlers.add_offsets,
+                ApiKey.END_TXN: handlers.end,
+                ApiKey.WRITE_TXN_MARKERS: handlers.write_markers,
+                ApiKey.TXN_OFFSET_COMMIT: handlers.commit_offsets,
+                ApiKey.DESCRIBE_TRANSACTIONS: handlers.describe,
+                ApiKey.LIST_TRANSACTIONS: handlers.list_transactions,
                 ApiKey.OFFSET_FOR_LEADER_EPOCH: fetch.offset_for_leader_epoch,
                 ApiKey.DESCRIBE_CONFIGS: admin.describe_configs,
                 ApiKey.ALTER_CONFIGS: admin.alter_configs,

@@ -1,8 +1,9 @@
-"""The log that keeps the committed offsets of some groups; its owner is their coordinator.
+"""The log that keeps the committed offsets of some groups, and how transactions of some ids go; its
+owner is their coordinator.
 
-Groups are spread over ``kafka.offset_logs`` topics of the namespace ``public/kafka-groups`` by a
-hash of their ids. A topic is open at one broker, which the cluster chooses as for any other; who
-has it answers for its groups.
+Groups and transactional ids are spread over ``kafka.offset_logs`` topics of the namespace
+``public/kafka-groups`` by a hash of their ids. A topic is open at one broker, which the cluster
+chooses as for any other; who has it answers for its groups and transactions.
 
 Rules:
 
@@ -28,12 +29,13 @@ import structlog
 from magnetar.log.seam import AppendDone, Content, Cursor, Run, Stamp
 from magnetar.model.errors import LogError, MagnetarError, ProtocolError, ServiceNotReadyError
 from magnetar.model.ids import EARLIEST, Position
-from magnetar.protocols.kafka.group_offsets import (
+from magnetar.protocols.kafka.coordinator_state import (
     Change,
-    GroupOffsets,
+    CoordinatorState,
     decode_changes,
     encode_changes,
 )
+from magnetar.protocols.kafka.group_offsets import GroupOffsets
 from magnetar.topics.topic import Topic
 from magnetar.wire.kafka.batches import read_batch_header
 
@@ -61,7 +63,7 @@ class OffsetLog:
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self.offsets = GroupOffsets()
+        self.state = CoordinatorState()
         self._cursor: Cursor | None = None
         self._records = 0
         """In the log since the cursor's place, as far as known."""
@@ -70,6 +72,10 @@ class OffsetLog:
         self._idle = asyncio.Event()
         self._idle.set()
         self._gate = asyncio.Lock()
+
+    @property
+    def offsets(self) -> GroupOffsets:
+        return self.state.offsets
 
     @property
     def usable(self) -> bool:
@@ -92,14 +98,14 @@ class OffsetLog:
                     changes = decode_changes(entry.payload)
                 except ProtocolError as error:
                     raise LogError(
-                        f"{self.topic.name} holds at {entry} what is no record of offsets; take it "
-                        f"away, or the topic with the offsets in it: {error}"
+                        f"{self.topic.name} holds at {entry} what is no record of a coordinator; "
+                        f"take it away, or the topic with the offsets in it: {error}"
                     ) from error
-                self.offsets.apply(changes)
+                self.state.apply(changes)
                 self._records += len(changes)
             at = positions.next_position(Position(entries[-1].ledger_id, entries[-1].entry_id))
             await asyncio.sleep(0)
-        log.debug("offsets replayed", topic=str(self.topic.name), known=len(self.offsets))
+        log.debug("offsets replayed", topic=str(self.topic.name), known=len(self.state))
 
     async def change(self, changes: Sequence[Change], now_ms: int) -> None:
         """Stored, and known, when it returns. Raises ``LogError`` and its like: it may be stored or
@@ -121,7 +127,7 @@ class OffsetLog:
             if left:
                 return
             if not done.done():
-                self.offsets.apply(changes)
+                self.state.apply(changes)
                 done.set_result(None)
             self._under_way -= 1
             if not self._under_way:
@@ -143,7 +149,7 @@ class OffsetLog:
 
     @property
     def _due(self) -> bool:
-        enough = self._records >= max(SNAPSHOT_RECORDS, 2 * len(self.offsets))
+        enough = self._records >= max(SNAPSHOT_RECORDS, 2 * len(self.state))
         return enough and self._snapshot is None
 
     async def _write_again_if_due(self, now_ms: int) -> None:
@@ -157,7 +163,7 @@ class OffsetLog:
                 self._write_again(now_ms)
 
     def _write_again(self, now_ms: int) -> None:
-        batches = list(encode_changes(self.offsets.all(), now_ms))
+        batches = list(encode_changes(self.state.all(), now_ms))
         self._records = 0
         if not batches:
             return

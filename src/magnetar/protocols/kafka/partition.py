@@ -8,7 +8,8 @@ Rules:
 * A batch is checked (``wire.kafka.batches.check_produced``), then held against what is known of its
   producer, then appended, in one turn of the loop: nothing comes between them.
 * What is known of producers is read from the log's end before the first idempotent batch, and again
-  after an append failed, once none is under way.
+  after an append failed, once none is under way; what is known of transactions likewise, before the
+  first batch, marker or reader whom they concern.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LogClosedError,
     MagnetarError,
-    NotAllowedError,
     ServiceNotReadyError,
 )
 from magnetar.model.ids import Position
+from magnetar.protocols.kafka.partition_transactions import PartitionTransactions
 from magnetar.protocols.kafka.producer_states import KnownBatch, ProducerSequences
+from magnetar.protocols.kafka.transaction_index import is_part
 from magnetar.topics.entry_format import EntryFormat, describe
 from magnetar.topics.resend import BYTES_MAX, ENTRIES_MAX, STEP_ENTRIES, entries_back
 from magnetar.topics.topic import Topic
 from magnetar.wire.kafka.batches import (
+    CONTROL,
     TRANSACTIONAL,
     BatchHeader,
     check_produced,
@@ -40,6 +43,7 @@ from magnetar.wire.kafka.batches import (
     read_batch_header,
 )
 from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.markers import build_marker
 
 PLACES_KEPT: Final = 256
 """Offsets whose positions are remembered: each consumer asks next for what follows its last."""
@@ -57,6 +61,26 @@ class Produced(NamedTuple):
 Told = Callable[[Produced], None]
 
 
+class Ending(NamedTuple):
+    """How a producer's transaction ends in a partition, as its coordinator says."""
+
+    producer_id: int
+    epoch: int
+    commits: bool
+    coordinator_epoch: int
+
+
+class _Appending(NamedTuple):
+    """A batch on its way into the log."""
+
+    header: BatchHeader
+    byte_count: int
+    stamp: Stamp
+    told: Told
+    known: KnownBatch | None = None
+    commits: bool | None = None  # of a marker
+
+
 class Partition:
     """See the module's text."""
 
@@ -65,12 +89,16 @@ class Partition:
         self._format = entry_format
         self.log = topic.log
         self.positions = topic.log.positions
+        self.transactions = PartitionTransactions(topic.log)
         self._states = ProducerSequences()
         self._known = False
         self._loading = asyncio.Lock()
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._parts_under_way = 0  # of transactions
+        self._parts_idle = asyncio.Event()
+        self._parts_idle.set()
         self._places: OrderedDict[int, Position] = OrderedDict()
         self._loop = asyncio.get_running_loop()
         self._touched_s = float("-inf")
@@ -103,15 +131,13 @@ class Partition:
         self.touch()
         try:
             header = check_produced(batch)
-            if header.attributes & TRANSACTIONAL:
-                raise NotAllowedError("transactions are not served; produce without them")
             self.check_usable()
         except MagnetarError as error:
             told(Produced(error_code(error), why=str(error)))
             return 0
-        if self.topic.cooling_down:
-            why = f"topic {self.topic.name} could not store a moment ago"
-            told(Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why))
+        refused = self._refused(header)
+        if refused is not None:
+            told(refused)
             return 0
         known: KnownBatch | None = None
         if header.producer_id >= 0:
@@ -124,41 +150,118 @@ class Partition:
                 told(Produced(found, why=_out_of_order(header)))
                 return 0
             known = self._states.add(header)
-        stamp = Stamp()
-        content = Content((header.record_count,), (max(0, header.max_timestamp_ms),), stamp)
+        if header.attributes & TRANSACTIONAL:
+            self.transactions.writers.batch(header)
+        self._append(batch, _Appending(header, len(batch), Stamp(), told, known))
+        return len(batch)
+
+    def _refused(self, header: BatchHeader) -> Produced | None:
+        if self.topic.cooling_down:
+            why = f"topic {self.topic.name} could not store a moment ago"
+            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+        if not header.attributes & TRANSACTIONAL:
+            return None
+        if not self.transactions.there:
+            why = "what is known of transactions is read again; send it once more"
+            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+        error = self.transactions.writers.check(header)
+        return None if error is ErrorCode.NONE else Produced(error, why=_no_part(header))
+
+    def _append(self, batch: memoryview | bytes, what: _Appending) -> None:
+        header = what.header
+        times_ms = (max(0, header.max_timestamp_ms),)
         self._under_way += 1
         self._idle.clear()
-        size = len(batch)
-        done = partial(self._appended, header.record_count, size, stamp, known, told)
-        self.log.append((batch,), done, content)
-        return size
+        if is_part(header):
+            self._parts_under_way += 1
+            self._parts_idle.clear()
+        content = Content((header.record_count,), times_ms, what.stamp)
+        self.log.append((batch,), partial(self._appended, what), content)
 
-    def _appended(
-        self,
-        count: int,
-        size: int,
-        stamp: Stamp,
-        known: KnownBatch | None,
-        told: Told,
-        error: MagnetarError | None,
-        runs: Sequence[Run],
-    ) -> None:
+    def _appended(self, what: _Appending, error: MagnetarError | None, runs: Sequence[Run]) -> None:
         self._under_way -= 1
         if not self._under_way:
             self._idle.set()
+        if is_part(what.header):
+            self._parts_under_way -= 1
+            if not self._parts_under_way:
+                self._parts_idle.set()
+        known = what.known
         if runs:  # it is stored, also if what was to follow it was not
-            self.topic.entries_confirmed(1, size, count)
+            self.topic.entries_confirmed(1, what.byte_count, what.header.record_count)
+            self._stored(what, Position(runs[0].ledger_id, runs[0].first_entry_id))
             if known is not None:
-                known.stored(stamp.base_offset)
-            told(Produced(ErrorCode.NONE, stamp.base_offset))
+                known.stored(what.stamp.base_offset)
+            what.told(Produced(ErrorCode.NONE, what.stamp.base_offset))
             return
         assert error is not None
         self._known = False
         self._states.forget()
+        self.transactions.doubt()
         if known is not None:
             known.stored(-1)
-        told(Produced(error_code(error), why=str(error)))
+        what.told(Produced(error_code(error), why=str(error)))
         self.topic.append_failed(error)
+
+    def _stored(self, what: _Appending, position: Position) -> None:
+        offset = what.stamp.base_offset
+        if what.commits is not None:
+            self.transactions.marker_stored(what.header, offset, what.commits)
+        elif what.header.attributes & TRANSACTIONAL:
+            self.transactions.batch_stored(what.header, offset, position)
+
+    # -- transactions -------------------------------------------------------------------------
+
+    async def know_transactions(self) -> None:
+        """Read what is open, and what was aborted lately. Raises as reading a log."""
+        async with self._loading:
+            while not self.transactions.known:
+                await self._parts_idle.wait()
+                found = await self.transactions.read()
+                if not self._parts_under_way:
+                    self.transactions.learned(found)
+
+    async def prepare_transactions(self) -> None:
+        """Before the first batch of one. Raises as reading a log, and ``MetadataError``."""
+        await self.know_transactions()
+        async with self._loading:
+            await self.transactions.prepare()
+
+    async def end_transaction(
+        self, ending: Ending, now_ms: int, asked: Callable[[], bool]
+    ) -> Produced:
+        """Write the marker of a transaction, if it has records here; stored when it returns.
+        ``asked``: whoever wants it still waits. Else it may have been told another time, and the
+        producer have begun its next transaction, which a late marker would end."""
+        while True:
+            self.check_usable()
+            await self.know_transactions()
+            producer_id, epoch, commits, coordinator_epoch = ending
+            writers = self.transactions.writers
+            refused = writers.check_marker(producer_id, epoch, coordinator_epoch)
+            if refused is not ErrorCode.NONE:
+                return Produced(refused, why=f"producer {producer_id} has moved on from {epoch}")
+            if self.topic.cooling_down or not asked():
+                return Produced(ErrorCode.KAFKA_STORAGE_ERROR)
+            if writers.marker(producer_id, epoch, coordinator_epoch):
+                marker = build_marker(producer_id, epoch, commits, coordinator_epoch, now_ms)
+                return await self._append_marker(marker, commits)
+            # Nothing is open, perhaps because the marker of an earlier request is on its way: that
+            # one must be stored before this one is answered.
+            await self._parts_idle.wait()
+            if self.transactions.known:
+                return Produced(ErrorCode.NONE)
+
+    async def _append_marker(self, marker: bytes, commits: bool) -> Produced:
+        done: asyncio.Future[Produced] = self._loop.create_future()
+
+        def told(outcome: Produced) -> None:
+            if not done.done():
+                done.set_result(outcome)
+
+        header = read_batch_header(marker)
+        self._append(marker, _Appending(header, len(marker), Stamp(), told, commits=commits))
+        return await done
 
     async def know_producers(self) -> None:
         """Read from the log's end what is stored of idempotent producers. Raises as reading."""
@@ -180,7 +283,9 @@ class Partition:
             step = await self._entries(first, last)
             headers = (read_batch_header(each.payload) for each in step if is_batch(each.payload))
             found.extendleft(
-                header for header in reversed(list(headers)) if header.producer_id >= 0
+                header
+                for header in reversed(list(headers))
+                if header.producer_id >= 0 and not header.attributes & CONTROL
             )
             entries += len(step)
             size += sum(len(each.data) for each in step)
@@ -255,6 +360,13 @@ def _answer_repeat(known: KnownBatch, told: Told) -> None:
         known.waiting.append(answer)
     else:
         answer(known.base_offset)
+
+
+def _no_part(header: BatchHeader) -> str:
+    return (
+        f"producer {header.producer_id} (epoch {header.producer_epoch}) has no open transaction "
+        "with this partition"
+    )
 
 
 def _out_of_order(header: BatchHeader) -> str:

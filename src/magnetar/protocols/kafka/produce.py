@@ -1,4 +1,4 @@
-"""Produce and InitProducerId.
+"""Produce: batches of clients into the logs of partitions.
 
 The batches of a request are appended one after the other, each to its partition, in one turn of the
 loop; the answer leaves when all of them have their outcomes. ``acks`` 0, 1 and -1 append alike:
@@ -15,13 +15,17 @@ from typing import Any, Final
 
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.partition import Partition, Produced
+from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
-from magnetar.wire.kafka.batches import BATCH_HEADER_BYTES, read_batch_header
+from magnetar.wire.kafka.batches import (
+    BATCH_HEADER_BYTES,
+    TRANSACTIONAL,
+    BatchHeader,
+    read_batch_header,
+)
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.produce_messages import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
@@ -29,7 +33,6 @@ from magnetar.wire.kafka.produce_messages import (
     ProduceResponse,
 )
 
-NO_TRANSACTIONS: Final = "transactions are not served; produce without a transactional id"
 ACKS: Final = (-1, 0, 1)
 
 
@@ -78,11 +81,25 @@ class _Answer:
             self._session.close()
 
 
-def _idempotent(records: Any) -> bool:
-    """Whether the batch is of an idempotent producer, as far as its bytes say."""
+def _idempotent(records: Any) -> BatchHeader | None:
+    """The batch's header if it is of an idempotent producer, as far as its bytes say."""
     if records is None or len(records) < BATCH_HEADER_BYTES:
+        return None
+    header = read_batch_header(records)
+    return header if header.producer_id >= 0 else None
+
+
+def _unknown(partition: Partition, records: Any) -> bool:
+    """Whether something must be found out before the batch can be taken or refused."""
+    header = _idempotent(records)
+    if header is None:
         return False
-    return read_batch_header(records).producer_id >= 0
+    if not partition.producers_known:
+        return True
+    if not header.attributes & TRANSACTIONAL:
+        return False
+    transactions = partition.transactions
+    return not (transactions.there and transactions.writers.takes(header))
 
 
 def produce_now(
@@ -96,7 +113,7 @@ def produce_now(
             partition = ready(topic.name, part.index)
             if partition is None:
                 return False
-            if not partition.producers_known and _idempotent(part.records):
+            if _unknown(partition, part.records):
                 return False
             found.append(partition)
     _append(session, request, answer, found)
@@ -155,8 +172,6 @@ def _append_one(
 
 def _refusal(request: ProduceRequest) -> Produced | None:
     """Why nothing of the request is taken."""
-    if request.transactional_id is not None:
-        return Produced(ErrorCode.INVALID_REQUEST, why=NO_TRANSACTIONS)
     if request.acks not in ACKS:
         return Produced(ErrorCode.INVALID_REQUIRED_ACKS, why=f"acks={request.acks}")
     return None
@@ -170,9 +185,16 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
         for part in topic.partitions:
             try:
                 partition = await services.partition(topic.name, part.index, session)
-                if _idempotent(part.records):
+                header = _idempotent(part.records)
+                if header is not None:
                     await partition.know_producers()
+                    if header.attributes & TRANSACTIONAL:
+                        where = topic.name, part.index
+                        name = request.transactional_id
+                        await _allow(services, partition, name, header, where)
                 found.append(partition)
+            except _RefusedError as error:
+                found.append(Produced(error.code, why=str(error)))
             except MagnetarError as error:
                 found.append(Produced(error_code(error), why=str(error)))
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -190,19 +212,43 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
     return await done
 
 
+class _RefusedError(MagnetarError):
+    def __init__(self, code: ErrorCode, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+async def _allow(
+    services: KafkaServices,
+    partition: Partition,
+    name: str | None,
+    header: BatchHeader,
+    place: tuple[str, int],
+) -> None:
+    """The first batch of a transaction in a partition: its coordinator is asked whether it knows.
+    Else one that comes late would open a transaction that nobody ends. Raises ``_RefusedError``,
+    ``ServiceNotReadyError``, and as reading a log."""
+    if name is None or services.takes_part is None:
+        raise _RefusedError(
+            ErrorCode.INVALID_TXN_STATE, "a batch of a transaction without a transactional id"
+        )
+    await partition.prepare_transactions()
+    writers = partition.transactions.writers
+    if writers.takes(header):
+        return
+    producer_id, epoch = header.producer_id, header.producer_epoch
+    ends = writers.ends(producer_id)
+    error = await services.takes_part(name, producer_id, epoch, place)
+    if error is ErrorCode.PRODUCER_FENCED:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH  # as a partition says it
+    if error is not ErrorCode.NONE:
+        raise _RefusedError(
+            error, f"{place[0]}-{place[1]} takes no part in a transaction of {name}, {epoch=}"
+        )
+    writers.allow(producer_id, epoch, ends)
+
+
 def _needs(request: ProduceRequest, place: int) -> bool:
     """Whether the batch at that place of the request is of an idempotent producer."""
     parts = [part for topic in request.topics for part in topic.partitions]
-    return _idempotent(parts[place].records)
-
-
-async def init_producer_id(
-    session: KafkaSession, head: RequestHead, request: InitProducerIdRequest
-) -> InitProducerIdResponse:
-    if request.transactional_id is not None:
-        return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    try:
-        producer_id = await session.services.new_producer_id()
-    except MagnetarError:
-        return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+    return _idempotent(parts[place].records) is not None

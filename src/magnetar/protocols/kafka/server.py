@@ -21,6 +21,7 @@ from magnetar.protocols.kafka.coordinator import Coordinator
 from magnetar.protocols.kafka.handlers import RequestTable
 from magnetar.protocols.kafka.services import ClientConnection, KafkaServices, Node
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.transactions import Transactions
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
 
@@ -51,12 +52,14 @@ class KafkaServer:
             config, broker, control, topics, entry_format, scope, connections, clock
         )
         self.coordinator = Coordinator(self.services)
+        self.transactions = Transactions(self.services, self.coordinator)
+        self.services.takes_part = self.transactions.takes_part
         self._server: asyncio.Server | None = None
 
     async def start(self, start_number: int) -> None:
         """Listen; ``start_number`` of the broker is its number as a node. Raises ``OSError`` when
         the port is taken."""
-        table, services = RequestTable(self.coordinator), self.services
+        table, services = RequestTable(self.coordinator, self.transactions), self.services
         self._server = await asyncio.get_running_loop().create_server(
             lambda: KafkaSession(services, table),
             self._config.host,
@@ -68,6 +71,7 @@ class KafkaServer:
         services.node = Node(start_number, host, port)
         self._scope.spawn(self._sweep(), "kafka sweeper")
         self._scope.spawn(self.coordinator.run(), "kafka offsets")
+        self._scope.spawn(self.transactions.run(), "kafka transactions")
         log.info("kafka listens", address=self.address)
 
     @property

@@ -7,9 +7,9 @@ learn it, with the address, from Metadata and FindCoordinator, and forget it wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At
@@ -22,6 +22,7 @@ from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partition import Partition
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
+from magnetar.wire.kafka.errors import ErrorCode
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 NAMES_KEPT_MAX: Final = 100_000
@@ -36,6 +37,10 @@ class Node(NamedTuple):
 
 
 NO_NODE: Final = Node(-1, "", -1)
+
+
+TakesPart: TypeAlias = Callable[[str, int, int, tuple[str, int]], Awaitable[ErrorCode]]
+"""``(transactional id, producer id, epoch, partition)``."""
 
 
 class ClientConnection(Protocol):
@@ -58,7 +63,8 @@ class ClientConnection(Protocol):
 @dataclass(slots=True)
 class KafkaServices:
     """The parts that sessions and their handlers use; made by ``server.KafkaServer``. ``clock``:
-    seconds since 1970. ``node``: this broker."""
+    seconds since 1970. ``node``: this broker. ``takes_part``: how the coordinator of a transaction
+    is asked (``transactions.Transactions.takes_part``)."""
 
     config: KafkaConfig
     broker: BrokerConfig
@@ -69,6 +75,7 @@ class KafkaServices:
     connections: Connections
     clock: Callable[[], float]
     node: Node = NO_NODE
+    takes_part: TakesPart | None = None
     closing: bool = False
     sessions: dict[ClientConnection, None] = field(default_factory=dict)
     _partitions: dict[TopicName, Partition] = field(default_factory=dict)

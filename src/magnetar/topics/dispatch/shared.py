@@ -120,7 +120,7 @@ class SharedRoundRobin(Seats[Owner]):
         before = permits = seat.permits
         may_take = self._unacked_max - seat.unacked
         while stop < last and permits > 0 and before - permits < may_take:
-            messages, chunk, _ = descriptions[stop]
+            messages, chunk, _, _ = descriptions[stop]
             if chunk is not None:
                 break
             self._put_out(seat, entries[stop], messages)

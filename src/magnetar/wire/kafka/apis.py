@@ -24,6 +24,7 @@ from magnetar.wire.kafka import (
     group_messages,
     offset_messages,
     produce_messages,
+    transaction_messages,
 )
 from magnetar.wire.kafka.primitives import Buffer, FieldReader, FieldWriter
 from magnetar.wire.kafka.schema import is_flexible, read_message, skip_tagged, write_message
@@ -48,6 +49,11 @@ class ApiKey(IntEnum):
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
@@ -55,6 +61,8 @@ class ApiKey(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
 
 class Api(NamedTuple):
@@ -97,6 +105,11 @@ _LISTED: Final = (
     _api(_K.DELETE_TOPICS, 1, 6, admin_messages, "DeleteTopics"),
     _api(_K.INIT_PRODUCER_ID, 0, 5, produce_messages, "InitProducerId"),
     _api(_K.OFFSET_FOR_LEADER_EPOCH, 2, 4, fetch_messages, "OffsetForLeaderEpoch"),
+    _api(_K.ADD_PARTITIONS_TO_TXN, 0, 3, transaction_messages, "AddPartitionsToTxn"),
+    _api(_K.ADD_OFFSETS_TO_TXN, 0, 3, transaction_messages, "AddOffsetsToTxn"),
+    _api(_K.END_TXN, 0, 3, transaction_messages, "EndTxn"),
+    _api(_K.WRITE_TXN_MARKERS, 1, 1, transaction_messages, "WriteTxnMarkers"),
+    _api(_K.TXN_OFFSET_COMMIT, 0, 3, transaction_messages, "TxnOffsetCommit"),
     _api(_K.DESCRIBE_CONFIGS, 1, 4, admin_messages, "DescribeConfigs"),
     _api(_K.ALTER_CONFIGS, 0, 2, admin_messages, "AlterConfigs"),
     _api(_K.CREATE_PARTITIONS, 0, 3, admin_messages, "CreatePartitions"),
@@ -104,6 +117,8 @@ _LISTED: Final = (
     _api(_K.INCREMENTAL_ALTER_CONFIGS, 0, 1, admin_messages, "IncrementalAlterConfigs"),
     _api(_K.OFFSET_DELETE, 0, 0, offset_messages, "OffsetDelete"),
     _api(_K.DESCRIBE_CLUSTER, 0, 2, cluster_messages, "DescribeCluster"),
+    _api(_K.DESCRIBE_TRANSACTIONS, 0, 0, transaction_messages, "DescribeTransactions"),
+    _api(_K.LIST_TRANSACTIONS, 0, 1, transaction_messages, "ListTransactions"),
 )  # fmt: skip
 
 APIS: Final[Mapping[int, Api]] = MappingProxyType({int(api.key): api for api in _LISTED})

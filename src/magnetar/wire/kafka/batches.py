@@ -130,6 +130,8 @@ def check_produced(records: memoryview) -> BatchHeader:
         )
     if header.attributes & CONTROL:
         raise ImplausibleMessageError("control batches are the broker's own; a producer sent one")
+    if header.attributes & TRANSACTIONAL and header.producer_id < 0:
+        raise ImplausibleMessageError("a batch of a transaction without a producer id")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise ImplausibleMessageError(
             f"producer {header.producer_id} sent no sequence or epoch with its batch"

@@ -81,7 +81,9 @@ class KafkaPeer:
     def __init__(self, world: KafkaWorld) -> None:
         self.world = world
         self.transport = FakeTransport()
-        self.session = KafkaSession(world.services, RequestTable(world.server.coordinator))
+        self.session = KafkaSession(
+            world.services, RequestTable(world.server.coordinator, world.server.transactions)
+        )
         self.session.connection_made(self.transport)
         self._sent: list[tuple[int, int]] = []
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from magnetar.model.errors import LogError
-from magnetar.protocols.kafka import group_offsets, offset_log
+from magnetar.protocols.kafka import coordinator_state, offset_log
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest
 from magnetar.wire.kafka.errors import ErrorCode
@@ -187,7 +187,7 @@ def test_what_is_known_is_written_again_and_what_lies_before_it_let_go(monkeypat
 
 def test_a_snapshot_of_which_a_part_failed_lets_nothing_go(monkeypatch: Any) -> None:
     monkeypatch.setattr(offset_log, "SNAPSHOT_RECORDS", 10)
-    monkeypatch.setattr(group_offsets, "RECORDS_PER_BATCH", 2)
+    monkeypatch.setattr(coordinator_state, "RECORDS_PER_BATCH", 2)
 
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()
@@ -254,7 +254,7 @@ def test_offsets_expire_after_their_group_has_ended() -> None:
     run(scenario, offsets_retention_ms=500_000)
 
 
-def test_the_coordinator_is_found_and_that_of_transactions_is_none() -> None:
+def test_the_coordinator_is_found_and_that_of_share_groups_is_none() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()
         found = await peer.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(keys=[G, "x"]))
@@ -263,7 +263,7 @@ def test_the_coordinator_is_found_and_that_of_transactions_is_none() -> None:
             assert (each.error_code, each.node_id, each.port) == (0, node.node_id, node.port)
         old = await peer.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(G), version=1)
         assert (old.error_code, old.node_id) == (0, node.node_id)
-        asked = FindCoordinatorRequest(key_type=1, keys=["x"])
+        asked = FindCoordinatorRequest(key_type=2, keys=["x"])
         refused = (await peer.ask(ApiKey.FIND_COORDINATOR, asked)).coordinators[0]
         assert refused.error_code == ErrorCode.INVALID_REQUEST
         assert "not served" in (refused.error_message or "")

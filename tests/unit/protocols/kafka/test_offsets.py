@@ -7,19 +7,27 @@ import random
 import pytest
 
 from magnetar.model.errors import ProtocolError
-from magnetar.protocols.kafka.group_offsets import (
+from magnetar.protocols.kafka.coordinator_state import (
     Change,
-    Committed,
-    GroupOffsets,
-    OffsetKey,
+    CoordinatorState,
+    TransactionKey,
     decode_changes,
     encode_changes,
 )
+from magnetar.protocols.kafka.group_offsets import (
+    Committed,
+    GroupOffsets,
+    OffsetChange,
+    OffsetKey,
+    PendingKey,
+)
+from magnetar.protocols.kafka.transaction import TransactionRecord
+from magnetar.protocols.kafka.transaction_states import TransactionState
 from magnetar.wire.kafka.records import KafkaRecord, batch_of
 
 
-def some_changes(source: random.Random, count: int) -> list[Change]:
-    made: list[Change] = []
+def some_offsets(source: random.Random, count: int) -> list[OffsetChange]:
+    made: list[OffsetChange] = []
     for _ in range(count):
         key = OffsetKey(f"g{source.randrange(3)}", f"t{source.randrange(2)}", source.randrange(4))
         value = Committed(source.randrange(1_000), source.randrange(-1, 9), "mä", 17)
@@ -27,10 +35,32 @@ def some_changes(source: random.Random, count: int) -> list[Change]:
     return made
 
 
+def some_changes(source: random.Random, count: int) -> list[Change]:
+    made: list[Change] = []
+    for key, committed in some_offsets(source, count):
+        kind = source.randrange(3)
+        if kind == 0:
+            made.append((key, committed))
+        elif kind == 1:
+            made.append((PendingKey(source.randrange(5), *key), committed))
+        else:
+            record = TransactionRecord(
+                source.randrange(1_000),
+                source.randrange(9),
+                60_000,
+                source.choice(list(TransactionState)),
+                (("t", 1), ("ä/b/c", 0)),
+                7,
+                8,
+            )
+            made.append((TransactionKey(key.group), None if committed is None else record))
+    return made
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_replay_from_before_a_snapshot_gives_what_was_known(seed: int) -> None:
     source = random.Random(seed)
-    known = GroupOffsets()
+    known = CoordinatorState()
     batches: list[bytes] = []
     for _ in range(5):
         changes = some_changes(source, source.randint(1, 700))
@@ -38,7 +68,7 @@ def test_a_replay_from_before_a_snapshot_gives_what_was_known(seed: int) -> None
         batches += encode_changes(changes, 5)
     snapshot = list(encode_changes(known.all(), 5))
     for log in (batches, snapshot, [*batches, *snapshot]):
-        replayed = GroupOffsets()
+        replayed = CoordinatorState()
         for batch in log:
             replayed.apply(decode_changes(memoryview(batch)))
         assert dict(replayed.all()) == dict(known.all())
@@ -46,7 +76,7 @@ def test_a_replay_from_before_a_snapshot_gives_what_was_known(seed: int) -> None
 
 def test_a_group_is_forgotten_as_a_whole() -> None:
     known = GroupOffsets()
-    known.apply(some_changes(random.Random(1), 100))
+    known.apply(some_offsets(random.Random(1), 100))
     known.apply(known.forgotten("g1"))
     assert known.of("g1") == {}
     assert "g1" not in known.groups
@@ -57,3 +87,19 @@ def test_a_group_is_forgotten_as_a_whole() -> None:
 def test_what_is_no_record_of_offsets(key: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_changes(memoryview(batch_of([KafkaRecord(0, 0, key, b"[1,2,3,4]")], 0)))
+
+
+def test_offsets_of_a_transaction_count_when_it_commits() -> None:
+    known = CoordinatorState()
+    committed = Committed(5, -1, "", 1)
+    for number in (1, 2):
+        known.apply([(PendingKey(number, "g", "t", 0), committed._replace(offset=number))])
+    assert known.pending.waits(OffsetKey("g", "t", 0))
+    assert known.offsets.of("g") == {}
+    known.apply(known.pending.ended(1, True, 9))
+    assert known.offsets.of("g") == {("t", 0): Committed(1, -1, "", 9)}
+    assert known.pending.waits(OffsetKey("g", "t", 0)), "the other one has no outcome yet"
+    known.apply(known.pending.ended(2, False, 9))
+    assert known.offsets.of("g")["t", 0].offset == 1
+    assert not known.pending.waits(OffsetKey("g", "t", 0))
+    assert known.pending.ended(1, True, 9) == [], "a marker that comes twice changes nothing"

@@ -326,7 +326,7 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     )
     source = topic.readable
     await topic.see_end()
-    last = source.positions.readable
+    last = await topic.last_delivered()
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = answer.getLastMessageIdResponse
     reply.request_id = request.request_id

@@ -1,0 +1,129 @@
+"""A transactional id: who has it, and how its transaction goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from magnetar.protocols.kafka import transaction
+from magnetar.protocols.kafka.transaction import (
+    EPOCH_MAX,
+    Beginning,
+    TransactionRecord,
+    TransactionVerdict,
+    add,
+    begin,
+    end,
+    marked,
+    needs_producer_id,
+    takes_part,
+    time_out,
+)
+from magnetar.protocols.kafka.transaction_states import NEXT, TRANSITIONS, TransactionState
+from magnetar.wire.kafka.errors import ErrorCode
+
+PLACE = ("t", 0)
+ASKED = Beginning(60_000)
+
+
+def stored(verdict: TransactionVerdict) -> TransactionRecord:
+    assert verdict.record is not None, verdict
+    return verdict.record
+
+
+def ongoing(epoch: int = 0) -> TransactionRecord:
+    begun = replace(stored(begin(None, ASKED, 7, 0)), epoch=epoch)
+    return stored(add(begun, 7, epoch, [PLACE], 1_000))
+
+
+def test_the_table_has_each_step_once() -> None:
+    assert len(NEXT) == len(TRANSITIONS)
+
+
+def test_a_producer_that_begins_again_has_a_greater_epoch() -> None:
+    first = stored(begin(None, ASKED, 7, 0))
+    assert (first.producer_id, first.epoch) == (7, 0)
+    second = stored(begin(first, ASKED, -1, 1))
+    assert (second.producer_id, second.epoch) == (7, 1)
+    assert add(second, 7, 0, [PLACE], 2).error is ErrorCode.PRODUCER_FENCED
+    assert end(second, 7, 0, True, 2).error is ErrorCode.PRODUCER_FENCED
+    assert add(second, 8, 1, [PLACE], 2).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_who_begins_during_a_transaction_has_it_aborted_first() -> None:
+    open_one = ongoing()
+    error, aborted = begin(open_one, ASKED, -1, 2_000)
+    assert error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert aborted is not None
+    assert aborted.state is TransactionState.PREPARE_ABORT
+    assert aborted.epoch == open_one.epoch + 1, "its markers fence the former producer"
+    assert begin(aborted, ASKED, -1, 3_000) == (ErrorCode.CONCURRENT_TRANSACTIONS, None)
+    assert end(aborted, 7, open_one.epoch, True, 3_000).error is ErrorCode.PRODUCER_FENCED
+    begun = stored(begin(marked(aborted, 4_000), ASKED, -1, 5_000))
+    assert begun.epoch == open_one.epoch + 2
+    assert begun.partitions == ()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_outcome_is_not_changed_and_may_be_asked_for_again(commits: bool) -> None:
+    ending = stored(end(ongoing(), 7, 0, commits, 2_000))
+    assert ending.commits is commits
+    assert ending.partitions == (PLACE,)
+    assert end(ending, 7, 0, commits, 3_000).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert end(ending, 7, 0, not commits, 3_000).error is ErrorCode.INVALID_TXN_STATE
+    assert add(ending, 7, 0, [("u", 1)], 3_000).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert takes_part(ending, 7, 0, PLACE) is ErrorCode.INVALID_TXN_STATE
+    done = marked(ending, 4_000)
+    assert end(done, 7, 0, commits, 5_000) == (ErrorCode.NONE, None)
+    assert end(done, 7, 0, not commits, 5_000).error is ErrorCode.INVALID_TXN_STATE
+    assert stored(add(done, 7, 0, [("u", 1)], 6_000)).partitions == (("u", 1),)
+
+
+def test_a_partition_is_added_once() -> None:
+    record = ongoing()
+    assert add(record, 7, 0, [PLACE], 2_000) == (ErrorCode.NONE, None)
+    more = stored(add(record, 7, 0, [PLACE, ("u", 1), ("u", 1)], 2_000))
+    assert more.partitions == (PLACE, ("u", 1))
+    assert more.started_ms == 1_000, "when the transaction began"
+    assert takes_part(more, 7, 0, ("u", 1)) is ErrorCode.NONE
+    assert takes_part(more, 7, 0, ("u", 2)) is ErrorCode.INVALID_TXN_STATE
+    assert takes_part(None, 7, 0, PLACE) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced() -> None:
+    record = ongoing()
+    assert time_out(record, 60_999) is None
+    aborted = time_out(record, 61_000)
+    assert aborted is not None
+    assert (aborted.state, aborted.epoch) == (TransactionState.PREPARE_ABORT, 1)
+    assert time_out(aborted, 10**9) is None
+    assert end(marked(aborted, 0), 7, 0, True, 0).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_producer_that_asks_for_an_epoch_twice_gets_one() -> None:
+    first = stored(begin(None, ASKED, 7, 0))
+    asked = Beginning(60_000, 7, first.epoch)
+    second = stored(begin(first, asked, -1, 1))
+    assert second.epoch == 1
+    assert begin(second, asked, -1, 2) == (ErrorCode.NONE, None), "the answer was not heard"
+    assert begin(second, Beginning(60_000, 8, 1), -1, 2).error is ErrorCode.PRODUCER_FENCED
+    third = stored(begin(second, ASKED, -1, 3))
+    assert begin(third, asked, -1, 4).error is ErrorCode.PRODUCER_FENCED, "another has the id"
+
+
+def test_epochs_that_are_used_up_are_followed_by_another_producer_id() -> None:
+    last = replace(ongoing(EPOCH_MAX - 1), epoch=EPOCH_MAX - 1)
+    _, aborted = begin(last, ASKED, -1, 2_000)
+    assert aborted is not None
+    assert aborted.epoch == EPOCH_MAX
+    assert not needs_producer_id(last), "first it is aborted"
+    done = marked(aborted, 3_000)
+    assert needs_producer_id(done)
+    begun = stored(begin(done, ASKED, 99, 4_000))
+    assert (begun.producer_id, begun.epoch) == (99, 0)
+
+
+def test_what_is_stored_is_read_again() -> None:
+    record = ongoing(3)
+    assert transaction.from_json(transaction.to_json(record)) == record

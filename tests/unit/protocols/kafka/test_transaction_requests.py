@@ -1,0 +1,364 @@
+"""Transactions as their producers ask for them: coordinators and leaders that go and come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.model.errors import LedgerError, LogError
+from magnetar.protocols.kafka import partition_transactions
+from magnetar.protocols.kafka.partition_transactions import CURSOR
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.batches import TRANSACTIONAL
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.fetch_messages import FetchedPartition
+from magnetar.wire.kafka.offset_messages import (
+    OffsetFetchRequest,
+    OffsetsGroup,
+    OffsetsTopic,
+)
+from magnetar.wire.kafka.produce_messages import InitProducerIdRequest
+from magnetar.wire.kafka.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    ListTransactionsRequest,
+    TransactionTopic,
+    TxnOffsetCommitRequest,
+    TxnOffsetPartition,
+    TxnOffsetTopic,
+)
+from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, run
+from tests.unit.protocols.kafka.test_session import T, fetching, outcome, producing, values
+
+NAME = "transactional"
+G = "group"
+
+
+class Own(NamedTuple):
+    producer_id: int
+    epoch: int
+
+
+class TransactionalPeer:
+    """A producer of transactions, by its requests."""
+
+    def __init__(self, world: KafkaWorld) -> None:
+        self.peer: KafkaPeer = world.peer()
+        self.own = Own(-1, -1)
+        self._sequence = 0
+
+    async def begin(self, timeout_ms: int = 60_000) -> ErrorCode:
+        """Asks until the former transaction has ended."""
+        for _ in range(100):
+            asked = InitProducerIdRequest(NAME, timeout_ms)
+            found = await self.peer.ask(ApiKey.INIT_PRODUCER_ID, asked)
+            if found.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                self.own = Own(found.producer_id, found.producer_epoch)
+                return ErrorCode(found.error_code)
+            await asyncio.sleep(0.1)
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+
+    async def add(self, topic: str = T) -> ErrorCode:
+        asked = AddPartitionsToTxnRequest(NAME, *self.own, [TransactionTopic(topic, [0])])
+        found = await self.peer.ask(ApiKey.ADD_PARTITIONS_TO_TXN, asked)
+        return ErrorCode(found.topics[0].partitions[0].error_code)
+
+    async def produce(self, value: int) -> ErrorCode:
+        records = batch(
+            1,
+            value,
+            producer_id=self.own.producer_id,
+            producer_epoch=self.own.epoch,
+            base_sequence=self._sequence,
+            attributes=TRANSACTIONAL,
+        )
+        asked = producing(records)
+        asked.transactional_id = NAME
+        found = outcome(await self.peer.ask(ApiKey.PRODUCE, asked))
+        if not found.error_code:
+            self._sequence += 1
+        return ErrorCode(found.error_code)
+
+    async def end(self, commits: bool) -> ErrorCode:
+        found = await self.peer.ask(ApiKey.END_TXN, EndTxnRequest(NAME, *self.own, commits))
+        return ErrorCode(found.error_code)
+
+    async def transaction(self, commits: bool, *numbers: int) -> None:
+        assert await self.add() is ErrorCode.NONE
+        for number in numbers:
+            assert await self.produce(number) is ErrorCode.NONE
+        assert await self.end(commits) is ErrorCode.NONE
+
+
+async def committed_part(peer: KafkaPeer, offset: int) -> FetchedPartition:
+    asked = fetching(offset)
+    asked.isolation_level = 1
+    found = (await peer.ask(ApiKey.FETCH, asked)).topics[0].partitions[0]
+    assert isinstance(found, FetchedPartition)
+    assert found.error_code == 0
+    return found
+
+
+async def reload(world: KafkaWorld) -> None:
+    await world.broker.topics.unload(parse_topic(f"{T}-partition-0"))
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    for _ in range(1_000):
+        if holds():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("it did not come about in 100 s")
+
+
+def test_what_is_open_is_known_after_the_topic_has_moved() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        await producer.transaction(True, 1)
+        assert await producer.add() is ErrorCode.NONE
+        assert await producer.produce(2) is ErrorCode.NONE
+        for _ in range(2):
+            await reload(world)
+            found = await committed_part(world.peer(), 0)
+            assert (found.last_stable_offset, found.high_watermark) == (2, 3)
+        assert await producer.produce(3) is ErrorCode.NONE, "nobody is asked: it is open"
+        assert await producer.end(False) is ErrorCode.NONE
+        await reload(world)
+        found = await committed_part(world.peer(), 0)
+        assert found.last_stable_offset == found.high_watermark == 5
+        own = producer.own.producer_id
+        assert [(each.producer_id, each.first_offset) for each in found.aborted or ()] == [(own, 2)]
+
+    run(scenario)
+
+
+def test_what_was_aborted_before_anybody_looked_is_found_by_reading_on() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        for number in range(10):
+            await producer.transaction(number % 2 == 0, number)
+        marked = world.log().cursors.durable()[CURSOR].mark_delete
+        assert marked == world.log().positions.readable, "nothing is open"
+        await reload(world)
+        for number in range(10):
+            found = await committed_part(world.peer(), 2 * number)
+            aborted = [each.first_offset for each in found.aborted or ()]
+            assert aborted == [2 * each for each in range(number, 10) if each % 2]
+
+    run(scenario)
+
+
+def test_a_log_without_transactions_is_not_read_for_them() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await peer.ask(ApiKey.PRODUCE, producing(batch(3)))
+        assert values(await committed_part(peer, 0)) == [b"0", b"1", b"2"]
+        assert CURSOR not in world.log().cursors.durable()
+
+    run(scenario)
+
+
+def test_a_batch_that_comes_after_the_end_opens_nothing() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        await producer.transaction(True, 1)
+        assert await producer.produce(2) is ErrorCode.INVALID_TXN_STATE
+        await reload(world)
+        assert await producer.produce(2) is ErrorCode.INVALID_TXN_STATE
+        found = await committed_part(world.peer(), 0)
+        assert found.last_stable_offset == found.high_watermark == 2
+
+    run(scenario)
+
+
+def test_a_producer_that_was_replaced_writes_nothing_more() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        former, later = TransactionalPeer(world), TransactionalPeer(world)
+        await former.begin()
+        assert await former.add() is ErrorCode.NONE
+        assert await former.produce(1) is ErrorCode.NONE
+        assert await later.begin() is ErrorCode.NONE
+        assert later.own.epoch == former.own.epoch + 2, "one for its markers, one for the next"
+        assert await former.produce(2) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await former.add() is ErrorCode.PRODUCER_FENCED
+        assert await former.end(True) is ErrorCode.PRODUCER_FENCED
+        await reload(world)
+        assert await former.produce(2) is ErrorCode.INVALID_PRODUCER_EPOCH
+        await later.transaction(True, 3)
+        found = await committed_part(world.peer(), 0)
+        assert [each.first_offset for each in found.aborted or ()] == [0]
+
+    run(scenario)
+
+
+def test_markers_are_sent_until_they_are_stored() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        assert await producer.add() is ErrorCode.NONE
+        assert await producer.produce(1) is ErrorCode.NONE
+        world.log().failing = LedgerError("for a test")
+        assert await producer.end(True) is ErrorCode.NONE, "it is decided"
+        assert await producer.add() is ErrorCode.CONCURRENT_TRANSACTIONS
+        world.log().failing = None
+        assert await producer.end(True) in (ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS)
+        await until(lambda: world.log().positions.end_offset == 2)
+        found = await committed_part(world.peer(), 0)
+        assert (found.last_stable_offset, found.aborted) == (2, [])
+
+    run(scenario)
+
+
+def test_a_later_coordinator_sends_the_markers_that_are_missing() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        assert await producer.add() is ErrorCode.NONE
+        assert await producer.produce(1) is ErrorCode.NONE
+        world.log().failing = LedgerError("for a test")
+        assert await producer.end(False) is ErrorCode.NONE
+        await world.broker.topics.unload(world.server.coordinator.topic_for(NAME))
+        world.log().failing = None
+        # Nobody asks for it: the log is opened because it is there.
+        await until(lambda: world.log().positions.end_offset == 2)
+        found = await committed_part(world.peer(), 0)
+        assert [each.first_offset for each in found.aborted or ()] == [0]
+
+    run(scenario)
+
+
+def test_an_outcome_that_is_not_stored_is_not_told() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        assert await producer.add() is ErrorCode.NONE
+        assert await producer.produce(1) is ErrorCode.NONE
+        log = world.store.logs[world.server.coordinator.topic_for(NAME).log_name]
+        log.failing = LogError("for a test")
+        assert await producer.end(True) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.failing = None
+        assert (await committed_part(world.peer(), 0)).last_stable_offset == 0
+        assert await producer.end(True) is ErrorCode.NONE
+        assert (await committed_part(world.peer(), 0)).last_stable_offset == 2
+
+    run(scenario)
+
+
+def test_a_silent_producer_is_aborted_when_its_time_is_over() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin(timeout_ms=5_000)
+        assert await producer.add() is ErrorCode.NONE
+        assert await producer.produce(1) is ErrorCode.NONE
+        await until(lambda: world.log().positions.end_offset == 2)
+        assert await producer.end(True) is ErrorCode.PRODUCER_FENCED
+        bad = await producer.begin(timeout_ms=0)
+        assert bad is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+    run(scenario)
+
+
+def test_the_cursor_follows_what_others_write(monkeypatch: Any) -> None:
+    monkeypatch.setattr(partition_transactions, "MOVE_OFFSETS", 10)
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        await producer.transaction(True, 1)
+        for number in range(15):
+            await world.peer().ask(ApiKey.PRODUCE, producing(batch(1, number)))
+        log = world.log()
+        marked = log.cursors.durable()[CURSOR].mark_delete
+        assert log.positions.entries_between(marked, log.positions.readable) < 10
+        assert await producer.add() is ErrorCode.NONE
+        assert await producer.produce(2) is ErrorCode.NONE
+        for number in range(15):
+            await world.peer().ask(ApiKey.PRODUCE, producing(batch(1, number)))
+        marked = log.cursors.durable()[CURSOR].mark_delete
+        assert log.positions.entries_between(marked, log.positions.readable) == 16
+
+    run(scenario)
+
+
+# -- offsets ----------------------------------------------------------------------------------
+
+
+async def offset_of(peer: KafkaPeer, stable: bool) -> int | ErrorCode:
+    group = OffsetsGroup(G, topics=[OffsetsTopic(T, [0])])
+    asked = OffsetFetchRequest(groups=[group], require_stable=stable)
+    found = (await peer.ask(ApiKey.OFFSET_FETCH, asked)).groups[0].topics[0].partitions[0]
+    return ErrorCode(found.error_code) if found.error_code else int(found.offset)
+
+
+async def kept(producer: TransactionalPeer, offset: int) -> ErrorCode:
+    topic = TxnOffsetTopic(T, [TxnOffsetPartition(0, offset)])
+    asked = TxnOffsetCommitRequest(NAME, G, *producer.own, topics=[topic])
+    found = await producer.peer.ask(ApiKey.TXN_OFFSET_COMMIT, asked)
+    return ErrorCode(found.topics[0].partitions[0].error_code)
+
+
+def test_offsets_count_with_the_transaction_that_commits_them() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        reader = world.peer()
+        assert await kept(producer, 4) is ErrorCode.INVALID_TXN_STATE, "it is not part of it"
+        for commits, offset, expected in ((False, 5, -1), (True, 6, 6)):
+            asked = AddOffsetsToTxnRequest(NAME, *producer.own, G)
+            assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
+            assert await kept(producer, offset) is ErrorCode.NONE
+            await world.broker.topics.unload(world.server.coordinator.topic_for(G))
+            assert await offset_of(reader, True) is ErrorCode.UNSTABLE_OFFSET_COMMIT
+            assert await offset_of(reader, False) == -1, "as it was before"
+            assert await producer.end(commits) is ErrorCode.NONE
+            assert await offset_of(reader, True) == expected
+
+    run(scenario)
+
+
+# -- for people -------------------------------------------------------------------------------
+
+
+def test_transactions_are_described_and_listed() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        assert await producer.add() is ErrorCode.NONE
+        peer = world.peer()
+        asked = DescribeTransactionsRequest([NAME, "unknown"])
+        found = await peer.ask(ApiKey.DESCRIBE_TRANSACTIONS, asked)
+        one, other = found.transactions
+        assert (one.state, one.producer_id, one.timeout_ms) == (
+            "Ongoing",
+            producer.own.producer_id,
+            60_000,
+        )
+        assert [(each.name, each.partitions) for each in one.topics] == [(T, [0])]
+        assert other.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        for states, expected in (([], [NAME]), (["Ongoing"], [NAME]), (["Empty", "Odd"], [])):
+            listed = await peer.ask(ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest(states))
+            assert [each.transactional_id for each in listed.transactions] == expected
+            assert listed.unknown_states == [each for each in states if each == "Odd"]
+
+    run(scenario)
+
+
+def test_an_id_that_nobody_uses_is_forgotten() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = TransactionalPeer(world)
+        await producer.begin()
+        await producer.transaction(True, 1)
+        await asyncio.sleep(300)
+        again = TransactionalPeer(world)
+        await again.begin()
+        assert again.own.epoch == 0
+        assert again.own.producer_id != producer.own.producer_id
+
+    run(scenario, transactional_ids_retention_ms=100_000)
