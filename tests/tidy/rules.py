@@ -31,11 +31,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocols": {"model", "wire", "env", "log", "cluster", "topics"} | SETTINGS,
     "admin": {"model", "wire", "env", "cluster", "topics", "log", "ledger"}
     | SETTINGS,
-    "pipeline": {"model", "wire", "env", "ledger", "repair", "log", "cluster", "staging"}
+    "tables": {"model"} | SETTINGS,
+    "pipeline": {
+        "model", "wire", "env", "ledger", "repair", "log", "cluster", "staging", "tables",
+    }
     | SETTINGS,
     "app": {
         "model", "wire", "env", "bookie", "ledger", "log", "cluster", "topics", "protocols",
-        "admin", "staging", "repair",
+        "admin", "staging", "repair", "tables",
     }
     | SETTINGS,
     "cli": {"model", "wire", "env", "app", "ledger", "pipeline", "config_loading"} | SETTINGS,

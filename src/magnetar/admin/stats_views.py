@@ -118,7 +118,8 @@ class TopicLedgerView(View):
     ledger_id: int
     entries: int
     size: int
-    offloaded: bool = False
+    offloaded: bool = False  # it is in the topic's table only
+    in_table: bool = False  # ours: it is in the table, perhaps beside the bookies
     state: str  # ours: open or closed
 
 

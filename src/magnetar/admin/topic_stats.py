@@ -19,7 +19,7 @@ from magnetar.admin.stats_views import (
     TopicLedgerView,
     TopicStatsView,
 )
-from magnetar.log.seam import LogStats
+from magnetar.log.seam import LogStats, StoredAt
 from magnetar.topics.access import AccessMode
 from magnetar.topics.backlog import Backlog, backlogs
 from magnetar.topics.consumer import Consumer
@@ -182,6 +182,8 @@ def internal_stats(topic: Topic) -> InternalStatsView:
                 ledger_id=each.ledger_id,
                 entries=each.entries,
                 size=each.stored_bytes,
+                offloaded=each.stored is StoredAt.TABLE,
+                in_table=each.stored is not StoredAt.LEDGER,
                 state=each.state,
             )
             for each in stored.ledgers

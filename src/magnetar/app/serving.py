@@ -34,6 +34,7 @@ from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import SessionExpiredError
 from magnetar.model.ledger import Quorums
 from magnetar.staging.handing_out import HandingOut
+from magnetar.tables.history import TableHistory
 
 if TYPE_CHECKING:
     from magnetar.admin.peers import Transport
@@ -94,7 +95,11 @@ async def start_broker(
     metadata = cluster.metadata
     if keeps_everything(config.ledger):
         log.warning("nothing is ever deleted", what=KEPT_FOR_EVER)
-    logs = ManagedLogStore(metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms)
+    history = TableHistory()
+    end_within(stack, LOGS_END_S, "tables", history.close)
+    logs = ManagedLogStore(
+        metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms, history=history
+    )
     end_within(stack, LOGS_END_S, "logs", logs.close)
     directory = LedgerDirectory(ledgers.manager, ledgers.registry)
 

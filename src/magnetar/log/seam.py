@@ -15,6 +15,7 @@ than ten methods (``tests/tidy``):
 ``Cursors``        ``log.cursors``: open, delete, list
 ``Checkpoints``    ``log.checkpoints``: what its feeder knows, kept with the log's record
 ``Holds``          ``log.holds``: readers, whose ledgers are not deleted meanwhile
+``TabledLedgers``  ``log.tabled``: ledgers that are in a table, where bookies need not keep them
 ``Cursor``         one of them; what it says is kept in an ``AckStore`` (``log.ack_store``)
 ``CursorLending``  ``cursor.lending``: what is done with a cursor whose subscription another
                    broker serves
@@ -39,6 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from magnetar.log.ack_store import AckStore
@@ -98,9 +100,36 @@ class Checkpoint(NamedTuple):
     state: bytes
 
 
+class StoredAt(IntEnum):
+    """Where the entries of a ledger lie."""
+
+    LEDGER = 0  # at the bookies
+    BOTH = 1  # there, and in the log's table
+    TABLE = 2  # in the table only
+
+
+class TableMark(NamedTuple):
+    """The table that takes a log's closed ledgers. ``where``: as whoever fills it names it, for
+    whoever reads it. A ledger that is in it stays at the bookies for ``kept_ms``, and while the log
+    has at most ``kept_bytes`` there; -1 is no bound, and both: as long as retention says."""
+
+    where: str
+    kept_ms: int = -1
+    kept_bytes: int = -1
+
+
+class TakenLedger(NamedTuple):
+    """A ledger that is in the table: how much of it, to be held against the log."""
+
+    ledger_id: int
+    entries: int
+    messages: int
+
+
 class LedgerStats(NamedTuple):
     """A ledger of a log. ``state``: "open" or "closed". No message of it was published before
-    ``least_ms`` or after ``greatest_ms``, by its producer's clock; 0: not known."""
+    ``least_ms`` or after ``greatest_ms``, by its producer's clock; 0: not known. ``messages``: of a
+    closed one."""
 
     ledger_id: int
     entries: int
@@ -108,6 +137,8 @@ class LedgerStats(NamedTuple):
     state: str
     least_ms: int = 0
     greatest_ms: int = 0
+    stored: StoredAt = StoredAt.LEDGER
+    messages: int = 0
 
 
 class ReaderHold(NamedTuple):
@@ -135,6 +166,9 @@ class LogStats:
     frees_later: bool = False
     """Left open, it would delete something by itself as time passes: retention lets it go later
     than now. While it is closed nobody does that."""
+    table: TableMark | None = None
+    awaiting_table: tuple[int, ...] = ()
+    """Ledgers that bookies keep only because they are not in the table yet."""
 
 
 class Binding(NamedTuple):
@@ -326,6 +360,38 @@ class Holds(Protocol):
         ...
 
 
+class TabledLedgers(Protocol):
+    """What of one log lies in a table. While the log has one, no ledger leaves the log, and none is
+    deleted at the bookies that is not in it. What is only there is read from there: positions and
+    cursors are as before."""
+
+    @property
+    def mark(self) -> TableMark | None:
+        """The log's table, as the record has it."""
+        ...
+
+    async def attach(self, mark: TableMark) -> None:
+        """The log has this table, from now on. Raises ``NotAllowedError`` if it has another,
+        ``LogFencedError``, ``LogClosedError``, ``MetadataError``."""
+        ...
+
+    async def take(self, where: str, taken: Sequence[TakenLedger]) -> None:
+        """These ledgers are in the table, whole and for good. Again is no error. Raises
+        ``NotAllowedError``, and marks none, where one is not what the log says it is, or the log
+        has another table; and as ``attach``."""
+        ...
+
+    async def forget(self, where: str, ledger_id: int) -> None:
+        """Ledgers up to this one are in the table no more: those that are nowhere else leave the
+        log. Raises as ``take``."""
+        ...
+
+    async def detach(self, where: str) -> None:
+        """The log has no table any more; retention alone says what stays. Raises
+        ``NotAllowedError`` while some ledger is in the table only, and as ``take``."""
+        ...
+
+
 class Positions(Protocol):
     """The order of one log's positions. Positions that the log does not hold (trimmed, not
     appended yet) are allowed everywhere."""
@@ -443,6 +509,7 @@ class WritableLog(ReadableLog, Protocol):
     cursors: Cursors
     checkpoints: Checkpoints
     holds: Holds
+    tabled: TabledLedgers
     epoch: int
     """Of this opening: greater than that of every earlier one."""
 

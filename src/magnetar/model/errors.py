@@ -195,6 +195,10 @@ class LogError(MagnetarError):
     """A log (topic partition) operation failed; says which log."""
 
 
+class TableError(LogError):
+    """A log's table could not be reached, read or written; says which, and why."""
+
+
 class LogClosedError(LogError):
     """The log is closed here: it was unloaded, deleted, or its ownership moved."""
 

@@ -32,7 +32,8 @@ UNKNOWN_MS = 0
 class LedgerFacts(NamedTuple):
     """A ledger of a log. ``entries`` and ``stored_bytes`` are final when it is ``closed``; of the
     open one they are what could be read when it was asked for. No message of it was published
-    before ``least_ms`` or after ``greatest_ms``; 0: not known."""
+    before ``least_ms`` or after ``greatest_ms``; 0: not known. ``stored``: where its entries lie
+    (``log.seam.StoredAt``); ``messages``: of a closed one, 0 if the broker does not say."""
 
     ledger_id: int
     entries: int
@@ -40,6 +41,8 @@ class LedgerFacts(NamedTuple):
     closed: bool
     least_ms: int = 0
     greatest_ms: int = 0
+    stored: int = 0
+    messages: int = 0
 
 
 NO_FACTS: Mapping[int, LedgerFacts] = MappingProxyType({})

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from magnetar.env.tasks import TaskScope
-from magnetar.log.managed.chain import Chain
+from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.read_ahead import (
     WINDOW_ENTRIES,
@@ -23,6 +23,7 @@ from magnetar.log.managed.read_ahead import (
 )
 from magnetar.log.managed.stamping import behind_header
 from magnetar.log.managed.tail_cache import LogTail
+from magnetar.log.seam import StoredAt
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError, NoEntryError, NoSuchLedgerError
 from magnetar.model.ids import Position
@@ -37,7 +38,8 @@ class CatchUp:
     """Reads one log's confirmed entries.
 
     ``open_reader`` gives a reader of the open ledger that knows at least what the chain has
-    confirmed of it, if this process has the ledger of that id open; else None.
+    confirmed of it, if this process has the ledger of that id open; else None. ``open_history``
+    gives one of a ledger that is in the log's table only.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class CatchUp:
         ahead: ReadAheadCache,
         scope: TaskScope,
         open_reader: Callable[[int], ChainReader | None],
+        open_history: Callable[[LedgerInfo], Awaitable[ChainReader]],
     ) -> None:
         self._name = name
         self._chain = chain
@@ -57,6 +60,7 @@ class CatchUp:
         self._ahead = ahead
         self._scope = scope
         self._open_reader = open_reader
+        self._open_history = open_history
         self._readers: OrderedDict[int, ChainReader] = OrderedDict()
         self._ends: deque[Position] = deque(maxlen=SEQUENTIAL_READS_MAX)
         self._loading: dict[Position, asyncio.Task[None]] = {}
@@ -97,6 +101,7 @@ class CatchUp:
             if found is not None:
                 return found
             position = self._chain.settle(start)
+            stored = self._chain.stored(position.ledger_id)
             loading = self._loading.get(position)
             if loading is not None:
                 await asyncio.wait([loading])
@@ -104,8 +109,10 @@ class CatchUp:
             try:
                 return await self._read_stored(position, max_entries, max_bytes)
             except (NoSuchLedgerError, NoEntryError):
-                if self._chain.settle(start) == position:
-                    raise  # not because it was trimmed meanwhile
+                if self._chain.settle(start) != position:
+                    continue  # it was trimmed meanwhile
+                if self._chain.stored(position.ledger_id) is stored:
+                    raise  # and not because bookies left it to the table
 
     async def _read_stored(
         self, position: Position, max_entries: int, max_bytes: int
@@ -181,8 +188,11 @@ class CatchUp:
         if reader is not None and reader.last_add_confirmed >= last:
             self._readers.move_to_end(ledger_id)
             return reader
+        info = self._chain.info(ledger_id)
         reader = self._open_reader(ledger_id)
-        if reader is None:
+        if info is not None and info.stored is StoredAt.TABLE:
+            reader = await self._open_history(info)
+        elif reader is None:
             reader = await self._ledgers.open_no_recovery(ledger_id)
         self._readers[ledger_id] = reader
         self._readers.move_to_end(ledger_id)
@@ -191,7 +201,7 @@ class CatchUp:
         return reader
 
     def forget(self, ledger_ids: list[int]) -> None:
-        """These ledgers left the log."""
+        """These ledgers left the log, or lie elsewhere now."""
         for ledger_id in ledger_ids:
             self._readers.pop(ledger_id, None)
         self._ahead.drop_ledgers(ledger_ids)

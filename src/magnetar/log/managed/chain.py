@@ -15,10 +15,11 @@ its entries counts as one message. What is made of that here is what the next re
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from magnetar.log.seam import StoredAt
 from magnetar.model.ids import EARLIEST, NO_ENTRY, Position
 
 _new: Final = tuple.__new__  # a NamedTuple without its slower, checking constructor
@@ -38,6 +39,7 @@ class LedgerInfo:
     messages: int = 0  # when closed; 0: each entry is one
     greatest_ms: int = 0  # greatest publish time, when closed; 0: not known
     least_ms: int = 0  # no publish time is less, when closed; 0: not known
+    stored: StoredAt = StoredAt.LEDGER  # a closed one may be in the log's table
 
     @property
     def closed(self) -> bool:
@@ -154,6 +156,16 @@ class Chain:
             self.replace_ledgers(self.ledgers[count:])
         return gone
 
+    def store(self, stored: StoredAt, ledger_ids: Collection[int]) -> None:
+        """The entries of these ledgers, which are closed, lie there now."""
+        changed = []
+        for info in self.ledgers:
+            if info.ledger_id in ledger_ids:
+                assert info.closed
+                info = replace(info, stored=stored)
+            changed.append(info)
+        self.ledgers = changed
+
     def confirm(self, entry_id: int, end_offset: int) -> None:
         """Entries of the open ledger up to ``entry_id`` are confirmed; the message after them
         has the offset ``end_offset``."""
@@ -167,8 +179,8 @@ class Chain:
         self, ledgers: Sequence[LedgerInfo], trimmed: Position, first_offset: int
     ) -> list[int]:
         """The chain is what its owner's record says now, in whatever steps it came there. Returns
-        the ids of the ledgers that left it."""
-        former, opened = self._ids, self.open_ledger_id
+        the ids of the ledgers that left it, or lie elsewhere now."""
+        former, opened = self.ledgers, self.open_ledger_id
         if opened is None or not ledgers or ledgers[-1].ledger_id != opened:
             # What was open is closed, or gone: its end is the record's to say. Another one that is
             # open in its place has nothing confirmed yet.
@@ -176,7 +188,7 @@ class Chain:
         self.trimmed = trimmed
         self.first_offset = first_offset
         self.replace_ledgers(ledgers)
-        return [ledger_id for ledger_id in former if self._index(ledger_id) is None]
+        return [each.ledger_id for each in former if self.stored(each.ledger_id) != each.stored]
 
     # -- asking for ledgers -------------------------------------------------------------------
 
@@ -290,6 +302,11 @@ class Chain:
     def info(self, ledger_id: int) -> LedgerInfo | None:
         index = self._index(ledger_id)
         return None if index is None else self.ledgers[index]
+
+    def stored(self, ledger_id: int) -> StoredAt | None:
+        """Where the ledger's entries lie; None if it is not in the chain."""
+        info = self.info(ledger_id)
+        return None if info is None else info.stored
 
     def holder(self, offset: int) -> LedgerInfo | None:
         """The ledger that holds the message; None past the end."""

@@ -18,7 +18,7 @@ from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import HandedCursor, LogRecord
 from magnetar.log.managed.stamping import Extent
-from magnetar.log.seam import Checkpoint, ReaderHold
+from magnetar.log.seam import Checkpoint, ReaderHold, TableMark
 from magnetar.model.errors import MagnetarError, NoSuchLedgerError
 
 log = structlog.get_logger(__name__)
@@ -35,6 +35,8 @@ class ChainStore:
         self._node = node
         self._ledgers = ledgers
         self._leaving: dict[int, None] = dict.fromkeys(node.record.deleting)
+        self.table: TableMark | None = node.record.table
+        """The next ``save`` says so."""
         self._current: Callable[[], Checkpoint | None] = lambda: node.record.checkpoint
         self._holds: Callable[[], tuple[ReaderHold, ...]] = lambda: node.record.holds
 
@@ -74,6 +76,7 @@ class ChainStore:
             # With what it is of: what this write trims is counted by the checkpoint in it.
             checkpoint=self.checkpoint,
             holds=self._holds(),
+            table=self.table,
             handed_over=None,  # whoever writes here owns the log, and its cursors change
         )
 
@@ -86,6 +89,11 @@ class ChainStore:
     def stored(self) -> Checkpoint | None:
         """What the record says."""
         return self._node.record.checkpoint
+
+    @property
+    def stored_table(self) -> TableMark | None:
+        """The table that the record names."""
+        return self._node.record.table
 
     def keep(self, current: Callable[[], Checkpoint | None]) -> None:
         """Ask ``current`` from now on."""

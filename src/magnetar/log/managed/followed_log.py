@@ -33,7 +33,7 @@ import structlog
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.managed.catch_up import CatchUp
-from magnetar.log.managed.chain import Chain
+from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.followed_cursors import CursorsOfFollowed
 from magnetar.log.managed.following import (
     TAKEN_BYTES_MAX,
@@ -44,6 +44,7 @@ from magnetar.log.managed.following import (
     news,
 )
 from magnetar.log.managed.header_search import HeaderSearch
+from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.ledgers import ChainReader, ChainTail, Ledgers
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
@@ -84,6 +85,7 @@ class FollowedLog:
         tail_cache: TailCache,
         read_ahead: ReadAheadCache,
         closed: Callable[[], object],
+        history: History | None = None,
     ) -> None:
         self.name = name
         self._metadata = metadata
@@ -95,8 +97,16 @@ class FollowedLog:
         self._scope = TaskScope(f"followed-log/{name}", fails(self._task_failed))
         self._tail = tail_cache.tail()
         self._watch = ReadableWatch()
+        self._history = history or NoHistory()
         self._catch_up = CatchUp(
-            name, self._chain, ledgers, self._tail, read_ahead, self._scope, self._open_reader
+            name,
+            self._chain,
+            ledgers,
+            self._tail,
+            read_ahead,
+            self._scope,
+            self._open_reader,
+            self._open_history,
         )
         self._search = HeaderSearch(self._chain, self.read)
         self.positions: Positions = ChainPositions(self._chain, self._search)
@@ -161,13 +171,16 @@ class FollowedLog:
             if self._ended is not None:
                 raise self._ended
             position = self._chain.settle(start)
+            stored = self._chain.stored(position.ledger_id)
             try:
                 return await self._catch_up.read(start, max_entries, max_bytes)
             except (NoSuchLedgerError, NoEntryError):
                 await self._metadata.sync()
                 await self._read_record()
-                if self._chain.settle(start) == position:
-                    raise  # not because the owner trimmed it meanwhile
+                if self._chain.settle(start) != position:
+                    continue  # the owner trimmed it meanwhile
+                if self._chain.stored(position.ledger_id) is stored:
+                    raise  # and not because bookies left it to the table
 
     async def first_at(self, time_ms: int) -> Position:
         return await self._search.first_at(time_ms)
@@ -190,11 +203,16 @@ class FollowedLog:
             {},
             chain.trimmed,
             0 if self._known is None else self._known.record.created_ms,
+            table=None if self._known is None else self._known.record.table,
         )
 
     def _open_reader(self, ledger_id: int) -> ChainReader | None:
         followed = self._reader
         return followed[1] if followed is not None and followed[0] == ledger_id else None
+
+    async def _open_history(self, info: LedgerInfo) -> ChainReader:
+        table = None if self._known is None else self._known.record.table
+        return await self._history.open(self.name, "" if table is None else table.where, info)
 
     # -- following the record -----------------------------------------------------------------
 

@@ -10,31 +10,45 @@ Invariants beside those of the seam:
 * A ledger is deleted only when every durable cursor has *stored* a mark-delete position at or
   past its end, the log's checkpoint (if it has one) counts all of it, no reader holds it, and
   retention lets it go; the open ledger never is.
+* Of a log with a table only ledgers that are in it are deleted, and stay in the chain
+  (``rules.past_bookies``): they are read from there.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.managed.appender import Appender, AppenderEvents
 from magnetar.log.managed.catch_up import CatchUp
+from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCursors
 from magnetar.log.managed.header_search import HeaderSearch
+from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.holds import HoldEvents, LogHolds
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
 from magnetar.log.managed.records import HandedCursor, closed_stats
-from magnetar.log.managed.rules import deletable, frees_later
+from magnetar.log.managed.rules import deletable, frees_later, past_bookies
+from magnetar.log.managed.tabled import LogTabled, TabledEvents
 from magnetar.log.managed.tail_cache import TailCache
-from magnetar.log.policy import LogPolicy
-from magnetar.log.seam import Checkpoints, Cursors, Holds, LedgerStats, LogStats, Positions
+from magnetar.log.policy import UNLIMITED, LogPolicy
+from magnetar.log.seam import (
+    Checkpoints,
+    Cursors,
+    Holds,
+    LedgerStats,
+    LogStats,
+    Positions,
+    StoredAt,
+    TabledLedgers,
+)
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -61,6 +75,7 @@ class LogContext:
     """Of a log that is opened without one."""
     roll_queue_bytes_max: int
     now_ms: Callable[[], int]
+    history: History = field(default_factory=NoHistory)
 
 
 class ManagedLog:
@@ -98,6 +113,7 @@ class ManagedLog:
             context.read_ahead,
             self._scope,
             self._open_reader,
+            self._open_history,
         )
         self._search = HeaderSearch(self._chain, self.read)
         self.positions: Positions = ChainPositions(self._chain, self._search)
@@ -112,6 +128,10 @@ class ManagedLog:
         hold_events = HoldEvents(self._maybe_trim, self._on_lost, self._require_open)
         self._holds = LogHolds(store, context.now_ms, hold_events)
         self.holds: Holds = self._holds
+        tabled_events = TabledEvents(
+            self._maybe_trim, self._catch_up.forget, self._on_lost, self._require_open
+        )
+        self.tabled: TabledLedgers = LogTabled(store, tabled_events)
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
@@ -182,6 +202,11 @@ class ManagedLog:
         writer = self._appender.writer
         return writer.reader() if writer is not None and writer.ledger_id == ledger_id else None
 
+    async def _open_history(self, info: LedgerInfo) -> ChainReader:
+        table = self._store.stored_table
+        where = "" if table is None else table.where
+        return await self._context.history.open(self.name, where, info)
+
     # -- trimming -----------------------------------------------------------------------------
 
     def _on_rolled(self) -> None:
@@ -195,7 +220,32 @@ class ManagedLog:
             self._maybe_trim(leftovers=True)
             self._cursors.clean_up_nowait()
 
+    def _past_bookies(self) -> list[LedgerInfo]:
+        """Of a log with a table: see ``rules.past_bookies``."""
+        table = self._store.table
+        if table is None:
+            return []
+        return past_bookies(
+            self._chain.ledgers,
+            self._needed_after(),
+            self._holds.needed_after(),
+            self._appender.policy.retention,
+            table,
+            self._context.now_ms(),
+        )
+
+    def _droppable(self) -> list[int]:
+        """Ledgers at the front that bookies may delete, since the record has them in the table."""
+        found = []
+        for info in self._past_bookies():
+            if info.stored is not StoredAt.BOTH:
+                break  # those behind it wait, too: so what bookies have is one piece
+            found.append(info.ledger_id)
+        return found
+
     def _deletable(self) -> int:
+        if self._store.table is not None:
+            return 0
         return deletable(
             self._chain.ledgers,
             [*self._needed_after(), *self._holds.needed_after()],
@@ -213,6 +263,8 @@ class ManagedLog:
         """See ``LogStats``."""
         if not self._chain.ledgers or self._closed or self.lost is not None:
             return False
+        if self._store.table is not None:
+            return self._store.any_left or self._drops_later()
         first = self._chain.ledgers[0].ledger_id
         return self._store.any_left or frees_later(
             Position(first, self._chain.last_entry(first)),
@@ -221,21 +273,32 @@ class ManagedLog:
             self._appender.policy.retention,
         )
 
+    def _drops_later(self) -> bool:
+        """Of a log with a table: time alone lets bookies delete what is in it."""
+        table, retention = self._store.table, self._appender.policy.retention
+        assert table is not None
+        kept_ms = (
+            retention.kept_ms if table.kept_ms == table.kept_bytes == UNLIMITED else table.kept_ms
+        )
+        return kept_ms != UNLIMITED and any(i.stored is StoredAt.BOTH for i in self._chain.ledgers)
+
     def _maybe_trim(self, leftovers: bool = False) -> None:
         """``leftovers``: also delete what left the chain otherwise (a ledger that failed before
         it held anything), or could not be deleted before."""
         if self._trimming or self._closed or self.lost is not None:
             return
-        if self._deletable() > 0 or (leftovers and self._store.any_left):
+        if self._deletable() > 0 or self._droppable() or (leftovers and self._store.any_left):
             self._trimming = True
             self._scope.spawn(self._trim(), "trim")
 
     async def _trim(self) -> None:
         try:
-            gone = self._chain.trim(self._deletable())
-            for info in gone:
-                self._store.leave(info.ledger_id)
-            self._catch_up.forget([info.ledger_id for info in gone])
+            gone = [info.ledger_id for info in self._chain.trim(self._deletable())]
+            dropped = self._droppable()
+            self._chain.store(StoredAt.TABLE, dropped)
+            for ledger_id in (*gone, *dropped):
+                self._store.leave(ledger_id)
+            self._catch_up.forget([*gone, *dropped])
             await self._store.save()
             await self._store.delete_left()
         except LogFencedError as error:
@@ -273,6 +336,10 @@ class ManagedLog:
             self._store.created_ms,
             self._holds.all(),
             self._frees_later(stored_bytes),
+            self._store.stored_table,
+            tuple(
+                info.ledger_id for info in self._past_bookies() if info.stored is StoredAt.LEDGER
+            ),
         )
 
     def _require_open(self) -> None:

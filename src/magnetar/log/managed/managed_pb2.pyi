@@ -31,6 +31,7 @@ class LedgerRecord(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     GREATEST_MS_FIELD_NUMBER: _builtins.int
     LEAST_MS_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     entries: _builtins.int
     """counts only when closed"""
@@ -47,6 +48,8 @@ class LedgerRecord(_message.Message):
     """greatest publish time, counts only when closed; 0: not known"""
     least_ms: _builtins.int
     """none was published before, counts only when closed; 0: not known"""
+    stored: _builtins.int
+    """0: at the bookies; 1: there, and in the log's table; 2: in the table only"""
     def __init__(
         self,
         *,
@@ -59,10 +62,11 @@ class LedgerRecord(_message.Message):
         messages: _builtins.int = ...,
         greatest_ms: _builtins.int = ...,
         least_ms: _builtins.int = ...,
+        stored: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_ms", b"closed_ms", "created_ms", b"created_ms", "entries", b"entries", "first_offset", b"first_offset", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "messages", b"messages", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_ms", b"closed_ms", "created_ms", b"created_ms", "entries", b"entries", "first_offset", b"first_offset", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "messages", b"messages", "stored", b"stored", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -83,6 +87,7 @@ class LogRecord(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     HOLDS_FIELD_NUMBER: _builtins.int
     HANDED_OVER_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     trimmed_ledger_id: _builtins.int
@@ -114,6 +119,10 @@ class LogRecord(_message.Message):
     def handed_over(self) -> Global___HandedOver:
         """absent: the log is open, or its owner did not end in order"""
 
+    @_builtins.property
+    def table(self) -> Global___TableMark:
+        """absent: the log has no table"""
+
     def __init__(
         self,
         *,
@@ -128,15 +137,46 @@ class LogRecord(_message.Message):
         checkpoint: Global___Checkpoint | None = ...,
         holds: _abc.Iterable[Global___ReaderHold] | None = ...,
         handed_over: Global___HandedOver | None = ...,
+        table: Global___TableMark | None = ...,
         created_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "handed_over", b"handed_over"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "handed_over", b"handed_over", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogRecord: _TypeAlias = LogRecord  # noqa: Y015
+
+@_typing.final
+class TableMark(_message.Message):
+    """the table that takes the log's closed ledgers"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHERE_FIELD_NUMBER: _builtins.int
+    KEPT_MS_FIELD_NUMBER: _builtins.int
+    KEPT_BYTES_FIELD_NUMBER: _builtins.int
+    where: _builtins.str
+    """as whoever fills it names it, for whoever reads it"""
+    kept_ms: _builtins.int
+    """of a ledger that is in it, at the bookies; -1: no bound,"""
+    kept_bytes: _builtins.int
+    """as with the retention; both -1: as the retention says"""
+    def __init__(
+        self,
+        *,
+        where: _builtins.str = ...,
+        kept_ms: _builtins.int = ...,
+        kept_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableMark: _TypeAlias = TableMark  # noqa: Y015
 
 @_typing.final
 class ReaderHold(_message.Message):

@@ -26,7 +26,15 @@ from magnetar.log.managed.managed_pb2 import HandedOver as HandedOverMessage
 from magnetar.log.managed.managed_pb2 import LedgerRecord as LedgerMessage
 from magnetar.log.managed.managed_pb2 import LogRecord as LogMessage
 from magnetar.log.managed.managed_pb2 import ReaderHold as HoldMessage
-from magnetar.log.seam import Binding, Checkpoint, LedgerStats, ReaderHold
+from magnetar.log.managed.managed_pb2 import TableMark as TableMessage
+from magnetar.log.seam import (
+    Binding,
+    Checkpoint,
+    LedgerStats,
+    ReaderHold,
+    StoredAt,
+    TableMark,
+)
 from magnetar.model.errors import LogError
 from magnetar.model.ids import EARLIEST, Position
 
@@ -59,6 +67,7 @@ class LogRecord:
     checkpoint: Checkpoint | None = None
     holds: tuple[ReaderHold, ...] = ()
     handed_over: tuple[HandedCursor, ...] | None = None
+    table: TableMark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,8 @@ class CursorRecord:
 def closed_stats(info: LedgerInfo) -> LedgerStats:
     """What the record says of a closed ledger, as the seam has it."""
     told = info.ledger_id, info.entries, info.stored_bytes
-    return LedgerStats(*told, "closed", info.least_ms, info.greatest_ms)
+    times = info.least_ms, info.greatest_ms
+    return LedgerStats(*told, "closed", *times, info.stored, info.messages)
 
 
 def encode_name(name: str) -> str:
@@ -118,6 +128,7 @@ def encode_log(record: LogRecord) -> bytes:
                 messages=info.messages,
                 greatest_ms=info.greatest_ms,
                 least_ms=info.least_ms,
+                stored=info.stored,
             )
             for info in record.ledgers
         ],
@@ -131,6 +142,7 @@ def encode_log(record: LogRecord) -> bytes:
         checkpoint=_checkpoint_message(record.checkpoint),
         holds=[HoldMessage(**hold._asdict()) for hold in record.holds],
         handed_over=_handed_message(record.handed_over),
+        table=None if record.table is None else TableMessage(**record.table._asdict()),
     )
     return message.SerializeToString()
 
@@ -185,6 +197,7 @@ def decode_log(name: str, value: bytes) -> LogRecord:
                 m.messages,
                 m.greatest_ms,
                 m.least_ms,
+                _stored(name, m.stored),
             )
             for m in message.ledgers
         ),
@@ -197,7 +210,24 @@ def decode_log(name: str, value: bytes) -> LogRecord:
         checkpoint=_checkpoint(message),
         holds=tuple(ReaderHold(m.holder, m.ledger_id, m.until_ms) for m in message.holds),
         handed_over=_handed(message),
+        table=_table(message),
     )
+
+
+def _stored(name: str, number: int) -> StoredAt:
+    try:
+        return StoredAt(number)
+    except ValueError:
+        raise LogError(
+            f"metadata of log {name}: a ledger is stored in way {number}, which this release does "
+            "not know; use the release that wrote it, or a later one"
+        ) from None
+
+
+def _table(message: LogMessage) -> TableMark | None:
+    if not message.HasField("table"):
+        return None
+    return TableMark(message.table.where, message.table.kept_ms, message.table.kept_bytes)
 
 
 def encode_cursor(record: CursorRecord) -> bytes:

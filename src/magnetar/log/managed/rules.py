@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.policy import UNLIMITED, Retention
+from magnetar.log.seam import StoredAt, TableMark
 from magnetar.model.ids import Position
 
 
@@ -30,6 +31,39 @@ def deletable(
         kept_bytes -= info.stored_bytes
         count += 1
     return count
+
+
+def past_bookies(
+    ledgers: Sequence[LedgerInfo],
+    mark_deletes: Iterable[Position],
+    held: Iterable[Position],
+    retention: Retention,
+    table: TableMark,
+    now_ms: int,
+) -> list[LedgerInfo]:
+    """The ledgers of a log with a table that bookies need not keep any longer, in order: whether
+    they are in the table yet (``StoredAt.BOTH``) or are waited for.
+
+    ``held``: after these positions somebody reads at the bookies. Where the table has bounds of its
+    own, cursors hold nothing: what they have not acknowledged is read from the table.
+    """
+    own = Retention(table.kept_ms, table.kept_bytes)
+    bounds = retention if own.everything else own
+    if bounds.everything:
+        return []
+    needed = [*held, *(mark_deletes if own.everything else ())]
+    slowest = min(needed, default=None)
+    there = [info for info in ledgers if info.stored is not StoredAt.TABLE]
+    kept_bytes = sum(info.stored_bytes for info in there)
+    found = []
+    for info in there:
+        if not info.closed or not _passed(info, slowest):
+            break
+        if not _past_retention(info, bounds, kept_bytes, now_ms):
+            break
+        kept_bytes -= info.stored_bytes
+        found.append(info)
+    return found
 
 
 def frees_later(

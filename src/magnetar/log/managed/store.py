@@ -26,6 +26,7 @@ from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
 from magnetar.log.managed.cursors import CursorContext, cursor_node
 from magnetar.log.managed.followed_log import FollowedLog
+from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.managed_log import LogContext, ManagedLog
 from magnetar.log.managed.node import RecordNode
@@ -77,7 +78,8 @@ def policy_of(config: LedgerConfig) -> LogPolicy:
 class ManagedLogStore:
     """All managed logs of one process.
 
-    ``now_ms``: wall clock in milliseconds, for ledger ages and retention.
+    ``now_ms``: wall clock in milliseconds, for ledger ages and retention. ``history``: reads what
+    is in tables only.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class ManagedLogStore:
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
         cursor_limits: CursorLimits | None = None,
+        history: History | None = None,
     ) -> None:
         self._metadata = metadata
         self._ledgers = ledgers
@@ -106,6 +109,7 @@ class ManagedLogStore:
             policy=policy_of(config),
             roll_queue_bytes_max=config.roll_queue_bytes_max,
             now_ms=now_ms,
+            history=history or NoHistory(),
         )
         self._open: dict[str, ManagedLog] = {}
         self._followed: dict[str, FollowedLog] = {}
@@ -240,6 +244,7 @@ class ManagedLogStore:
             context.tail_cache,
             context.read_ahead,
             partial(self._followed.pop, name),
+            context.history,
         )
         self._followed[name] = followed
         try:

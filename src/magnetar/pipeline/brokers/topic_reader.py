@@ -61,6 +61,8 @@ class LogAnswer(NamedTuple):
     bookies: Mapping[str, tuple[str, int]] = NOWHERE
     held_ms: int = 0
     """For so long the log is held as asked; 0: it is not."""
+    table: str = ""
+    """Where the log's table is; empty: it has none."""
 
 
 class TopicReader:
@@ -127,6 +129,7 @@ class TopicReader:
             {one.ledger_id: one.metadata for one in log.stored_ledgers},
             {one.bookie_id: (one.host, one.port) for one in log.bookies},
             log.held_ms,
+            log.table,
         )
 
     def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> LogExtent:
@@ -240,7 +243,8 @@ class TopicReader:
 
 def _facts(found: LogLedger) -> LedgerFacts:
     told = found.ledger_id, found.entries, found.stored_bytes, found.closed
-    return LedgerFacts(*told, found.least_ms, found.greatest_ms)
+    times = found.least_ms, found.greatest_ms
+    return LedgerFacts(*told, *times, found.stored, found.messages)
 
 
 def _place(found: LogPlace) -> Place:

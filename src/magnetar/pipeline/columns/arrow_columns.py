@@ -41,7 +41,8 @@ class ArrowColumns:
     def __init__(self, columns: Sequence[str], topic: str) -> None:
         self.schema = arrow_schema(columns)
         self._topic = topic
-        self._constants = {"topic": topic, "partition": partition_number(topic)}
+        self.partition = partition_number(topic)
+        self._constants = {"topic": topic, "partition": self.partition}
         self._repeated: dict[str, Array] = {}
 
     def batch(self, rows: MessageRows, ids: EntryIds) -> pa.RecordBatch:
@@ -88,7 +89,7 @@ class ArrowColumns:
             return gather(rows.bytes, rows.values, field.type)
         if name == "key":
             assert rows.keys is not None
-            return _text(gather(rows.bytes, rows.keys, field.type), "key")
+            return checked_text(gather(rows.bytes, rows.keys, field.type), "key")
         if name == "event_time":
             assert rows.event_times_ms is not None
             return _times(rows.event_times_ms, rows.event_times_ms <= 0, field.type)
@@ -136,7 +137,7 @@ def _taken(
     return pairs.take(pa.array(chosen, mask=nulls))
 
 
-def _text(array: Array, what: str) -> Array:
+def checked_text(array: Array, what: str) -> Array:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -167,6 +168,6 @@ def _times(times_ms: Ints, missing: Flags | None, kind: pa.DataType) -> Array:
 def _map(bytes_: Bytes, pairs: Properties, count: int, kind: pa.MapType) -> Array:
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(pairs.rows, minlength=count), out=offsets[1:])
-    keys = _text(gather(bytes_, pairs.keys, kind.key_type), "properties")
-    values = _text(gather(bytes_, pairs.values, kind.item_type), "properties")
+    keys = checked_text(gather(bytes_, pairs.keys, kind.key_type), "properties")
+    values = checked_text(gather(bytes_, pairs.values, kind.item_type), "properties")
     return pa.MapArray.from_arrays(pa.array(offsets), keys, values, kind)

@@ -54,6 +54,11 @@ _OPTIONAL: Final[dict[str, tuple[int, FieldKind]]] = {
     "event_time": (12, FieldKind.INT),
     "schema_version": (16, FieldKind.SPAN),
 }
+_PRODUCER: Final[dict[str, tuple[int, FieldKind]]] = {
+    "producer_name": (1, FieldKind.SPAN),
+    "sequence_id": (2, FieldKind.INT),
+}
+"""Else it is only looked at whether they are there."""
 
 
 class EntryTables:
@@ -63,17 +68,20 @@ class EntryTables:
         optional = {name: _OPTIONAL[name] for name in _OPTIONAL if name in columns}
         self.optional = tuple(optional)
         self.offsets = "offset" in columns
-        self.entry = FieldTable(_NEEDED | optional)
+        producer = {name: _PRODUCER[name] for name in _PRODUCER if name in columns}
+        self.entry = FieldTable(_NEEDED | producer | optional)
         self.single = single_metadata(columns)
 
 
 class EntryTable(NamedTuple):
-    """What was read of a block's entries: where their data lies, and their metadata. ``odd`` are
+    """What was read of a block's entries: where they begin, where their data lies, and their
+    metadata. ``odd`` are
     those of which nothing was understood, or that are not for here. ``last_offsets``: of the last
     message of each, by the broker's header; ``schema_versions``: with which values were written.
     ``ABSENT`` without one, or if nobody asked."""
 
     bytes: Bytes
+    at: Ints
     data_at: Ints
     data_stop: Ints
     fields: Fields
@@ -85,6 +93,7 @@ class EntryTable(NamedTuple):
         """Those that are marked, of the same bytes."""
         return EntryTable(
             self.bytes,
+            self.at[entries],
             self.data_at[entries],
             self.data_stop[entries],
             self.fields.chosen(entries),
@@ -111,7 +120,7 @@ def read_entries(payloads: Sequence[bytes | memoryview], tables: EntryTables) ->
     fields = read_fields(bytes_, first, data_at, tables.entry)
     odd = cut | _not_for_here(fields)
     versions = _schema_versions(bytes_, fields)
-    return EntryTable(bytes_, data_at, stop, fields, odd, last_offsets, versions)
+    return EntryTable(bytes_, begin, data_at, stop, fields, odd, last_offsets, versions)
 
 
 def _schema_versions(bytes_: Bytes, fields: Fields) -> Ints:
@@ -145,7 +154,7 @@ def _not_for_here(fields: Fields) -> Flags:
     ints = fields.ints
     odd = fields.odd | (ints["publish_time"] < 0) | (ints["publish_time"] > TIME_MS_MAX)
     for name in ("producer_name", "sequence_id"):
-        odd |= ints[name] == ABSENT
+        odd |= (fields.spans[name].length if name in fields.spans else ints[name]) == ABSENT
     for name in ("encryption_keys", "encryption_algo", "retained_indexes"):
         odd |= ints[name] != ABSENT
     odd |= ints["num_chunks"] > 1

@@ -132,7 +132,7 @@ class EntryDecoder:
         else:
             yield from _sliced(batch, batch.nbytes)
             return
-        for first, stop in _equal_runs(odd):
+        for first, stop in equal_runs(odd):
             part = slice(chosen.start + first, chosen.start + stop)
             if odd[first]:
                 yield from self._plain(block, part)
@@ -249,13 +249,13 @@ class _Block:
         """First and stop of entries that go together: all odd or none, and not too much data."""
         table = self.table
         sizes = np.maximum(table.fields.ints["uncompressed_size"], table.data_stop - table.data_at)
-        for first, stop in _equal_runs(table.odd):
+        for first, stop in equal_runs(table.odd):
             blocks = np.cumsum(sizes[first:stop]) // RUN_BYTES_MAX
-            for begin, end in _equal_runs(blocks):
+            for begin, end in equal_runs(blocks):
                 yield first + begin, first + end
 
 
-def _equal_runs(values: Flags | Ints) -> Iterator[tuple[int, int]]:
+def equal_runs(values: Flags | Ints) -> Iterator[tuple[int, int]]:
     """First and stop of each run of equal values."""
     if not len(values):
         return iter(())

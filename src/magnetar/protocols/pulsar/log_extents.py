@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.log.seam import LogStats, ReadableLog
+from magnetar.log.policy import UNLIMITED
+from magnetar.log.seam import LogStats, ReadableLog, TableMark, TakenLedger
 from magnetar.model.errors import NotAllowedError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.topics.subscribable import SubscribableTopic
@@ -34,6 +35,8 @@ async def fill_log_extent(extent: LogExtent, source: ReadableLog, question: LogQ
     if stats.created_ms:
         extent.created_ms = stats.created_ms
     extent.end_offset = source.positions.end_offset
+    if stats.table is not None:
+        extent.table = stats.table.where
     if question.ledgers:
         _fill_ledgers(extent, stats, question)
     await _answer_places(extent, source, question)
@@ -54,6 +57,27 @@ async def hold_log(extent: LogExtent, topic: SubscribableTopic, question: LogQue
     extent.held_ms = asked.for_ms
 
 
+async def note_table(topic: SubscribableTopic, question: LogQuestion) -> None:
+    """Note what is said of the log's table, if anything is. Raises as ``TabledLedgers`` does, and
+    ``NotAllowedError`` where another broker owns the log."""
+    if not question.HasField("table"):
+        return
+    if not isinstance(topic, Topic):
+        raise NotAllowedError(f"topic {topic.name}: its table is told of at its owner: look it up")
+    told, tabled = question.table, topic.log.tabled
+    if told.detach:
+        await tabled.detach(told.where)
+        return
+    if tabled.mark is None or told.HasField("kept_ms") or told.HasField("kept_bytes"):
+        kept_ms = told.kept_ms if told.HasField("kept_ms") else UNLIMITED
+        kept_bytes = told.kept_bytes if told.HasField("kept_bytes") else UNLIMITED
+        await tabled.attach(TableMark(told.where, kept_ms, kept_bytes))
+    if told.HasField("gone_ledger_id"):
+        await tabled.forget(told.where, told.gone_ledger_id)
+    taken = [TakenLedger(each.ledger_id, each.entries, each.messages) for each in told.taken]
+    await tabled.take(told.where, taken)
+
+
 def _fill_ledgers(extent: LogExtent, stats: LogStats, question: LogQuestion) -> None:
     first_id = question.first_ledger_id
     last_id = question.last_ledger_id if question.HasField("last_ledger_id") else None
@@ -66,6 +90,8 @@ def _fill_ledgers(extent: LogExtent, stats: LogStats, question: LogQuestion) -> 
                 closed=each.state == "closed",
                 least_ms=each.least_ms,
                 greatest_ms=each.greatest_ms,
+                stored=each.stored,
+                messages=each.messages,
             )
 
 

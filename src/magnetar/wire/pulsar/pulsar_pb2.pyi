@@ -1932,6 +1932,7 @@ class LogQuestion(_message.Message):
     LAST_LEDGER_ID_FIELD_NUMBER: _builtins.int
     STORED_LEDGERS_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
     ledgers: _builtins.bool
     """which ledgers it has, of those with the ids from ..."""
     first_ledger_id: _builtins.int
@@ -1958,6 +1959,10 @@ class LogQuestion(_message.Message):
     def hold(self) -> Global___LogHold:
         """keep the log from there on, for some time"""
 
+    @_builtins.property
+    def table(self) -> Global___LogTable:
+        """what of the log lies in a table"""
+
     def __init__(
         self,
         *,
@@ -1969,14 +1974,87 @@ class LogQuestion(_message.Message):
         last_ledger_id: _builtins.int | None = ...,
         stored_ledgers: _abc.Iterable[_builtins.int] | None = ...,
         hold: Global___LogHold | None = ...,
+        table: Global___LogTable | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "times_ms", b"times_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "table", b"table", "times_ms", b"times_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogQuestion: _TypeAlias = LogQuestion  # noqa: Y015
+
+@_typing.final
+class LogTable(_message.Message):
+    """A table that takes the log's closed ledgers. From the first question with one on none is deleted
+    that is not in it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHERE_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
+    KEPT_MS_FIELD_NUMBER: _builtins.int
+    KEPT_BYTES_FIELD_NUMBER: _builtins.int
+    DETACH_FIELD_NUMBER: _builtins.int
+    GONE_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    where: _builtins.str
+    """a table of another name is refused, until the one is detached"""
+    kept_ms: _builtins.int
+    """how long what is in it stays at the bookies, too; both absent,"""
+    kept_bytes: _builtins.int
+    """in the first question: as the retention says"""
+    detach: _builtins.bool
+    """the log has no table any more"""
+    gone_ledger_id: _builtins.int
+    """ledgers up to this one are in the table no more"""
+    @_builtins.property
+    def taken(self) -> _containers.RepeatedCompositeFieldContainer[Global___TakenLedger]:
+        """these are in it now, for good"""
+
+    def __init__(
+        self,
+        *,
+        where: _builtins.str | None = ...,
+        taken: _abc.Iterable[Global___TakenLedger] | None = ...,
+        kept_ms: _builtins.int | None = ...,
+        kept_bytes: _builtins.int | None = ...,
+        detach: _builtins.bool | None = ...,
+        gone_ledger_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "where", b"where"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "taken", b"taken", "where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogTable: _TypeAlias = LogTable  # noqa: Y015
+
+@_typing.final
+class TakenLedger(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    entries: _builtins.int
+    """of the table, to be held against the log"""
+    messages: _builtins.int
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.int | None = ...,
+        entries: _builtins.int | None = ...,
+        messages: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "ledger_id", b"ledger_id", "messages", b"messages"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "ledger_id", b"ledger_id", "messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakenLedger: _TypeAlias = TakenLedger  # noqa: Y015
 
 @_typing.final
 class LogHold(_message.Message):
@@ -2096,6 +2174,8 @@ class LogLedger(_message.Message):
     CLOSED_FIELD_NUMBER: _builtins.int
     LEAST_MS_FIELD_NUMBER: _builtins.int
     GREATEST_MS_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     entries: _builtins.int
     """of the open one: those that may be read"""
@@ -2105,6 +2185,10 @@ class LogLedger(_message.Message):
     """no message was published before, by its producer's clock,"""
     greatest_ms: _builtins.int
     """and none after; 0: not known"""
+    stored: _builtins.int
+    """0: at the bookies; 1: there and in the table; 2: in the table"""
+    messages: _builtins.int
+    """of a closed one"""
     def __init__(
         self,
         *,
@@ -2114,10 +2198,12 @@ class LogLedger(_message.Message):
         closed: _builtins.bool | None = ...,
         least_ms: _builtins.int | None = ...,
         greatest_ms: _builtins.int | None = ...,
+        stored: _builtins.int | None = ...,
+        messages: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "messages", b"messages", "stored", b"stored", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "entries", b"entries", "greatest_ms", b"greatest_ms", "least_ms", b"least_ms", "ledger_id", b"ledger_id", "messages", b"messages", "stored", b"stored", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2141,6 +2227,7 @@ class LogExtent(_message.Message):
     STORED_LEDGERS_FIELD_NUMBER: _builtins.int
     BOOKIES_FIELD_NUMBER: _builtins.int
     HELD_MS_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
     trimmed_ledger_id: _builtins.int
     """with the next: the last entry deleted from the front;"""
     trimmed_entry_id: _builtins.int
@@ -2153,6 +2240,8 @@ class LogExtent(_message.Message):
     """the offset of the first message that is kept"""
     held_ms: _builtins.int
     """the log is held as asked, for so long at least"""
+    table: _builtins.str
+    """where the log's table is; absent: it has none"""
     @_builtins.property
     def ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogLedger]:
         """what was asked, each in the order of the questions"""
@@ -2186,10 +2275,11 @@ class LogExtent(_message.Message):
         stored_ledgers: _abc.Iterable[Global___StoredLedger] | None = ...,
         bookies: _abc.Iterable[Global___BookieAddress] | None = ...,
         held_ms: _builtins.int | None = ...,
+        table: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

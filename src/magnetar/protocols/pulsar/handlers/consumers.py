@@ -35,7 +35,7 @@ from magnetar.protocols.pulsar.handlers.redirects import (
 )
 from magnetar.protocols.pulsar.handlers.schemas import check_consumer
 from magnetar.protocols.pulsar.leaving import Leaving
-from magnetar.protocols.pulsar.log_extents import fill_log_extent, hold_log
+from magnetar.protocols.pulsar.log_extents import fill_log_extent, hold_log, note_table
 from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
 from magnetar.protocols.pulsar.stored_ledgers import fill_stored_ledgers
@@ -338,6 +338,7 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     fill_message_id(reply.consumer_mark_delete_position, cursor.mark_delete, -1)
     question = request.log_question
     await hold_log(reply.log_extent, topic, question)  # before it is said what there is
+    await note_table(topic, question)
     await fill_log_extent(reply.log_extent, source, question)
     await fill_stored_ledgers(reply.log_extent, source, question, session.services.stored_ledgers)
     session.send_command(answer)

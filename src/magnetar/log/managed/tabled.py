@@ -1,0 +1,135 @@
+"""Ledgers of a log that lie in a table. Implements ``log.seam.TabledLedgers``.
+
+Whoever fills the table (``pipeline/jobs``) tells the log's owner which ledgers are in it; the owner
+keeps that in the log's record, where trimming looks, and only then lets bookies delete anything.
+
+Rules:
+
+* A ledger counts as taken when the table has as many entries and messages of it as the log.
+* The record says that a ledger is in the table before it says that bookies have none: so whoever
+  reads the record, at any moment, finds each ledger somewhere.
+* A log has one table. Nothing is taken for another one.
+
+Why: docs/adr/0125-a-topics-history-is-a-table.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from magnetar.log.managed.chain_store import ChainStore
+from magnetar.log.seam import StoredAt, TableMark, TakenLedger
+from magnetar.model.errors import LogFencedError, NotAllowedError
+
+WHERE_CHARS_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class TabledEvents:
+    """What the log wants to know. ``require_open`` raises when it is not open here any more;
+    ``forget``: these ledgers are read elsewhere from now on."""
+
+    changed: Callable[[], None]
+    forget: Callable[[list[int]], None]
+    lost: Callable[[LogFencedError], None]
+    require_open: Callable[[], None]
+
+
+class LogTabled:
+    """The ledgers of one log, for its owner."""
+
+    def __init__(self, store: ChainStore, events: TabledEvents) -> None:
+        self._store = store
+        self._events = events
+
+    @property
+    def mark(self) -> TableMark | None:
+        """See the seam."""
+        return self._store.stored_table
+
+    async def attach(self, mark: TableMark) -> None:
+        """See the seam."""
+        self._events.require_open()
+        if not 0 < len(mark.where) <= WHERE_CHARS_MAX:
+            raise NotAllowedError(
+                f"log {self._store.name}: the name of a table has 1 to {WHERE_CHARS_MAX} characters"
+            )
+        if self._store.table is not None:
+            self._check(mark.where)
+        if mark != self._store.stored_table:
+            self._store.table = mark
+            await self._save()
+            self._events.changed()
+
+    async def take(self, where: str, taken: Sequence[TakenLedger]) -> None:
+        """See the seam."""
+        self._events.require_open()
+        self._check(where)
+        chain = self._store.chain
+        new = []
+        for each in taken:
+            info = chain.info(each.ledger_id)
+            if info is None:
+                continue  # it was trimmed before the log had a table
+            if not info.closed or (info.entries, info.messages) != (each.entries, each.messages):
+                raise NotAllowedError(
+                    f"log {self._store.name}: ledger {each.ledger_id} has {info.entries} entries "
+                    f"and {info.messages} messages{'' if info.closed else ' and is open'}, and the "
+                    f"table {each.entries} and {each.messages}; nothing is deleted. Has the table "
+                    "been changed by others? Make it anew, or say detach"
+                )
+            if info.stored is StoredAt.LEDGER:
+                new.append(each.ledger_id)
+        if new:
+            chain.store(StoredAt.BOTH, new)
+            await self._save()
+        self._events.changed()
+
+    async def forget(self, where: str, ledger_id: int) -> None:
+        """See the seam."""
+        self._events.require_open()
+        self._check(where)
+        chain = self._store.chain
+        gone = [info for info in chain.ledgers if info.ledger_id <= ledger_id]
+        only = 0
+        while only < len(gone) and gone[only].stored is StoredAt.TABLE:
+            only += 1
+        chain.store(StoredAt.LEDGER, [i.ledger_id for i in gone if i.stored is StoredAt.BOTH])
+        left = [info.ledger_id for info in chain.trim(only)]
+        self._events.forget(left)
+        await self._save()
+        self._events.changed()
+
+    async def detach(self, where: str) -> None:
+        """See the seam."""
+        self._events.require_open()
+        self._check(where)
+        chain = self._store.chain
+        only = [info.ledger_id for info in chain.ledgers if info.stored is StoredAt.TABLE]
+        if only:
+            raise NotAllowedError(
+                f"log {self._store.name}: {len(only)} ledgers, from {only[0]} to {only[-1]}, are "
+                "in the table and nowhere else; while it is attached consumers read them there. "
+                "Expire them first (magnetar pipeline table --expire)"
+            )
+        chain.store(StoredAt.LEDGER, [info.ledger_id for info in chain.ledgers if info.closed])
+        self._store.table = None
+        await self._save()
+        self._events.changed()
+
+    def _check(self, where: str) -> None:
+        table = self._store.table
+        if table is None or table.where != where:
+            has = "has no table" if table is None else f"has the table {table.where}"
+            raise NotAllowedError(
+                f"log {self._store.name} {has}, and not {where}; attach the one, or detach "
+                "the other"
+            )
+
+    async def _save(self) -> None:
+        try:
+            await self._store.save()
+        except LogFencedError as error:
+            self._events.lost(error)
+            raise

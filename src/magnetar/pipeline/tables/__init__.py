@@ -1,0 +1,1 @@
+"""Topics -> Iceberg tables: what the job ``table`` does."""

@@ -1,0 +1,185 @@
+"""One closed ledger -> files of its topic's table: what a task does, in any process.
+
+Nothing is committed here: files that no commit names are nobody's. So a task may be repeated, and
+killed.
+
+Rules:
+
+* Every entry of the ledger is read, from 0 to the last one that the broker told of: one that is
+  missing ends the task.
+* Values that do not fit the schema go to the side table, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from magnetar.ledger.told_ledgers import ToldLedgers
+from magnetar.log.seam import TakenLedger
+from magnetar.model.entry import Entry
+from magnetar.model.errors import TableError
+from magnetar.model.schema import TopicSchema
+from magnetar.pipeline.brokers.client import BrokerClient
+from magnetar.pipeline.brokers.topic_reader import StoredEntry
+from magnetar.pipeline.loss_reports import LossReports
+from magnetar.pipeline.places import Place
+from magnetar.pipeline.reading.earlier_chunks import EarlierEntries
+from magnetar.pipeline.schema import CORRUPT
+from magnetar.pipeline.tables.entry_rows import EntryRows, Rows
+from magnetar.pipeline.tables.files import FileWriter
+from magnetar.pipeline.tables.topic_table import TopicTable, WrittenLedger
+from magnetar.pipeline.topic_names import topic_of
+from magnetar.pipeline.typed.inference import ReaderSchema
+from magnetar.pipeline.typed.reading import VERSIONS, TypedRead, TypedValues
+from magnetar.tables.layout import VALUE, WHY, TablePlace, side_schema
+from magnetar.tables.warehouse import table_errors
+from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
+
+ENTRY_BYTES_MAX = 64 << 20
+BLOCK_BYTES, BLOCK_ENTRIES = 2 << 20, 10_000
+
+
+@dataclass(frozen=True)
+class LedgerTask:
+    """What is read, and where it goes. ``told``: the ledger's metadata. Picklable."""
+
+    service_url: str
+    timeout_s: float
+    topic: str
+    """Of the partition."""
+    created_ms: int
+    ledger_id: int
+    entries: int
+    stored_bytes: int
+    told: bytes
+    bookies: Mapping[str, tuple[str, int]]
+    place: TablePlace
+    reader_text: str | None
+
+
+def write_ledger(task: LedgerTask) -> WrittenLedger:
+    """Raises ``TableError``, ``LedgerError``, ``BrokerError``."""
+    with closing(BrokerClient(task.service_url, task.timeout_s)) as client:
+        return LedgerWriting(task, client).run()
+
+
+class LedgerWriting:
+    """Writes the files of one ledger."""
+
+    def __init__(self, task: LedgerTask, client: BrokerClient) -> None:
+        self._task = task
+        self._client = client
+        self._table = TopicTable(task.place, topic_of(task.topic))
+        if not self._table.look():
+            raise TableError(f"table {task.place.table} is gone; was it dropped? Run the job again")
+        self._main = FileWriter(self._table.main)
+        self._side: FileWriter | None = None
+        self._reader_version = -1
+        self._values = self._typed_values()
+
+    def _typed_values(self) -> TypedValues | None:
+        task = self._task
+        if task.reader_text is None:
+            return None
+        reader = ReaderSchema.from_text(task.reader_text)
+        self._reader_version = reader.version
+        read = TypedRead(reader, True, task.service_url, task.timeout_s)
+        topic = topic_of(task.topic)
+
+        def version(number: int) -> TopicSchema:
+            return VERSIONS.get(task.service_url, topic, task.created_ms, number, task.timeout_s)
+
+        return TypedValues(read, topic, version)
+
+    def run(self) -> WrittenLedger:
+        task, messages, expected = self._task, 0, 0
+        rows = EntryRows(task.topic, self._earlier().chunks)
+        with table_errors(f"table {task.place.table}, ledger {task.ledger_id}"):
+            with ToldLedgers(task.bookies, frame_bytes_max=ENTRY_BYTES_MAX) as ledgers:
+                every = ledgers.entries(task.ledger_id, task.told, 0, task.entries)
+                for block in _blocks(every):
+                    assert block[0].entry_id == expected, "the library leaves none out"
+                    expected = block[-1].entry_id + 1
+                    messages += self._write(rows.rows(block))
+            if expected != task.entries:
+                raise TableError(
+                    f"{task.topic}: ledger {task.ledger_id} ends with entry {expected - 1}, and "
+                    f"has {task.entries} entries by its log; nothing of it is taken"
+                )
+            main = self._main.close()
+            side = [] if self._side is None else self._side.close()
+        unfit = 0 if self._side is None else self._side.rows
+        taken = TakenLedger(task.ledger_id, task.entries, messages)
+        return WrittenLedger(taken, main, side, task.stored_bytes, self._main.rows, unfit)
+
+    def _write(self, rows: Rows) -> int:
+        side = [pa.Table.from_batches(rows.side)] if rows.side else []
+        for batch in rows.main:
+            fitting, unfit = self._fitting(batch)
+            self._main.write(fitting)
+            side += [unfit] if unfit is not None else []
+        for each in side:
+            if self._side is None:
+                self._side = FileWriter(self._table.make_side())
+            self._side.write(each)
+        return rows.messages
+
+    def _fitting(self, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table | None]:
+        """The rows whose values fit the schema, and the others."""
+        table = pa.Table.from_batches([batch])
+        if self._values is None:
+            return table, None
+        needed = {
+            VALUE: batch.column("payload"),
+            "message_id": pa.StructArray.from_arrays(
+                [batch.column(name) for name in ("ledger_id", "entry_id", "batch_index")],
+                ["ledger_id", "entry_id", "batch_index"],
+            ),
+            "schema_version": batch.column("schema_version"),
+        }
+        values = self._values.batch(pa.RecordBatch.from_pydict(needed))
+        table = table.append_column(VALUE, values.column(VALUE))
+        bad = values.column(CORRUPT).is_valid().to_numpy(zero_copy_only=False)
+        if not bad.any():
+            return table, None
+        unfit = table.filter(pa.array(bad)).drop_columns([VALUE])
+        why = [
+            f"the value does not fit the schema (written with version {version}, read with "
+            f"{self._reader_version})"
+            for version in unfit["schema_version"].to_pylist()
+        ]
+        unfit = unfit.append_column(WHY, pa.array(why, pa.string())).select(side_schema().names)
+        return table.filter(pa.array(np.logical_not(bad))), unfit
+
+    def _earlier(self) -> EarlierEntries:
+        """Of messages that began in the ledger before: asked through the broker."""
+        client, topic = self._client, self._task.topic
+
+        def read_from(place: Place) -> Iterator[StoredEntry]:
+            with client.open(topic, place) as reader:
+                while (entry := reader.entry_within(client.timeout_s)) is not None:
+                    yield entry
+
+        def ledgers() -> Sequence[int]:
+            with client.open(topic) as reader:
+                return [each.ledger_id for each in reader.ask(LogQuestion(ledgers=True)).ledgers]
+
+        return EarlierEntries(topic, read_from, ledgers, LossReports(fatal=False))
+
+
+def _blocks(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    block: list[Entry] = []
+    size = 0
+    for entry in entries:
+        block.append(entry)
+        size += len(entry.data)
+        if size >= BLOCK_BYTES or len(block) >= BLOCK_ENTRIES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block

@@ -1,0 +1,310 @@
+"""Topics -> tables: each closed ledger of each partition, in order, exactly once.
+
+For a partition, round by round:
+
+1. its broker says which ledgers the log has; the table says which of them it has;
+2. the broker is told of the table (``LogTable``): from then on it deletes nothing else;
+3. what the table has and the broker does not know of is told;
+4. the next ledgers are written, by tasks that commit nothing (``ledger_writing``), and committed
+   together; the broker is told.
+
+A job may end anywhere: whoever comes next sees at 1 what is committed, and tells it at 3. A topic
+that fails keeps no other one back, and is tried again in the next round.
+
+The catalog is the only one that decides: two jobs on one topic hinder each other, and do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql.pandas.types import to_arrow_type
+
+from magnetar.log.seam import StoredAt, TakenLedger
+from magnetar.model.errors import InvalidSchemaError, MagnetarError, TableError
+from magnetar.pipeline.brokers.client import BrokerClient
+from magnetar.pipeline.brokers.log_watch import LogWatch
+from magnetar.pipeline.brokers.topic_reader import LogAnswer
+from magnetar.pipeline.loss_reports import warn
+from magnetar.pipeline.losses import LedgerFacts
+from magnetar.pipeline.tables.ledger_writing import LedgerTask, write_ledger
+from magnetar.pipeline.tables.topic_table import TakenUpTo, TopicTable, WrittenLedger, table_name
+from magnetar.pipeline.topic_names import full_topic
+from magnetar.pipeline.typed.inference import ReaderSchema
+from magnetar.pipeline.typed.registry import SchemaClient
+from magnetar.tables.layout import TablePlace
+from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion, LogTable
+from magnetar.wire.pulsar.pulsar_pb2 import TakenLedger as TakenMessage
+
+ROUND_BYTES: Final = 256 << 20
+ROUND_LEDGERS: Final = 64
+"""Of one commit."""
+
+Write = Callable[[Sequence[LedgerTask]], list[WrittenLedger]]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Where tables are: ``pyiceberg``'s name and properties of a catalog, without secrets."""
+
+    name: str
+    properties: Mapping[str, str]
+
+    def place(self, topic: str) -> TablePlace:
+        return TablePlace(self.name, self.properties, table_name(topic))
+
+
+@dataclass(frozen=True)
+class TakingOptions:
+    """``by``: by which span of publish times a new table is partitioned. ``typed``: values become
+    columns where a topic has a schema. ``kept_ms``, ``kept_bytes``: how long what is in the table
+    stays at the bookies; None: as it is said already, or as retention says."""
+
+    service_url: str
+    catalog: Catalog
+    by: str = "day"
+    typed: bool = True
+    kept_ms: int | None = None
+    kept_bytes: int | None = None
+    timeout_s: float = 60.0
+
+
+@dataclass
+class TopicTaken:
+    """What was done for a topic, and what is left. ``waiting``: closed ledgers that are not in the
+    table; ``open_bytes``: of ledgers that are still written."""
+
+    topic: str
+    table: str = ""
+    ledgers: int = 0
+    stored_bytes: int = 0
+    file_bytes: int = 0
+    rows: int = 0
+    unfit: int = 0
+    waiting_ledgers: int = 0
+    waiting_bytes: int = 0
+    open_ledgers: int = 0
+    open_bytes: int = 0
+    in_table: int = 0
+    only_in_table: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+def write_here(tasks: Sequence[LedgerTask]) -> list[WrittenLedger]:
+    """One after the other, in this process."""
+    return [write_ledger(task) for task in tasks]
+
+
+class Taking:
+    """Takes topics into tables. Close it, or use ``contextlib.closing``."""
+
+    def __init__(self, options: TakingOptions, write: Write = write_here) -> None:
+        self._options = options
+        self._write = write
+        self._client = BrokerClient(options.service_url, options.timeout_s)
+        self._watch = LogWatch(self._client, options.timeout_s)
+
+    def topics(self, names: Sequence[str], namespaces: Sequence[str] = ()) -> list[str]:
+        """The full names of the topics, and of all those in the namespaces, without partitions."""
+        found = [full_topic(name) for name in names]
+        for namespace in namespaces:
+            found += [name.partition("-partition-")[0] for name in self._watch.topics(namespace)]
+        return sorted(dict.fromkeys(found))
+
+    def take(
+        self, topics: Sequence[str], *, stop: Callable[[], bool] = lambda: False
+    ) -> list[TopicTaken]:
+        """Every closed ledger that is there now; one topic after the other."""
+        return [self._take_topic(topic, stop) for topic in topics]
+
+    def look(self, topics: Sequence[str]) -> list[TopicTaken]:
+        """What there is to do, and nothing else."""
+        return [self._look(topic) for topic in topics]
+
+    def close(self) -> None:
+        self._watch.close()
+
+    # -- one topic ------------------------------------------------------------------------------
+
+    def _take_topic(self, topic: str, stop: Callable[[], bool]) -> TopicTaken:
+        place = self._options.catalog.place(topic)
+        done = TopicTaken(topic, place.table)
+        try:
+            table = TopicTable(place, topic)
+            reader = self._prepare(table, topic)
+            for partition in self._watch.partitions(topic):
+                try:
+                    self._take_partition(table, partition, reader, done, stop)
+                except MagnetarError as error:
+                    done.errors.append(str(error))
+        except MagnetarError as error:
+            done.errors.append(str(error))
+        self._count(topic, done)
+        return done
+
+    def _look(self, topic: str) -> TopicTaken:
+        done = TopicTaken(topic, self._options.catalog.place(topic).table)
+        self._count(topic, done)
+        return done
+
+    def _count(self, topic: str, done: TopicTaken) -> None:
+        try:
+            table = TopicTable(self._options.catalog.place(topic), topic)
+            there = table.look()
+            for partition in self._watch.partitions(topic):
+                taken = table.taken(partition) if there else TakenUpTo()
+                answer = self._watch.ask(partition, LogQuestion(ledgers=True))
+                for each in answer.ledgers:
+                    _count_ledger(done, each, taken)
+        except MagnetarError as error:
+            done.errors.append(str(error))
+
+    def _prepare(self, table: TopicTable, topic: str) -> str | None:
+        """Make the table, or widen it; with which schema its values are read."""
+        found = SchemaClient(self._client).latest(topic) if self._options.typed else None
+        reader = None if found is None else ReaderSchema(topic, found.version, found.schema)
+        try:
+            value = None if reader is None else to_arrow_type(reader.type, timezone="UTC")
+        except InvalidSchemaError as error:
+            warn(f"{topic}: values stay bytes in its table: {error}")
+            reader = value = None
+        text = None if reader is None else reader.to_text()
+        table.make(value, text, self._options.by)
+        known = table.reader_text
+        if known is None or text is None or known == text:
+            return known
+        behind = [each for each in self._watch.partitions(topic) if table.side_ahead(each)]
+        if not behind and not table.widen(value, text):
+            warn(
+                f"{topic}: its newest schema does not go with the columns that its table has; "
+                "values are read by the schema before it, and others go to the side table"
+            )
+        return table.reader_text
+
+    # -- one partition --------------------------------------------------------------------------
+
+    def _take_partition(
+        self,
+        table: TopicTable,
+        partition: str,
+        reader: str | None,
+        done: TopicTaken,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._tell(table, partition, (), attach=True)
+        answer = self._watch.ask(partition, LogQuestion(ledgers=True))
+        taken = table.taken(partition)
+        closed = {each.ledger_id: each for each in answer.ledgers if each.closed}
+        untold = [
+            each
+            for each in taken.recent
+            if each.ledger_id in closed and closed[each.ledger_id].stored == StoredAt.LEDGER
+        ]
+        if untold:
+            self._tell(table, partition, untold)
+        known = frozenset(each.ledger_id for each in taken.recent)
+        new = [each for each in closed.values() if each.ledger_id > taken.ledger_id]
+        for round_ in _rounds(new):
+            if stop():
+                return
+            tasks = self._tasks(table.place, partition, round_, reader, answer)
+            written = self._write(tasks)
+            for each, facts in zip(written, round_, strict=True):
+                _check(partition, each.taken, facts)
+            table.commit(partition, written, known)
+            self._tell(table, partition, [each.taken for each in written])
+            known |= {each.taken.ledger_id for each in written}
+            _add(done, written)
+
+    def _tasks(
+        self,
+        place: TablePlace,
+        partition: str,
+        ledgers: Sequence[LedgerFacts],
+        reader: str | None,
+        answer: LogAnswer,
+    ) -> list[LedgerTask]:
+        ids = [each.ledger_id for each in ledgers]
+        told = self._watch.ask(partition, LogQuestion(stored_ledgers=ids))
+        missing = [ledger_id for ledger_id in ids if ledger_id not in told.stored_ledgers]
+        if missing or not told.bookies:
+            raise TableError(
+                f"{partition}: its broker does not tell where ledger {(missing or ids)[0]} lies; "
+                "it was deleted meanwhile, or the broker is of an older release"
+            )
+        options = self._options
+        return [
+            LedgerTask(
+                options.service_url,
+                options.timeout_s,
+                partition,
+                answer.extent.created_ms,
+                each.ledger_id,
+                each.entries,
+                each.stored_bytes,
+                told.stored_ledgers[each.ledger_id],
+                told.bookies,
+                place,
+                reader,
+            )
+            for each in ledgers
+        ]
+
+    def _tell(
+        self,
+        table: TopicTable,
+        partition: str,
+        taken: Sequence[TakenLedger],
+        *,
+        attach: bool = False,
+    ) -> None:
+        told = LogTable(where=table.place.to_text())
+        told.taken.extend(TakenMessage(**each._asdict()) for each in taken)
+        if attach and self._options.kept_ms is not None:
+            told.kept_ms = self._options.kept_ms
+        if attach and self._options.kept_bytes is not None:
+            told.kept_bytes = self._options.kept_bytes
+        self._watch.ask(partition, LogQuestion(table=told))
+
+
+def _rounds(ledgers: Sequence[LedgerFacts]) -> Iterator[list[LedgerFacts]]:
+    """As many ledgers at a time as one commit takes."""
+    found: list[LedgerFacts] = []
+    for each in ledgers:
+        found.append(each)
+        if sum(one.stored_bytes for one in found) >= ROUND_BYTES or len(found) >= ROUND_LEDGERS:
+            yield found
+            found = []
+    if found:
+        yield found
+
+
+def _check(partition: str, taken: TakenLedger, facts: LedgerFacts) -> None:
+    if facts.messages and taken.messages != facts.messages:
+        raise TableError(
+            f"{partition}: the entries of ledger {facts.ledger_id} hold {taken.messages} messages, "
+            f"and its log counts {facts.messages}; the ledger is not taken. Report it"
+        )
+
+
+def _count_ledger(done: TopicTaken, ledger: LedgerFacts, taken: TakenUpTo) -> None:
+    if not ledger.closed:
+        done.open_ledgers += 1
+        done.open_bytes += ledger.stored_bytes
+    elif ledger.ledger_id > taken.ledger_id:
+        done.waiting_ledgers += 1
+        done.waiting_bytes += ledger.stored_bytes
+    else:
+        done.in_table += 1
+        done.only_in_table += ledger.stored == StoredAt.TABLE
+
+
+def _add(done: TopicTaken, written: Sequence[WrittenLedger]) -> None:
+    for each in written:
+        done.ledgers += 1
+        done.stored_bytes += each.stored_bytes
+        done.file_bytes += each.file_bytes
+        done.rows += each.rows
+        done.unfit += each.unfit

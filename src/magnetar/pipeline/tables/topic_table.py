@@ -1,0 +1,238 @@
+"""A topic's table: made, and ledgers put into it, each exactly once.
+
+Which ledgers are in the table is said by the table itself: a property for each partition of the
+topic (``layout.TAKEN``) names the last ledger, and is written by the commit that adds the files. A
+log's ledgers have growing ids and are taken in that order, so one number says it all.
+
+Rules:
+
+* A commit stands or falls as a whole, and only on the snapshot that was read before
+  (``COMMITS_ONCE``): pyiceberg would else put a commit that lost onto what the winner wrote, and
+  two jobs would take the same ledger.
+* The side table has a property of its own, and is committed first: where a job ends in between, the
+  side rows are there already and only the main ones are missing.
+* Beside the number the property has what those ledgers hold that the log may not know of yet, so
+  that it can be told after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
+
+from magnetar.log.seam import TakenLedger
+from magnetar.model.errors import ConfigError, TableError
+from magnetar.tables.layout import TAKEN, VALUE, TablePlace, main_schema, side_schema
+from magnetar.tables.warehouse import CATALOGS, table_errors
+
+TOPIC: Final = "magnetar.topic"
+READER: Final = "magnetar.schema"
+NOTHING: Final = -1
+COMMITS_ONCE: Final = {"commit.retry.num-retries": "0"}
+PROPERTIES: Final = COMMITS_ONCE | {
+    "write.metadata.metrics.column.frame": "none",
+    "write.metadata.metrics.column.payload": "none",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+_TRANSFORMS: Final = {"day": DayTransform, "hour": HourTransform, "month": MonthTransform}
+
+
+class WrittenLedger(NamedTuple):
+    """A ledger whose files are written and not in the table yet. Picklable."""
+
+    taken: TakenLedger
+    main: Sequence[DataFile]
+    side: Sequence[DataFile]
+    stored_bytes: int
+    rows: int
+    unfit: int
+
+    @property
+    def file_bytes(self) -> int:
+        return sum(file.file_size_in_bytes for file in (*self.main, *self.side))
+
+
+@dataclass(frozen=True)
+class TakenUpTo:
+    """Up to which ledger a log is in a table, and what the last ones hold."""
+
+    ledger_id: int = NOTHING
+    recent: tuple[TakenLedger, ...] = ()
+
+    def to_text(self) -> str:
+        return json.dumps(
+            {"ledger": self.ledger_id, "recent": [list(each) for each in self.recent]}
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> TakenUpTo:
+        parts = json.loads(text)
+        return cls(parts["ledger"], tuple(TakenLedger(*each) for each in parts["recent"]))
+
+
+def table_name(topic: str) -> str:
+    """``tenant_namespace.topic`` of a full topic name. Other letters than those of SQL's names
+    become ``_``, and then the name ends with a number, so that two topics never have one table."""
+    tenant, namespace, local = topic.partition("://")[2].split("/", 2)
+    whole = f"{tenant}_{namespace}", local
+    found = [re.sub(r"[^A-Za-z0-9_]", "_", part) for part in whole]
+    if tuple(found) != whole or "_" in tenant + namespace:
+        found[1] += f"_{zlib.crc32(topic.encode()):08x}"
+    return ".".join(found)
+
+
+class TopicTable:
+    """The table of one topic, and its side table. Blocking; raises ``TableError``."""
+
+    def __init__(self, place: TablePlace, topic: str) -> None:
+        self.place = place
+        self._topic = topic
+        self._main: Table | None = None
+        self._side: Table | None = None
+
+    # -- what there is --------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """Read the catalog; whether there is a table."""
+        self._main = CATALOGS.table(self.place, self.place.table)
+        self._side = CATALOGS.table(self.place, self.place.side)
+        if self._main is not None:
+            of = self._main.properties.get(TOPIC)
+            if of != self._topic:
+                raise TableError(
+                    f"table {self.place.table} is that of {of or 'no topic'}, not of "
+                    f"{self._topic}; choose another warehouse, or rename the table"
+                )
+        return self._main is not None
+
+    @property
+    def main(self) -> Table:
+        assert self._main is not None
+        return self._main
+
+    @property
+    def side(self) -> Table | None:
+        return self._side
+
+    def taken(self, partition: str) -> TakenUpTo:
+        return _taken(self._main, partition)
+
+    @property
+    def reader_text(self) -> str | None:
+        """The schema by which values are read, as ``ReaderSchema.to_text`` says it."""
+        return self.main.properties.get(READER)
+
+    # -- making ---------------------------------------------------------------------------------
+
+    def make(self, value: pa.DataType | None, reader_text: str | None, by: str) -> None:
+        """Make the table if there is none; by which span of publish times it is partitioned counts
+        then only."""
+        if self.look():
+            return
+        properties = PROPERTIES | {TOPIC: self._topic}
+        if reader_text is not None:
+            properties[READER] = reader_text
+        self._create(self.place.table, main_schema(value), properties, by)
+        self.look()
+
+    def make_side(self) -> Table:
+        if self._side is None:
+            self._create(self.place.side, side_schema(), PROPERTIES | {TOPIC: self._topic}, "none")
+            self._side = CATALOGS.table(self.place, self.place.side)
+        assert self._side is not None
+        return self._side
+
+    def _create(self, name: str, schema: pa.Schema, properties: Mapping[str, str], by: str) -> None:
+        catalog = CATALOGS.get(self.place)
+        with table_errors(f"making table {name}"):
+            with suppress(NamespaceAlreadyExistsError):
+                catalog.create_namespace(name.rpartition(".")[0])
+            with (
+                suppress(TableAlreadyExistsError),
+                catalog.create_table_transaction(
+                    name, schema, properties=dict(properties)
+                ) as change,
+            ):
+                if by in _TRANSFORMS:
+                    with change.update_spec() as spec:
+                        spec.add_field("publish_time", _TRANSFORMS[by](), f"published_{by}")
+
+    def widen(self, value: pa.DataType, reader_text: str) -> bool:
+        """Values are of a newer schema: take its columns, if those that are there can stay."""
+        main = self.main
+        try:
+            with table_errors(f"columns of table {self.place.table}"), main.transaction() as change:
+                with change.update_schema() as columns:
+                    columns.union_by_name(pa.schema([pa.field(VALUE, value)]))
+                change.set_properties({READER: reader_text})
+        except (TableError, ValueError, TypeError):
+            self.look()
+            return False
+        self.look()
+        return True
+
+    # -- committing -----------------------------------------------------------------------------
+
+    def commit(
+        self, partition: str, written: Sequence[WrittenLedger], known: frozenset[int]
+    ) -> None:
+        """Put ledgers into the table, those behind what it has. ``known``: ledgers that the log
+        knows to be in it. Raises ``TableError`` when another job was faster, or the catalog does
+        not answer; then it is not known whether they are in."""
+        if any(each.side for each in written):
+            side = {each.taken.ledger_id: each.side for each in written}
+            self._commit_to(self.make_side(), partition, written, side, known)
+        main = {each.taken.ledger_id: each.main for each in written}
+        self._commit_to(self.main, partition, written, main, known)
+        self.look()
+
+    def side_ahead(self, partition: str) -> bool:
+        """A job ended between its two commits: what it put into the side table is not to be
+        decided otherwise now."""
+        return _taken(self._side, partition).ledger_id > self.taken(partition).ledger_id
+
+    def _commit_to(
+        self,
+        table: Table,
+        partition: str,
+        written: Sequence[WrittenLedger],
+        files: Mapping[int, Sequence[DataFile]],
+        known: frozenset[int],
+    ) -> None:
+        former = _taken(table, partition)
+        new = [each.taken for each in written if each.taken.ledger_id > former.ledger_id]
+        if not new:
+            return  # the side table has them, by a job that ended right after that
+        if COMMITS_ONCE.items() - table.properties.items():
+            raise ConfigError(
+                f"table {'.'.join(table.name())}: property commit.retry.num-retries is not 0, so "
+                "two jobs might take the same ledger; set it to 0"
+            )
+        recent = [each for each in former.recent if each.ledger_id not in known]
+        now = TakenUpTo(new[-1].ledger_id, (*recent, *new))
+        with (
+            table_errors(f"commit to table {'.'.join(table.name())}"),
+            table.transaction() as change,
+        ):
+            change.set_properties({TAKEN + partition: now.to_text()})
+            with change.update_snapshot().fast_append() as append:
+                for each in new:
+                    for file in files[each.ledger_id]:
+                        append.append_data_file(file)
+
+
+def _taken(table: Table | None, partition: str) -> TakenUpTo:
+    text = None if table is None else table.properties.get(TAKEN + partition)
+    return TakenUpTo() if text is None else TakenUpTo.from_text(text)

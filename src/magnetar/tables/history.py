@@ -1,0 +1,180 @@
+"""Ledgers that bookies keep no more, read from the log's table. Implements
+``log.managed.history.History``.
+
+Rules:
+
+* What is asked of tables is asked in threads of this package's own, a few for the whole process: a
+  slow object storage holds up no loop, and no more memory than a few parts of files.
+* Which files hold a ledger is asked of the catalog when the ledger is opened, and again when a file
+  is not there any more: tables are compacted, and snapshots expire, while they are read.
+* A reader goes on where it ended, mostly: the entries of the last parts are kept for it.
+
+Why: docs/adr/0126-consumers-are-served-from-the-table.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+
+from magnetar.model.entry import Entry
+from magnetar.model.errors import ConfigError, TableError
+from magnetar.tables.layout import TablePlace
+from magnetar.tables.warehouse import CATALOGS, Catalogs, table_errors
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+    from magnetar.tables.ledger_files import FilePart
+
+THREADS: Final = 4
+KEPT_BYTES_MAX: Final = 16 << 20
+"""Of entries that one reader keeps beside those that it gives."""
+
+R = TypeVar("R")
+
+
+class TabledLedger(Protocol):
+    """What a log knows of a ledger (``log.managed.chain.LedgerInfo``)."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    @property
+    def entries(self) -> int: ...
+
+    @property
+    def stored_bytes(self) -> int: ...
+
+
+class TableHistory:
+    """Reads the tables of all logs of a process. Close it."""
+
+    def __init__(self, catalogs: Catalogs = CATALOGS) -> None:
+        self._catalogs = catalogs
+        self._threads: ThreadPoolExecutor | None = None  # most processes never read a table
+
+    async def open(self, log: str, where: str, ledger: TabledLedger) -> TableLedgerReader:
+        """See ``log.managed.history``."""
+        try:
+            place = TablePlace.from_text(where)
+        except ConfigError as error:
+            raise TableError(f"log {log}: {error}") from error
+        reader = TableLedgerReader(self, log, place, ledger)
+        await reader.look()
+        return reader
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """``work`` in one of the threads."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, "magnetar-tables")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def places(self, log: str, place: TablePlace, ledger: TabledLedger) -> Places:
+        """Blocking. Raises ``TableError``."""
+        from magnetar.tables.ledger_files import parts_of
+
+        partition = partition_of(log)
+        found: list[tuple[FileIO, Sequence[FilePart]]] = []
+        with table_errors(f"log {log}: ledger {ledger.ledger_id} in table {place.table}"):
+            for name in (place.table, place.side):
+                table = self._catalogs.table(place, name)
+                if table is not None:
+                    parts = parts_of(table, partition, ledger.ledger_id, ledger.entries)
+                    found.append((table.io, parts))
+                elif name == place.table:
+                    raise TableError(
+                        f"log {log}: its table {name} is not in catalog {place.catalog}; "
+                        "was it dropped or renamed? Bring it back under that name"
+                    )
+        return Places(tuple(found))
+
+    async def close(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            await asyncio.to_thread(threads.shutdown, True, cancel_futures=True)
+
+
+class Places(NamedTuple):
+    """Where a ledger's rows lie: by table, how its files are opened, and the parts of them."""
+
+    tables: tuple[tuple[FileIO, Sequence[FilePart]], ...]
+
+
+class TableLedgerReader:
+    """Implements ``log.managed.ledgers.ChainReader``."""
+
+    def __init__(
+        self, history: TableHistory, log: str, place: TablePlace, ledger: TabledLedger
+    ) -> None:
+        self._history = history
+        self._log = log
+        self._place = place
+        self._ledger = ledger
+        self._places = Places(())
+        self._kept: list[Entry] = []
+        self.last_add_confirmed = ledger.entries - 1
+        self.length = ledger.stored_bytes
+
+    async def look(self) -> None:
+        """Ask the catalog where the ledger is. Raises ``TableError``."""
+        self._places = await self._history.run(
+            lambda: self._history.places(self._log, self._place, self._ledger)
+        )
+
+    async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        """See ``ChainReader``. Raises ``TableError``."""
+        kept = self._from_kept(first_entry_id, max_entries, max_bytes)
+        if kept:
+            return kept
+        try:
+            entries = await self._history.run(lambda: self._load(first_entry_id))
+        except TableError:
+            await self.look()  # the file may have been replaced by others
+            entries = await self._history.run(lambda: self._load(first_entry_id))
+        size = sum(len(entry.data) for entry in entries)
+        self._kept = entries if size <= KEPT_BYTES_MAX else entries[: max(1, max_entries)]
+        return self._from_kept(first_entry_id, max_entries, max_bytes)
+
+    def _from_kept(self, first: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        kept = self._kept
+        at = first - kept[0].entry_id if kept else -1
+        if not 0 <= at < len(kept):
+            return []
+        stop = at
+        for entry in kept[at : at + max_entries]:
+            max_bytes -= len(entry.data)
+            if max_bytes < 0 and stop > at:
+                break
+            stop += 1
+        # New objects: whoever reads moves an entry's begin behind its header.
+        return [Entry(entry.ledger_id, entry.entry_id, entry.data, 0) for entry in kept[at:stop]]
+
+    def _load(self, first: int) -> list[Entry]:
+        """Blocking: the entries of the parts in which ``first`` lies, from it on."""
+        import pyarrow as pa
+
+        from magnetar.tables.ledger_files import read_parts, window
+        from magnetar.tables.rebuilding import rebuilt
+
+        ledger_id, entries = self._ledger.ledger_id, self._ledger.entries
+        every = [part for _, parts in self._places.tables for part in parts]
+        chosen, stop = window(every, first, entries)
+        with table_errors(f"log {self._log}: ledger {ledger_id} in table {self._place.table}"):
+            rows = [
+                read_parts(io, mine, ledger_id)
+                for io, parts in self._places.tables
+                if (mine := [part for part in parts if part in chosen])
+            ]
+            if not rows:
+                return [Entry(ledger_id, number, b"", 0) for number in range(first, stop)]
+            whole = pa.concat_tables(rows, promote_options="permissive")
+            return rebuilt(ledger_id, whole, first, stop)
+
+
+def partition_of(log: str) -> int:
+    """The number of the partition whose log it is; -1 for a topic without partitions."""
+    _, found, number = log.rpartition("-partition-")
+    return int(number) if found and number.isdecimal() else -1

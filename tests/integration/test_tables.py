@@ -1,0 +1,212 @@
+"""Topics as tables, and the way back: real brokers and bookies, official clients, DuckDB, Polars.
+
+Standalone on small ledgers; what is in the table leaves the bookies after some milliseconds."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import httpx
+import polars
+import pulsar
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from magnetar.pipeline.tables.taking import Catalog, Taking, TakingOptions, TopicTaken
+from magnetar.pipeline.tables.topic_table import TopicTable
+from tests.standalone import Standalone
+
+LEDGER_ENTRIES = 40
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    settings = (f"ledger.ledger_entries_max={LEDGER_ENTRIES}",)
+    flags = [word for setting in settings for word in ("--set", setting)]
+    with Standalone(tmp_path_factory.mktemp("tables") / "data", *flags) as running:
+        yield running
+
+
+@pytest.fixture
+def client(platform: Standalone) -> Iterator[pulsar.Client]:
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    connected = pulsar.Client(platform.service_url, logger=logger)
+    yield connected
+    connected.close()
+
+
+def catalog_in(folder: Path) -> Catalog:
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}",
+        "init_catalog_tables": "true",
+    }
+    return Catalog("magnetar", properties)
+
+
+def taking(platform: Standalone, folder: Path, **more: object) -> Taking:
+    options = TakingOptions(platform.service_url, catalog_in(folder), **more)  # type: ignore[arg-type]
+    return Taking(options)
+
+
+def publish(client: pulsar.Client, topic: str, first: int, stop: int, **settings: object) -> None:
+    producer = client.create_producer(topic, block_if_queue_full=True, **settings)
+    for number in range(first, stop):
+        producer.send_async(
+            b"%06d" % number + b"x" * (number % 50),
+            callback=lambda *_: None,
+            partition_key=f"k{number % 7}",
+            properties={"n": str(number)},
+            event_timestamp=1_700_000_000_000 + number,
+        )
+        if number % 100 == 99:
+            producer.flush()  # so that ledgers are small: one takes all that came before it is full
+    producer.flush()
+    producer.close()
+
+
+def take(platform: Standalone, folder: Path, topic: str, **more: object) -> TopicTaken:
+    with closing(taking(platform, folder, **more)) as job:
+        (done,) = job.take(job.topics([topic]))
+    assert done.errors == []
+    return done
+
+
+def rows_of(folder: Path, topic: str) -> pa.Table:
+    table = TopicTable(catalog_in(folder).place(full(topic)), full(topic))
+    assert table.look()
+    return table.main.scan().to_arrow()
+
+
+def full(topic: str) -> str:
+    return f"persistent://public/default/{topic}"
+
+
+def ledgers(platform: Standalone, topic: str) -> list[dict[str, object]]:
+    path = f"/admin/v2/persistent/public/default/{topic}/internalStats"
+    found: list[dict[str, object]] = httpx.get(platform.http_url + path).json()["ledgers"]
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.2)
+
+
+def received(client: pulsar.Client, topic: str, count: int) -> list[pulsar.Message]:
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = [reader.read_next(timeout_millis=30_000) for _ in range(count)]
+    reader.close()
+    return found
+
+
+def told(message: pulsar.Message) -> tuple[object, ...]:
+    place = message.message_id()
+    return (
+        (place.ledger_id(), place.entry_id(), place.batch_index()),
+        message.data(),
+        message.partition_key(),
+        message.properties(),
+        message.publish_timestamp(),
+        message.event_timestamp(),
+    )
+
+
+KINDS = {
+    "single": {"batching_enabled": False},
+    "batches": {"batching_enabled": True, "batching_max_messages": 5},
+    "packed": {
+        "batching_enabled": True,
+        "batching_max_messages": 5,
+        "compression_type": pulsar.CompressionType.ZSTD,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_topic_is_a_table_and_consumers_are_served_from_it(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path, kind: str
+) -> None:
+    topic = f"table-{kind}"
+    publish(client, topic, 0, 1000, **KINDS[kind])
+    before = received(client, topic, 1000)
+
+    done = take(platform, tmp_path, topic, kept_ms=1)
+    assert done.ledgers >= 3
+    rows = rows_of(tmp_path, topic).sort_by([("ledger_id", "ascending"), ("offset", "ascending")])
+    count = rows.num_rows
+    assert count == done.rows
+    assert done.unfit == 0
+    for row, message in zip(rows.to_pylist(), before[:count], strict=True):
+        place = message.message_id()
+        assert (row["ledger_id"], row["entry_id"], row["batch_index"]) == (
+            place.ledger_id(), place.entry_id(), place.batch_index(),
+        )  # fmt: skip
+        assert (row["payload"], row["key"]) == (message.data(), message.partition_key())
+        assert dict(row["properties"]) == message.properties()
+    assert pc.all(pc.equal(rows["offset"], pa.array(range(count)))).as_py()
+
+    wait_until(
+        lambda: sum(bool(each["offloaded"]) for each in ledgers(platform, topic)) == done.ledgers
+    )
+    after = received(client, topic, 1000)
+    assert [told(message) for message in after] == [told(message) for message in before]
+
+
+def test_a_subscription_with_holes_goes_on_over_the_border(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    topic, drawn = "holes", random.Random(7)
+    publish(client, topic, 0, 600, batching_enabled=True, batching_max_messages=4)
+    shared = pulsar.ConsumerType.Shared
+    settings = {
+        "consumer_type": shared,
+        "initial_position": pulsar.InitialPosition.Earliest,
+        "batch_index_ack_enabled": True,
+    }
+    consumer = client.subscribe(topic, "s", **settings)
+    acknowledged = set()
+    for _ in range(600):
+        message = consumer.receive(timeout_millis=30_000)
+        if drawn.random() < 0.5:
+            consumer.acknowledge(message)
+            acknowledged.add(message.data()[:6])
+    consumer.close()
+    take(platform, tmp_path, topic, kept_ms=1)
+    wait_until(lambda: any(each["offloaded"] for each in ledgers(platform, topic)))
+    assert not ledgers(platform, topic)[-1]["offloaded"]
+
+    consumer = client.subscribe(topic, "s", **settings)
+    left = set()
+    while len(left) + len(acknowledged) < 600:
+        message = consumer.receive(timeout_millis=30_000)
+        consumer.acknowledge(message)
+        left.add(message.data()[:6])
+    assert not left & acknowledged
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(timeout_millis=500)
+
+
+def test_others_read_the_table(platform: Standalone, client: pulsar.Client, tmp_path: Path) -> None:
+    topic = "others"
+    publish(client, topic, 0, 300, batching_enabled=False)
+    done = take(platform, tmp_path, topic)
+    table = TopicTable(catalog_in(tmp_path).place(full(topic)), full(topic))
+    assert table.look()
+    files = [each.file.file_path.removeprefix("file://") for each in table.main.scan().plan_files()]
+    query = f"SELECT count(*), count(DISTINCT payload), min(key) FROM read_parquet({files})"
+    assert duckdb.sql(query).fetchall() == [(done.rows, done.rows, "k0")]
+    assert polars.read_parquet(files).height == done.rows
+    again = take(platform, tmp_path, topic)
+    assert (again.ledgers, again.rows) == (0, 0)
+    assert rows_of(tmp_path, topic).num_rows == done.rows

@@ -1,0 +1,275 @@
+"""Ledgers of a log that are in a table: what waits, what bookies delete, and who reads it then."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from magnetar.config import LedgerConfig
+from magnetar.log.managed.chain import LedgerInfo
+from magnetar.log.managed.ledgers import ChainReader
+from magnetar.log.managed.managed_log import ManagedLog
+from magnetar.log.managed.records import decode_log, encode_log, log_path
+from magnetar.log.managed.rules import past_bookies
+from magnetar.log.managed.store import ManagedLogStore
+from magnetar.log.policy import LogPolicy, Retention, RollRule
+from magnetar.log.seam import StoredAt, TableMark, TakenLedger
+from magnetar.model.entry import Entry
+from magnetar.model.errors import LogError, MagnetarError, NotAllowedError
+from magnetar.model.ids import EARLIEST, Position
+from tests.unit.log.doubles import NAME, OFFSET, Process, World
+from tests.unit.log.test_managed_log import publish, read_all, values
+
+NOTHING = LogPolicy(RollRule(4, 1 << 30, 1 << 40), Retention(0, 0))
+AT_ONCE = TableMark("t", kept_ms=0)
+
+
+@dataclass
+class Shelf:
+    """A table in memory: whole ledgers, as the bookies had them."""
+
+    world: World
+    taken: dict[int, list[bytes]] = field(default_factory=dict)
+    opened: list[int] = field(default_factory=list)
+
+    def take(self, ledger_id: int) -> None:
+        self.taken[ledger_id] = list(self.world.ledgers[ledger_id].entries)
+
+    async def open(self, log: str, where: str, ledger: LedgerInfo) -> ChainReader:
+        assert (log, where) == (NAME, "t")
+        if ledger.ledger_id not in self.taken:
+            raise LogError("it is not in the table")
+        self.opened.append(ledger.ledger_id)
+        return ShelfReader(ledger.ledger_id, self.taken[ledger.ledger_id])
+
+
+@dataclass
+class ShelfReader:
+    ledger_id: int
+    entries: list[bytes]
+    length: int = 0
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return len(self.entries) - 1
+
+    async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        stop = min(len(self.entries), first_entry_id + max_entries)
+        return [
+            Entry(self.ledger_id, number, self.entries[number], OFFSET)
+            for number in range(first_entry_id, stop)
+        ]
+
+
+def store_of(process: Process, shelf: Shelf) -> ManagedLogStore:
+    return ManagedLogStore(
+        process.metadata,
+        process.ledgers,
+        LedgerConfig(ledger_entries_max=4, cursor_flush_interval_ms=1, tail_cache_bytes=0),
+        now_ms=lambda: process.world.now_ms,
+        history=shelf,
+    )
+
+
+async def log_of_three_ledgers(world: World, shelf: Shelf) -> tuple[ManagedLog, list[int]]:
+    """The last is open."""
+    log = await store_of(Process(world), shelf).open(NAME)
+    await publish(log, 0, 10)
+    return log, [each.ledger_id for each in log.stats().ledgers]
+
+
+async def settled(log: ManagedLog) -> list[StoredAt]:
+    log.tick()
+    await asyncio.sleep(0.05)
+    return [each.stored for each in log.stats().ledgers]
+
+
+def taken_of(log: ManagedLog, ledger_id: int) -> TakenLedger:
+    (found,) = [each for each in log.stats().ledgers if each.ledger_id == ledger_id]
+    return TakenLedger(ledger_id, found.entries, found.messages)
+
+
+def test_nothing_is_deleted_that_is_not_in_the_table() -> None:
+    async def scenario() -> None:
+        world = World()
+        log, ids = await log_of_three_ledgers(world, Shelf(world))
+        await log.tabled.attach(TableMark("t"))
+        log.set_policy(NOTHING)
+        assert await settled(log) == [StoredAt.LEDGER] * 3
+        assert log.stats().awaiting_table == tuple(ids[:2])
+        assert set(ids) <= world.alive()
+        # What lies before waits for it: one that is not there yet keeps those behind it.
+        await log.tabled.take("t", [taken_of(log, ids[1])])
+        assert await settled(log) == [StoredAt.LEDGER, StoredAt.BOTH, StoredAt.LEDGER]
+        await log.tabled.take("t", [taken_of(log, ids[0])])
+        assert await settled(log) == [StoredAt.TABLE, StoredAt.TABLE, StoredAt.LEDGER]
+        assert log.stats().awaiting_table == ()
+        assert not {*ids[:2]} & world.alive()
+
+    asyncio.run(scenario())
+
+
+def test_readers_and_cursors_see_no_border() -> None:
+    async def scenario() -> None:
+        world = World()
+        shelf = Shelf(world)
+        log, ids = await log_of_three_ledgers(world, shelf)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge([Position(ids[0], 1), Position(ids[1], 2)])
+        before = log.positions.entries_between(EARLIEST, log.positions.readable)
+        for ledger_id in ids[:2]:
+            shelf.take(ledger_id)
+        await log.tabled.attach(AT_ONCE)
+        await log.tabled.take("t", [taken_of(log, ledger_id) for ledger_id in ids[:2]])
+        assert await settled(log) == [StoredAt.TABLE, StoredAt.TABLE, StoredAt.LEDGER]
+
+        entries = await read_all(log)
+        assert values(entries) == list(range(10))
+        assert values(cursor.unacknowledged(entries)) == [0, 2, 3, 4, 5, 7, 8, 9]
+        assert log.positions.first == Position(ids[0], 0)
+        assert log.positions.entries_between(EARLIEST, log.positions.readable) == before
+        assert await log.positions.offset_of(Position(ids[1], 1)) == 5
+        assert set(shelf.opened) == {*ids[:2]}
+
+        other = await store_of(Process(world), shelf).follow(NAME)
+        assert values(await other.read(EARLIEST, 100, 1 << 20)) == [0, 1, 2, 3]
+        await other.close()
+        again = await store_of(Process(world), shelf).open(NAME)  # another owner
+        assert values(await read_all(again)) == list(range(10))
+        assert again.tabled.mark == AT_ONCE
+
+    asyncio.run(scenario())
+
+
+def test_one_that_follows_finds_a_ledger_where_it_went() -> None:
+    async def scenario() -> None:
+        world = World()
+        shelf = Shelf(world)
+        log, ids = await log_of_three_ledgers(world, shelf)
+        followed = await store_of(Process(world), shelf).follow(NAME)
+        assert values(await followed.read(EARLIEST, 2, 1 << 20)) == [0, 1]
+        shelf.take(ids[0])
+        await log.tabled.attach(AT_ONCE)
+        await log.tabled.take("t", [taken_of(log, ids[0])])
+        assert (await settled(log))[0] is StoredAt.TABLE
+        assert values(await followed.read(Position(ids[0], 2), 100, 1 << 20)) == [2, 3]
+        await followed.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_does_not_agree_with_the_log_is_not_taken() -> None:
+    async def scenario() -> None:
+        world = World()
+        log, ids = await log_of_three_ledgers(world, Shelf(world))
+        await log.tabled.attach(AT_ONCE)
+        whole = taken_of(log, ids[0])
+        for wrong in (
+            whole._replace(entries=3),
+            whole._replace(messages=5),
+            TakenLedger(ids[2], 2, 2),  # it is open
+        ):
+            with pytest.raises(NotAllowedError):
+                await log.tabled.take("t", [taken_of(log, ids[1]), wrong])
+        with pytest.raises(NotAllowedError):
+            await log.tabled.take("another", [whole])
+        with pytest.raises(NotAllowedError):
+            await log.tabled.attach(TableMark("another"))
+        assert await settled(log) == [StoredAt.LEDGER] * 3
+        assert set(ids) <= world.alive()
+
+    asyncio.run(scenario())
+
+
+def test_history_leaves_the_log_when_the_job_says_so() -> None:
+    async def scenario() -> None:
+        world = World()
+        shelf = Shelf(world)
+        log, ids = await log_of_three_ledgers(world, shelf)
+        for ledger_id in ids[:2]:
+            shelf.take(ledger_id)
+        await log.tabled.attach(AT_ONCE)
+        await log.tabled.take("t", [taken_of(log, ledger_id) for ledger_id in ids[:2]])
+        assert (await settled(log))[:2] == [StoredAt.TABLE, StoredAt.TABLE]
+        with pytest.raises(NotAllowedError):
+            await log.tabled.detach("t")
+        await log.tabled.forget("t", ids[0])
+        assert values(await read_all(log)) == list(range(4, 10))
+        await log.tabled.forget("t", ids[1])
+        await log.tabled.detach("t")
+        assert log.stats().table is None
+        assert values(await read_all(log)) == [8, 9]
+        assert log.stats().trimmed == Position(ids[1], 3)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("effect", [False, True])
+@pytest.mark.parametrize("crash_at", range(1, 9))
+def test_a_broker_that_dies_loses_no_ledger(crash_at: int, effect: bool) -> None:
+    async def scenario() -> None:
+        world = World()
+        shelf = Shelf(world)
+        log, ids = await log_of_three_ledgers(world, shelf)
+        await log.close()
+        dying = Process(world)
+        log = await store_of(dying, shelf).open(NAME)
+        dying.crash_at, dying.effect = dying.operations + crash_at, effect
+        for ledger_id in ids:
+            shelf.take(ledger_id)
+        try:
+            await log.tabled.attach(AT_ONCE)
+            await log.tabled.take("t", [taken_of(log, ledger_id) for ledger_id in ids])
+            await settled(log)
+        except MagnetarError:
+            assert dying.crashed
+        again = await store_of(Process(world), shelf).open(NAME)
+        assert values(await read_all(again)) == list(range(10))
+        await settled(again)
+        assert values(await read_all(again)) == list(range(10))
+
+    asyncio.run(scenario())
+
+
+def test_records_keep_where_ledgers_are() -> None:
+    async def scenario() -> None:
+        world = World()
+        log, ids = await log_of_three_ledgers(world, Shelf(world))
+        await log.tabled.attach(TableMark("t", 5, -1))
+        await log.tabled.take("t", [taken_of(log, ids[0])])
+        record = decode_log(NAME, world.nodes[log_path(NAME)].value)
+        assert record.table == TableMark("t", 5, -1)
+        assert record.ledgers[0].stored is StoredAt.BOTH
+        assert decode_log(NAME, encode_log(record)) == record
+
+    asyncio.run(scenario())
+
+
+def ledger(number: int, stored: StoredAt = StoredAt.BOTH, closed_ms: int = 1000) -> LedgerInfo:
+    return LedgerInfo(number, 4, 100, 1, closed_ms, stored=stored)
+
+
+def test_bookies_keep_what_the_table_or_the_retention_says() -> None:
+    chain = [
+        ledger(1, StoredAt.TABLE),
+        ledger(2),
+        ledger(3, closed_ms=2000),
+        ledger(4, closed_ms=0),
+    ]
+    mark, behind = Position(2, 0), Position(3, 3)
+
+    def ids(
+        marks: list[Position], held: list[Position], kept: Retention, own: TableMark
+    ) -> list[int]:
+        return [each.ledger_id for each in past_bookies(chain, marks, held, kept, own, 2500)]
+
+    forever, none = Retention(), Retention(0, 0)
+    assert ids([], [], forever, TableMark("t")) == []
+    assert ids([], [], none, TableMark("t")) == [2, 3]
+    assert ids([mark], [], none, TableMark("t")) == []  # as the retention says: cursors count
+    assert ids([mark], [], forever, TableMark("t", kept_ms=1000)) == [2]
+    assert ids([mark], [], forever, TableMark("t", kept_ms=0)) == [2, 3]
+    assert ids([], [mark], forever, TableMark("t", kept_ms=0)) == []  # somebody reads at bookies
+    assert ids([], [behind], forever, TableMark("t", kept_bytes=250)) == [2]
