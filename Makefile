@@ -3,6 +3,8 @@
 #
 #   make demo [KEEP=1]      real data through the whole platform; KEEP=1 leaves it running
 #   make test [TESTS=path]  every test but those that need parts from elsewhere, and the long ones
+#   make fuzz [CHUNKS=n] [FIRST=n] [SANITIZE=1]   what is in C against its twins in Python, on the same
+#                           bytes; SANITIZE: built with address and undefined-behaviour sanitizers
 #   make check              format, lint, types, house rules
 #   make sim [RING=2] [KIND=k] [SEEDS=n] [FIRST=n] [SEED=n]   the simulator: 1 machines, 2 whole roles;
 #                           seeds of today without FIRST (printed), SEED repeats one run
@@ -42,22 +44,30 @@ SEEDS ?= 200
 RING ?= 1
 TESTS ?= tests
 CUTS ?= 100
+FUZZ = $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(FIRST),--first $(FIRST))
+TWINS_TESTS := tests/unit/speedups tests/unit/wire/bookie tests/unit/wire/pulsar \
+	tests/unit/bookie/test_journal_format.py tests/unit/bookie/test_storage_parts.py \
+	tests/unit/protocols/pulsar/test_deliveries.py tests/unit/env/test_framed.py
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim sim-mutants scenarios interop chaos jobs failovers replacements \
+.PHONY: help demo test test-pure fuzz check sim sim-mutants scenarios interop chaos jobs failovers \
+	replacements \
 	crashes power-cuts fire \
 	bench bench-peers pages proto clean java
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-# The stamps say which extra is installed, and from which pyproject.toml.
-$(VENV)/.dev: pyproject.toml scripts/setup.sh
+# The stamps say which extra is installed, and from which pyproject.toml. What the package has in C
+# is built by installing it.
+BUILT_FROM := pyproject.toml setup.py scripts/setup.sh src/magnetar/_speedups.c
+
+$(VENV)/.dev: $(BUILT_FROM)
 	@scripts/setup.sh install $(VENV) dev
 	@touch $@ $(VENV)/.demo
 
-$(VENV)/.demo: pyproject.toml scripts/setup.sh
+$(VENV)/.demo: $(BUILT_FROM)
 	@scripts/setup.sh install $(VENV) demo
 	@touch $@
 
@@ -71,6 +81,26 @@ demo: $(VENV)/.demo java
 # test's time is waiting for servers. The longest come first, as they are named.
 test: $(VENV)/.dev java
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not peer and not slow" $(TESTS)
+	@test "$(TESTS)" != tests || $(MAKE) --no-print-directory test-pure
+	@scripts/speedups.sh check $(BIN)/python
+
+# What magnetar._speedups does is tested with its twins in Python as well.
+test-pure: $(VENV)/.dev
+	MAGNETAR_SPEEDUPS=0 $(BIN)/python -m pytest -n 3 --dist loadfile -m "not peer and not slow" \
+		$(TWINS_TESTS)
+
+# SANITIZE=1: a build with address and undefined-behaviour sanitizers, which end the run at a fault,
+# and with checksums by table, as on machines without the instruction.
+fuzz: $(VENV)/.dev
+ifdef SANITIZE
+	@scripts/speedups.sh build $(BIN)/python out/sanitized -O1 -g -fno-omit-frame-pointer \
+		-fsanitize=address,undefined -fno-sanitize-recover=all -DTABLE_CRC
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc MAGNETAR_SPEEDUPS=0 \
+		$(BIN)/python -m tests.unit.speedups.fuzz --module out/sanitized/_speedups.abi3.so $(FUZZ)
+else
+	$(BIN)/python -m tests.unit.speedups.fuzz $(FUZZ)
+endif
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -147,5 +177,5 @@ proto: $(PROTO_BIN)/mypy-protobuf
 	done
 
 clean:
-	rm -rf $(VENV) $(VENV)-proto build dist out src/*.egg-info \
+	rm -rf $(VENV) $(VENV)-proto build dist out src/*.egg-info src/magnetar/_speedups*.so \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis

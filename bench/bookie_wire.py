@@ -27,6 +27,7 @@ from magnetar.model.entry import LacReply
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import DigestType
+from magnetar.speedups import decode_add_answers
 from magnetar.wire.bookie import v2
 from magnetar.wire.bookie.digest import EntryDigest
 
@@ -127,7 +128,7 @@ def codecs(entry_bytes: int, batch: int) -> None:
         "client: join for the socket": lambda: b"".join(parts),
         "server: decode ADDs": lambda: v2.decode_requests(view, 0, len(view), len(view)),
         "server: encode answers": lambda: v2.encode_add_answers(7, ids, None),
-        "client: decode answers": lambda: v2.decode_add_answers(answer_view, 0, len(answers)),
+        "client: decode answers": lambda: decode_add_answers(answer_view, 0, len(answers)),
         "client: match answers": pending,
     }
     for name, work in steps.items():

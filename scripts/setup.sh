@@ -67,11 +67,29 @@ make_venv() {
     "$python" -m venv "$directory"
 }
 
+# A C compiler and the headers of the Python in that environment, for magnetar._speedups. Optional:
+# where they cannot be installed the package does without.
+want_compiler() {
+    local python=$1/bin/python version
+    if command -v "${CC:-cc}" >/dev/null && "$python" - 2>/dev/null <<'END'
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))
+END
+    then
+        return
+    fi
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    (apt gcc libc6-dev "python$version-dev") ||
+        say "going on without a C compiler and Python's headers: pure Python will be used"
+}
+
 install_project() {
     local directory=$1 extra=$2
     make_venv "$directory"
+    want_compiler "$directory"
     say "installing magnetar[$extra] into $directory"
     "$directory/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extra]"
+    scripts/speedups.sh check "$directory/bin/python"
 }
 
 java_version() {

@@ -11,6 +11,7 @@ import click
 from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.config import KEPT_FOR_EVER, Config, keeps_everything
 from magnetar.config_loading import Setting, load, settings, unsafe_settings
+from magnetar.speedups import IN_USE
 
 
 @click.command()
@@ -44,6 +45,7 @@ def config(file: Path | None, as_toml: bool, as_json: bool) -> None:
             for s in found
         ]
         print_table(columns, rows)
+        click.echo(f"inner loops: {IN_USE}", err=True)
         for warning in unsafe_settings(effective):
             click.echo(f"warning: {warning}", err=True)
         if keeps_everything(effective.ledger):

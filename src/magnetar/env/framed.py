@@ -37,6 +37,7 @@ import structlog
 
 from magnetar.env.connections import SMALL_FRAME_BYTES, Connections
 from magnetar.model.errors import MagnetarError, ProtocolError
+from magnetar.speedups import find_frames
 
 log = structlog.get_logger(__name__)
 
@@ -298,15 +299,11 @@ class FramedConnection(asyncio.BufferedProtocol):
         try:
             if self._takes_runs:
                 start = self.run_received(view, 0, end)
-            bounds = []
-            while end - start >= LENGTH_BYTES:
-                (size,) = _unpack_size(view, start)
-                stop = start + LENGTH_BYTES + size
-                if stop > end or size > self._frame_bytes_max:
-                    self._check_size(size)
-                    break
-                bounds.append((start + LENGTH_BYTES, stop))
-                start = stop
+            bounds: list[tuple[int, int]] = []
+            if end - start >= LENGTH_BYTES:
+                bounds, start = find_frames(view, start, end, self._frame_bytes_max)
+                if end - start >= LENGTH_BYTES:
+                    self._check_size(_unpack_size(view, start)[0])
             if bounds:
                 self.frames_received(view, bounds)
         except MagnetarError as error:

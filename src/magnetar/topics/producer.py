@@ -40,6 +40,12 @@ Sequences: TypeAlias = tuple[int, int]
 """The first and the highest sequence id of a send; the latter 0 where the client gave none."""
 
 
+_Run: TypeAlias = tuple[
+    Sequence[memoryview], Sequence[Sequences], Sequence[int], Sequence[int], int
+]
+"""Payloads, their sequence ids, message counts and publish times; the payloads' bytes together."""
+
+
 class ProducerClient(Protocol):
     """What a producer, and whoever ends it, knows of the client that it belongs to."""
 
@@ -161,6 +167,7 @@ class Producer:
         # The first send of a chunk, mostly its only one, and lists of the others: what is in small
         # tuples on its whole way costs less than lists do.
         self._first: tuple[memoryview, Sequences, int, int] | None = None
+        self._run: _Run | None = None  # what began a chunk, and is alone then
         self._payloads: list[memoryview] = []
         self._sequences: list[Sequences] = []
         self._messages: list[int] = []
@@ -197,6 +204,23 @@ class Producer:
         self._times_ms.append(publish_time_ms)
         return False
 
+    def queue_run(
+        self,
+        payloads: list[memoryview],
+        sends: list[Sequences],
+        message_counts: list[int],
+        times_ms: list[int],
+        byte_count: int,
+    ) -> bool:
+        """As ``queue`` for several sends, at least one, that begin a chunk; the lists are given
+        away. Requires that nobody has come back with this producer (``resends``)."""
+        assert self._run is None, "a chunk has one run of a producer"
+        assert self._first is None, "it begins the chunk"
+        if self.closed:
+            return False
+        self._run = (payloads, sends, message_counts, times_ms, byte_count)
+        return True
+
     def _answer_resend(
         self, sequence_id: int, highest_sequence_id: int, payload: memoryview
     ) -> bool:
@@ -225,27 +249,36 @@ class Producer:
 
     def flush(self) -> int:
         """Append what is queued; the views need be valid no longer. Returns its bytes."""
-        if self._first is None:
+        payloads: Sequence[memoryview]
+        sends: Sequence[Sequences]
+        messages: Sequence[int]
+        times_ms: Sequence[int]
+        if self._run is not None:
+            payloads, sends, messages, times_ms, byte_count = self._run
+            self._run = None
+        elif self._first is not None:
+            payloads, sends, messages, times_ms, byte_count = self._queued()
+        else:
             return 0
-        payload, send, message_count, time_ms = self._first
-        self._first = None
-        payloads: Sequence[memoryview] = (payload,)
-        sends: Sequence[Sequences] = (send,)
-        messages: Sequence[int] = (message_count,)
-        times_ms: Sequence[int] = (time_ms,)
-        byte_count = len(payload)
-        if self._payloads:
-            payloads, sends = [payload, *self._payloads], [send, *self._sequences]
-            messages, times_ms = [message_count, *self._messages], [time_ms, *self._times_ms]
-            byte_count = sum(map(len, payloads))
-            self._payloads.clear()
-            self._sequences.clear()
-            self._messages.clear()
-            self._times_ms.clear()
         self._appends += 1
         done = partial(self._answered, sends, messages, byte_count)
         self.topic.publish(payloads, done, _new(Content, (messages, times_ms, None)))
         return byte_count
+
+    def _queued(self) -> _Run:
+        """What was queued one by one."""
+        assert self._first is not None
+        payload, send, message_count, time_ms = self._first
+        self._first = None
+        if not self._payloads:
+            return (payload,), (send,), (message_count,), (time_ms,), len(payload)
+        payloads, sends = [payload, *self._payloads], [send, *self._sequences]
+        messages, times_ms = [message_count, *self._messages], [time_ms, *self._times_ms]
+        self._payloads.clear()
+        self._sequences.clear()
+        self._messages.clear()
+        self._times_ms.clear()
+        return payloads, sends, messages, times_ms, sum(map(len, payloads))
 
     def refuse(self, send: Sequences, error: MagnetarError, final: bool) -> None:
         """Answer a send with an error, in its turn. ``flush`` was called before.

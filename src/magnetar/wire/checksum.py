@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crc32c import crc32c
+from magnetar.speedups import crc32c
 
 __all__ = ["crc32c"]
 """``crc32c(data, value=0)``: the CRC-32C (Castagnoli) of ``data``, continuing from ``value``; an
-unsigned 32-bit int. As the library has it: a function around it would cost as much as 300 bytes."""
+unsigned 32-bit int. As it is there: a function around it would cost as much as 300 bytes."""

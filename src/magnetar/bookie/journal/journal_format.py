@@ -22,12 +22,11 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from magnetar.bookie.journal.journal_blocks import BLOCK_BYTES, blocks_of, stamp
+from magnetar.speedups import crc32c, join_records
 
 RECORD_HEADER_BYTES = 8
 PAYLOAD_BYTES_MAX = (1 << 28) - 1
@@ -98,7 +97,7 @@ def decode_file_header(block: bytes, file_id: int) -> FileHeader | None:
 
 
 def encode_commit(
-    groups: Iterable[tuple[int, Sequence[bytes]]],
+    groups: Sequence[tuple[int, Sequence[bytes]]],
     sequence: int,
     seed: int,
     block: int,
@@ -109,29 +108,13 @@ def encode_commit(
     ``groups`` gives (kind, payloads) pairs; ``sequence`` counts the commits of the file, the
     first of whose blocks is to be ``block``; ``attempt`` counts the writes that failed there.
     """
-    parts: list[bytes] = [b""]
-    append, pack = parts.append, _RECORD.pack
-    size = count = 0
-    last_word = word_crc = -1
-    for kind, payloads in groups:
-        high = kind << 28
-        for payload in payloads:
-            length = len(payload)
-            word = high | length
-            if word != last_word:
-                last_word = word
-                word_crc = crc32c(_WORD.pack(word), seed)
-            append(pack(word, crc32c(payload, word_crc)))
-            append(payload)
-            size += length
-        count += len(payloads)
-    size += count * RECORD_HEADER_BYTES
+    count = sum([len(payloads) for _, payloads in groups])
+    size = sum([sum(map(len, payloads)) for _, payloads in groups]) + count * RECORD_HEADER_BYTES
     body = _COMMIT.pack(sequence, size, count)
     crc = crc32c(body, crc32c(COMMIT_WORD, seed))
-    parts[0] = COMMIT_WORD + _WORD.pack(crc) + body
     size += COMMIT_BYTES
-    append(bytes(blocks_of(size) * BLOCK_BYTES - size))
-    commit = bytearray().join(parts)
+    commit = join_records(groups, seed, COMMIT_BYTES, blocks_of(size) * BLOCK_BYTES - size)
+    commit[:COMMIT_BYTES] = COMMIT_WORD + _WORD.pack(crc) + body
     stamp(commit, seed, block, attempt)
     return commit
 

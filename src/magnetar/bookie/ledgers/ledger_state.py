@@ -14,10 +14,11 @@ from magnetar.bookie.storage.ledger_record import LedgerRecord, decode_record
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.model.entry import ENTRY_HEADER_BYTES
 from magnetar.model.errors import BadRequestError, MagnetarError
+from magnetar.speedups import inspect_adds
 
 LAC_BODY_BYTES_MAX = 4096
 
-_entry_head = struct.Struct(">qqq").unpack_from
+_entry_ids = struct.Struct(">qq").unpack_from
 
 
 class HeldLedger:
@@ -113,34 +114,22 @@ def inspect_entries(
     Raises ``BadRequestError`` if a header does not name this ledger and entry, or an entry is
     too short or too long: replay finds an entry by its header alone.
     """
-    if len(entries) == len(entry_ids) == 1:  # a writer of many ledgers sends runs of one
-        (entry_id,), (data,) = entry_ids, entries
-        size = len(data)
-        if ENTRY_HEADER_BYTES <= size <= entry_bytes_max:
-            found_ledger, found_entry, lac = _entry_head(data)
-            if found_ledger == ledger_id and found_entry == entry_id >= 0:
-                return size, lac if lac > -1 else -1, entry_id
-    size = 0
-    lac = last = -1
+    found = inspect_adds(ledger_id, entry_ids, entries, entry_bytes_max)
+    if found is not None:
+        return found
     if len(entry_ids) != len(entries) or not entries:
         raise BadRequestError(
             f"add to ledger {ledger_id}: {len(entry_ids)} ids for {len(entries)} entries"
         )
     for entry_id, data in zip(entry_ids, entries, strict=True):
-        length = len(data)
-        if not ENTRY_HEADER_BYTES <= length <= entry_bytes_max:
+        if not ENTRY_HEADER_BYTES <= len(data) <= entry_bytes_max:
             raise BadRequestError(
-                f"entry {ledger_id}:{entry_id} has {length} bytes; allowed are "
+                f"entry {ledger_id}:{entry_id} has {len(data)} bytes; allowed are "
                 f"{ENTRY_HEADER_BYTES} to {entry_bytes_max} (entry_bytes_max)"
             )
-        found_ledger, found_entry, found_lac = _entry_head(data)
-        if found_ledger != ledger_id or found_entry != entry_id or entry_id < 0:
+        named = _entry_ids(data)
+        if named != (ledger_id, entry_id) or entry_id < 0:
             raise BadRequestError(
-                f"entry {ledger_id}:{entry_id} has a header of {found_ledger}:{found_entry}"
+                f"entry {ledger_id}:{entry_id} has a header of {named[0]}:{named[1]}"
             )
-        if found_lac > lac:
-            lac = found_lac
-        if entry_id > last:
-            last = entry_id
-        size += length
-    return size, lac, last
+    raise AssertionError("a sound batch was not taken")

@@ -27,8 +27,9 @@ from magnetar.bookie.storage.entry_log_format import (
     records_at_start,
     seed_of,
 )
-from magnetar.env.disk import Disk, DiskFile
+from magnetar.env.disk import Buffer, Disk, DiskFile
 from magnetar.model.errors import BookieIOError
+from magnetar.speedups import join_records
 
 OPEN_LOGS_MAX = 64
 JOIN_BYTES_MAX = 16 << 10
@@ -126,11 +127,12 @@ class EntryLogWriter:
         start = self._offset
         offsets = list(accumulate([RECORD_HEADER_BYTES + size for size in sizes], initial=start))
         end = offsets.pop()
-        parts = [b""] * (2 * len(entries))
-        parts[::2] = encode_record_headers(entries, self._seed)
-        parts[1::2] = entries
-        if (end - start) // len(parts) < JOIN_BYTES_MAX:
-            parts = [b"".join(parts)]  # a copy is cheaper than many short iovecs
+        parts: list[Buffer] = [b""] * (2 * len(entries))
+        if (end - start) // len(parts) < JOIN_BYTES_MAX:  # a copy is cheaper than short iovecs
+            parts = [join_records(((0, entries),), self._seed, 0, 0)]
+        else:
+            parts[::2] = encode_record_headers(entries, self._seed)
+            parts[1::2] = entries
         self._file.pwritev(parts, start)
         self._count(ledger_ids, sizes)
         self._offset = end

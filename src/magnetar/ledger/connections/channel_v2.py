@@ -23,6 +23,8 @@ from magnetar.ledger.connections.channel import Channel, ConnectionOptions, Expi
 from magnetar.ledger.connections.pending_adds import PendingAdds
 from magnetar.model.errors import BookieUnavailableError, MagnetarError
 from magnetar.model.ids import BookieId
+from magnetar.speedups import decode_add_answers
+from magnetar.speedups.pure.adds import AddedRun
 from magnetar.wire.bookie import v2
 from magnetar.wire.bookie.messages import BatchRead
 from magnetar.wire.bookie.status import v2_error
@@ -172,11 +174,11 @@ class V2Channel(Channel):
 
     def run_received(self, view: memoryview, start: int, end: int) -> int:
         """Add answers, the many; whatever else is among them comes to ``frames_received``."""
-        runs, end = v2.decode_add_answers(view, start, end)
+        runs, end = decode_add_answers(view, start, end)
         self._adds_answered(runs)
         return end
 
-    def _adds_answered(self, runs: Sequence[v2.AddedRun]) -> None:
+    def _adds_answered(self, runs: Sequence[AddedRun]) -> None:
         answered = self._adds.answered
         for ledger_id, code, entry_ids in runs:
             error = self._add_error(ledger_id, code) if code else None

@@ -1,8 +1,8 @@
 """What a consumer's client is told: MESSAGE, ACK_RESPONSE, ACTIVE_CONSUMER_CHANGE, CLOSE_CONSUMER.
 
-The stored payload of an entry goes out as it came in: a MESSAGE frame is a small header and a view
-of the entry. A record batch of a Kafka producer is converted here (``crossing.kafka_to_pulsar``).
-Headers are encoded per consumer, with all that they have in common prepared.
+The stored payload of an entry goes out as it came in, behind a small header: frames of a run are
+built as one piece, those of large entries are a header and a view each. A record batch of a Kafka
+producer is converted here (``crossing.kafka_to_pulsar``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Final
 
 import structlog
 
+from magnetar.env.framed import JOIN_BYTES_MAX
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.crossing.kafka_to_pulsar import pulsar_entry
 from magnetar.protocols.pulsar.session import Session
+from magnetar.speedups import join_messages
 from magnetar.topics.redelivery import Key
 from magnetar.wire.kafka.batches import is_batch
 from magnetar.wire.pulsar.errors import server_error
@@ -37,11 +39,12 @@ class SessionConsumer:
 
     ``partition``: of the consumer's topic, or -1."""
 
-    __slots__ = ("_encode", "_session", "consumer_id")
+    __slots__ = ("_encode", "_partition", "_session", "consumer_id")
 
     def __init__(self, session: Session, consumer_id: int, partition: int) -> None:
         self.consumer_id = consumer_id
         self._session = session
+        self._partition = partition
         self._encode = MessageHeaderEncoder(consumer_id, partition).encode
 
     @property
@@ -63,10 +66,16 @@ class SessionConsumer:
         counts: Mapping[Key, int],
         ack_sets: Mapping[Key, Sequence[int]],
     ) -> int:
+        special = bool(counts or ack_sets)
+        if not special:
+            bytes_max = 2 * JOIN_BYTES_MAX * len(entries)
+            frames = join_messages(self.consumer_id, self._partition, entries, bytes_max)
+            if frames is not None:
+                self._session.write(frames)
+                return len(frames)
         parts: list[bytes | memoryview] = []
         total = 0
         encode = self._encode
-        special = bool(counts or ack_sets)
         for entry in entries:
             ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
             offset = entry.payload_offset

@@ -45,14 +45,22 @@ class AddRun:
         "unanswered",
     )
 
-    def __init__(self, ledger_id: int, master_key: bytes, flags: int) -> None:
+    def __init__(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        flags: int,
+        entry_ids: list[int] | None = None,
+        entries: list[bytes] | None = None,
+        byte_count: int = 0,
+    ) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key
         self.flags = flags
-        self.entry_ids: list[int] = []
-        self.entries: list[bytes] = []
+        self.entry_ids: list[int] = [] if entry_ids is None else entry_ids
+        self.entries: list[bytes] = [] if entries is None else entries
         self.txn_ids: list[int] = []
-        self.byte_count = 0
+        self.byte_count = byte_count
         self.unanswered = 0
 
 

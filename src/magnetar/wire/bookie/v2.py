@@ -36,6 +36,7 @@ from magnetar.model.errors import (
     MagnetarError,
     ProtocolError,
 )
+from magnetar.speedups import decode_adds
 from magnetar.wire.bookie.bookie_pb2 import AuthMessage
 from magnetar.wire.bookie.messages import (
     ADD_HIGH_PRIORITY,
@@ -72,21 +73,16 @@ BATCH_ANSWER_BYTES = 32
 
 _ADD_ENTRY_AT = 4 + MASTER_KEY_BYTES
 _ADD_BYTES_MIN = _ADD_ENTRY_AT + ENTRY_HEADER_BYTES
-_ADD_FRAME_BYTES_MIN = 4 + _ADD_BYTES_MIN
-_ADD_ENTRY_OFFSET = 4 + _ADD_ENTRY_AT
 _READ_BYTES = 20
 _BATCH_READ_BYTES = 40
 
 _ADD_HEADER = VERSION << 24 | ADD << 16
-_OPERATION_MASK = 0xFFFF0000
 
-_unpack_add = struct.Struct(">II20sqq").unpack_from
 _unpack_head = struct.Struct(">I").unpack_from
 _unpack_ids = struct.Struct(">qq").unpack_from
 _unpack_batch = struct.Struct(">qqqiq").unpack_from
 _unpack_answer = struct.Struct(">Iiqq").unpack_from
 _unpack_long = struct.Struct(">q").unpack_from
-_add_answers_of = struct.Struct(">Qiqq").iter_unpack
 _pack_add = struct.Struct(">II20s").pack
 _pack_head = struct.Struct(">II").pack
 _pack_read = struct.Struct(">IIqq").pack
@@ -96,10 +92,6 @@ _pack_answers = struct.Struct(">IIiq").pack
 _pack_batch_answer = struct.Struct(">IIiqqq").pack
 _pack_long = struct.Struct(">q").pack
 _pack_int = struct.Struct(">I").pack
-
-
-_ADD_ANSWER_BYTES = 4 + READ_ANSWER_BYTES
-_ADD_ANSWER_HEAD = READ_ANSWER_BYTES << 32 | _ADD_HEADER
 
 
 def _header(operation: int, flags: int = 0) -> int:
@@ -122,7 +114,10 @@ def decode_requests(
     requests: list[Request] = []
     at = start
     while at < end:
-        at = _decode_adds(view, at, end, frame_bytes_max, requests)
+        runs, at = decode_adds(view, at, end, frame_bytes_max)
+        for header, key, ledger_id, entry_ids, entries, byte_count in runs:
+            flags = 0 if header == _ADD_HEADER else _add_flags(header)
+            requests.append(AddRun(ledger_id, key, flags, entry_ids, entries, byte_count))
         if end - at < 4:
             break
         (size,) = _unpack_head(view, at)
@@ -132,64 +127,6 @@ def decode_requests(
         requests.append(_decode_other(view[at + 4 : stop]))
         at = stop
     return requests, at
-
-
-def _decode_adds(
-    view: memoryview, at: int, end: int, frame_bytes_max: int, requests: list[Request]
-) -> int:
-    """Append the runs of the ADDs at the front of ``view[at:end]``; returns where they end."""
-    runs: dict[tuple[int, int, bytes], AddRun] = {}
-    run_header = run_ledger = last_id = -1
-    run_key = b""
-    run: AddRun | None = None
-    while end - at >= _ADD_FRAME_BYTES_MIN:
-        size, header, key, ledger_id, entry_id = _unpack_add(view, at)
-        stop = at + 4 + size
-        if stop > end or not _ADD_BYTES_MIN <= size <= frame_bytes_max:
-            break
-        if (
-            run is None
-            or ledger_id != run_ledger
-            or entry_id <= last_id
-            or header != run_header
-            or key != run_key
-        ):
-            if header & _OPERATION_MASK != _ADD_HEADER:
-                break
-            run = _run_for(requests, runs, header, key, ledger_id, entry_id)
-            if run is None:
-                at = stop
-                continue
-            run_header, run_key, run_ledger = header, key, ledger_id
-            entry_ids, entries = run.entry_ids, run.entries
-        entry_ids.append(entry_id)
-        entries.append(view[at + _ADD_ENTRY_OFFSET : stop].tobytes())
-        run.byte_count += size
-        last_id = entry_id
-        at = stop
-    return at
-
-
-def _run_for(
-    requests: list[Request],
-    runs: dict[tuple[int, int, bytes], AddRun],
-    header: int,
-    key: bytes,
-    ledger_id: int,
-    entry_id: int,
-) -> AddRun | None:
-    """The run that an add joins: one begun earlier in the chunk, or a new one. None: refused."""
-    if ledger_id < 0 or entry_id < 0:
-        error = BadRequestError(f"add of entry {ledger_id}:{entry_id}: ids are 0 or greater")
-        requests.append(Refused(0, ADD, ledger_id, entry_id, error))
-        return None
-    wanted = (header, ledger_id, key)
-    run = runs.get(wanted)
-    if run is None or entry_id <= run.entry_ids[-1]:
-        run = AddRun(ledger_id, key, 0 if header == _ADD_HEADER else _add_flags(header))
-        runs[wanted] = run
-        requests.append(run)
-    return run
 
 
 def _add_flags(header: int) -> int:
@@ -212,7 +149,7 @@ def _decode_other(body: memoryview) -> Request:
     if operation == AUTH:
         return _decode_auth(body[4:])
     if operation == ADD:
-        return _refuse_short_add(body)
+        return _refuse_add(body)
     raise ProtocolError(f"unknown operation {operation} in a version 2 request")
 
 
@@ -229,14 +166,19 @@ def _refuse_version(body: memoryview, header: int) -> Request:
     return Refused(request_id, operation, ledger_id, entry_id, error)
 
 
-def _refuse_short_add(body: memoryview) -> Request:
+def _refuse_add(body: memoryview) -> Request:
+    """An ADD that ``decode_adds`` did not take."""
     if len(body) < _ADD_ENTRY_AT + 16:
         raise ProtocolError(f"an ADD of {len(body)} bytes has no room for its ids")
     ledger_id, entry_id = _unpack_ids(body, _ADD_ENTRY_AT)
-    error = BadRequestError(
-        f"add of entry {ledger_id}:{entry_id}: {len(body) - _ADD_ENTRY_AT} bytes are fewer than "
-        f"an entry's header ({ENTRY_HEADER_BYTES})"
-    )
+    if len(body) < _ADD_BYTES_MIN:
+        wrong = (
+            f"{len(body) - _ADD_ENTRY_AT} bytes are fewer than an entry's header "
+            f"({ENTRY_HEADER_BYTES})"
+        )
+    else:
+        wrong = "ids are 0 or greater"
+    error = BadRequestError(f"add of entry {ledger_id}:{entry_id}: {wrong}")
     return Refused(0, ADD, ledger_id, entry_id, error)
 
 
@@ -388,10 +330,6 @@ class V2AddAnswers(NamedTuple):
     entry_ids: list[int]
 
 
-AddedRun: TypeAlias = tuple[int, int, list[int]]
-"""The fields of ``V2AddAnswers``, as a plain tuple: with many ledgers there is one per answer."""
-
-
 class ReadAnswer(NamedTuple):
     """``entry`` is an owned copy; empty unless ``code`` is OK."""
 
@@ -408,27 +346,6 @@ class BatchReadAnswer(NamedTuple):
 
 
 Answer: TypeAlias = V2AddAnswers | ReadAnswer | BatchReadAnswer | Auth
-
-
-def decode_add_answers(view: memoryview, start: int, end: int) -> tuple[list[AddedRun], int]:
-    """The add answers at the front of ``view[start:end]``, whole frames, and where they end.
-
-    One pass that finds the frames too: add answers have one size. Half the cost of
-    ``decode_answers`` and of finding the bounds for it, 0.3 us per answer.
-    """
-    runs: list[AddedRun] = []
-    run_ledger = run_code = -1
-    ids: list[int] = []
-    whole = start + (end - start) // _ADD_ANSWER_BYTES * _ADD_ANSWER_BYTES
-    for head, code, ledger_id, entry_id in _add_answers_of(view[start:whole]):
-        if ledger_id != run_ledger or code != run_code or head != _ADD_ANSWER_HEAD:
-            if head != _ADD_ANSWER_HEAD:
-                count = sum(len(entry_ids) for _, _, entry_ids in runs)
-                return runs, start + count * _ADD_ANSWER_BYTES
-            run_ledger, run_code, ids = ledger_id, code, []
-            runs.append((ledger_id, code, ids))
-        ids.append(entry_id)
-    return runs, whole
 
 
 def decode_answers(view: memoryview, bounds: Bounds) -> list[Answer]:

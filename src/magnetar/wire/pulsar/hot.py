@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from magnetar.model.errors import ChecksumError, ProtocolError
+from magnetar.speedups.pure.sends import varint_value
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.commands import COMMAND_NAMES, command_bounds, parse_command
 from magnetar.wire.pulsar.encoders import MessageHeaderEncoder, ReceiptEncoder
@@ -177,14 +178,6 @@ _USUAL_SEND: Final = re.compile(
 ).match
 """A SEND with no other fields, in the order in which all known clients write them. The sizes are
 one byte each, and are for the reader to check."""
-
-
-def varint_value(digits: bytes) -> int:
-    """The number that the bytes of a whole varint say."""
-    value = 0
-    for byte in reversed(digits):
-        value = value << 7 | byte & 127
-    return value
 
 
 def decode_send(view: memoryview, start: int, end: int) -> SendCommand:

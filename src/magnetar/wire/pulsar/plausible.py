@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from magnetar.speedups.pure.sends import SINGLE_BYTES_MIN, batch_fits
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
 
-SINGLE_BYTES_MIN: Final = 6
-"""What a message takes in a batch at least: its metadata's size (4) and ``payload_size`` (2)."""
+__all__ = ["SINGLE_BYTES_MIN", "batch_fits", "implausible"]
 
 RATIO_MAX: Final[dict[int, int]] = {
     Compression.NONE: 1,
@@ -55,11 +55,6 @@ def implausible(meta: MessageMetadata, data_bytes: int) -> str | None:
         if not batch_fits(count, whole_bytes):
             return f"a batch of {count} messages in {whole_bytes} bytes"
     return None
-
-
-def batch_fits(count: int, whole_bytes: int) -> bool:
-    """Whether a batch of ``count`` messages can be in so many bytes, uncompressed."""
-    return 0 < count * SINGLE_BYTES_MIN <= whole_bytes
 
 
 def _implausible_chunk(meta: MessageMetadata, data_bytes: int) -> str | None:

@@ -18,6 +18,7 @@ from magnetar.model.errors import (
     UnknownLedgerStateError,
 )
 from magnetar.model.ledger import DigestType
+from magnetar.speedups import decode_add_answers
 from magnetar.wire.bookie import v2
 from magnetar.wire.bookie.digest import EntryDigest
 from magnetar.wire.bookie.messages import AddRun, Auth, BatchRead, Read, Refused, Request
@@ -331,7 +332,7 @@ def test_a_run_of_add_answers_is_found_at_the_front_of_a_chunk(
         for ledger, code, entry_id in wanted
     )
     view = memoryview(bytearray(data + rest))
-    runs, end = v2.decode_add_answers(view, before, len(view))
+    runs, end = decode_add_answers(view, before, len(view))
     assert [(ledger, code, i) for ledger, code, ids in runs for i in ids] == wanted
     assert end == len(data)
     places = [(ledger, code) for ledger, code, _ in runs]

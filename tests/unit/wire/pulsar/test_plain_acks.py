@@ -9,7 +9,7 @@ from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
 from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.hot import decode_ack
-from magnetar.wire.pulsar.plain_acks import PREFIXES_MAX, PlainAcks
+from magnetar.wire.pulsar.plain_acks import PlainAcks
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 IDS = st.integers(0, 300) | st.integers(0, 2**40) | st.integers(0, 2**64 - 1)
@@ -26,8 +26,8 @@ def ack(consumer_id: int, ledger_id: int, *entry_ids: int, cumulative: bool = Fa
 
 def agree(plain: PlainAcks, frame: bytes) -> bool:
     """Take ``frame``, which is to mean the same to both; whether it was taken."""
-    view = memoryview(b"before" + frame + b"after")
-    start, end = 6, 6 + len(frame)
+    view = memoryview(b"before" + len(frame).to_bytes(4, "big") + frame + b"after")
+    start, end = 10, 10 + len(frame)
     if not plain.take(view, start, end):
         assert not plain.collected
         return False
@@ -74,18 +74,20 @@ def test_others_are_left_alone() -> None:
         assert not agree(plain, frame)
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    plain = PlainAcks()
-    for ledger_id in range(3 * PREFIXES_MAX):
-        assert agree(plain, ack(1, ledger_id, 5))
-    assert len(plain._known) == PREFIXES_MAX
-
-
 def test_they_are_collected_by_consumer_and_in_order() -> None:
     plain = PlainAcks()
     for consumer_id, entry_id in ((1, 300), (2, 7), (1, 4), (1, 5)):
         frame = ack(consumer_id, 9, entry_id)
-        assert plain.take(memoryview(frame), 0, len(frame))
+        data = memoryview(len(frame).to_bytes(4, "big") + frame)
+        assert plain.take(data, 4, len(data))
     assert plain.collected
     assert plain.taken() == {1: [(9, 300), (9, 4), (9, 5)], 2: [(9, 7)]}
     assert not plain.collected
+
+
+def test_a_run_ends_before_what_is_something_else() -> None:
+    frames = [ack(1, 9, 300), ack(2, 9, 7), ack(1, 9, 4), ack(1, 9, 5, 6)]
+    data = memoryview(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
+    plain = PlainAcks()
+    assert plain.take_run(data, 0, len(data)) == len(data) - len(frames[-1]) - 4
+    assert plain.taken() == {1: [(9, 300), (9, 4)], 2: [(9, 7)]}
