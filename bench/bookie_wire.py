@@ -79,7 +79,9 @@ class NullBookie:
     def explicit_lac_body(self, ledger_id: int) -> bytes:
         return b""
 
-    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
+    async def write_lac(
+        self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True
+    ) -> None:
         return None
 
     async def force(self, ledger_id: int) -> None:

@@ -279,9 +279,11 @@ class Bookie:
 
     # -- fencing, last add confirmed, barriers ------------------------------------------------
 
-    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
-        """Remember an explicit LAC, durably. Raises ``BadRequestError`` for a large ``body``."""
-        await self._fences.write_lac(ledger_id, master_key, lac, body)
+    async def write_lac(
+        self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True
+    ) -> None:
+        """See ``BookieCore.write_lac``. Raises ``BadRequestError`` for a large ``body``."""
+        await self._fences.write_lac(ledger_id, master_key, lac, body, durable)
 
     async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
         """The highest LAC heard of and the entry of highest id. Raises ``NoLedgerError`` (not

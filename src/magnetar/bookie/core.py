@@ -79,7 +79,12 @@ class BookieCore(Protocol):
         ``NoLedgerError``."""
         ...
 
-    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None: ...
+    async def write_lac(
+        self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True
+    ) -> None:
+        """Remember an explicit LAC, of those of a ledger the highest. Without ``durable`` it may be
+        gone after a crash (of a ledger that the bookie knows; else it is durable all the same)."""
+        ...
 
     async def force(self, ledger_id: int) -> None:
         """Returns when every add answered so far is durable."""

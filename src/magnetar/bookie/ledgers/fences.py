@@ -68,17 +68,21 @@ class Fences:
             ledger.fence_durable = True
         return ledger
 
-    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
+    async def write_lac(
+        self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True
+    ) -> None:
+        """As ``BookieCore.write_lac``."""
         if len(body) > LAC_BODY_BYTES_MAX:
             raise BadRequestError(f"LAC of ledger {ledger_id}: body of {len(body)} bytes")
         ledger = self._table.find(ledger_id)
         self._admission.check_add(ledger_id, ledger, master_key, RECOVERY)
         if ledger is None or not ledger.master_key:
-            ledger = self.bind(ledger_id, ledger, master_key)
+            ledger, durable = self.bind(ledger_id, ledger, master_key), True
         if lac > ledger.explicit_lac:
             ledger.explicit_lac, ledger.lac_body = lac, bytes(body)
             ledger.storage.dirty[ledger_id] = ledger
-        await ledger.journal.write(LAC, encode_lac(ledger_id, lac, body))
+        if durable:
+            await ledger.journal.write(LAC, encode_lac(ledger_id, lac, body))
 
     def revive(self, ledger: HeldLedger) -> None:
         """A repair adds to a ledger that was deleted here: this bookie is named for it again.

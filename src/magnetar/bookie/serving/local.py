@@ -65,7 +65,10 @@ class LocalBookie:
         return LacReply(reply.last_add_confirmed, reply.last_entry, body)
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
-        await self._open().write_lac(ledger_id, master_key, lac, body)
+        # Not durable: what could lose it ends the writer too, and whoever takes the ledger over
+        # finds its end in the entries. In the journal it is a commit per quiet topic and second
+        # (docs/adr/0122-lacs-within-a-process-are-not-journaled.md).
+        await self._open().write_lac(ledger_id, master_key, lac, body, durable=False)
 
     async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
         loop = asyncio.get_running_loop()
