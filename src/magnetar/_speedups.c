@@ -44,7 +44,7 @@ static int has_hardware_crc(void) {
 }
 #endif
 
-#define INTERFACE 1 /* magnetar/speedups/__init__.py has the same: what it asks for */
+#define INTERFACE 2 /* magnetar/speedups/__init__.py has the same: what it asks for */
 #define UNLOCKED_BYTES_MIN (64 << 10) /* shorter loops do not give the interpreter's lock away */
 #define GROUPS_SEARCHED 64 /* of a chunk, the latest groups that a frame may join */
 
@@ -675,12 +675,10 @@ static inline const uint8_t *tagged(
     return at < end && *at == tag ? get_varint(at + 1, end, bytes_max, value) : at;
 }
 
-/* As ``tagged``, of any length and for its place only. If it is not whole, it is not there. */
+/* Where the varint at ``at`` ends, whatever it says; NULL if it is not whole. */
 static inline const uint8_t *skipped(const uint8_t *at, const uint8_t *end) {
-    const uint8_t *next = at;
-    while (next < end && *next > 127)
-        next++;
-    return next < end ? next + 1 : NULL;
+    uint64_t ignored;
+    return get_varint(at, end, 9, &ignored);
 }
 
 /* Whether a tag stands in [at, end), or bytes that look like one, of a field that must be looked at:
@@ -719,22 +717,23 @@ static int is_telling(const uint8_t *at, const uint8_t *end) {
     return 0;
 }
 
-/* The metadata [at, end) of a message of ``data_bytes``; 0 if it is not of the usual shape. */
-static int read_usual_metadata(
+/* The metadata [at, end) of a message of ``data_bytes``, as far as it is of the usual shape: where
+ * that ends, or NULL if its beginning is not, or the batch cannot be. */
+static const uint8_t *read_usual_metadata(
     const uint8_t *at, const uint8_t *end, uint64_t data_bytes, Send *send) {
     if (end - at < 2 || at[0] != 0x0A || at[1] > 127) /* producer_name */
-        return 0;
+        return NULL;
     const uint8_t *name = at + 2, *after = name;
     while (after < end && *after >= 0x20) /* bytes that are no tag here */
         after++;
     if (after - name != at[1] || after == end || *after != 0x10)
-        return 0;
+        return NULL;
     at = skipped(after + 1, end); /* sequence_id */
     if (at == NULL || at == end || *at != 0x18) /* publish_time */
-        return 0;
+        return NULL;
     at = get_varint(at + 1, end, 9, &send->published_ms);
     if (at == NULL)
-        return 0;
+        return NULL;
     const uint8_t *next;
     if (at < end && *at == 0x48 && (next = skipped(at + 1, end)) != NULL) /* uncompressed_size */
         at = next;
@@ -742,15 +741,15 @@ static int read_usual_metadata(
     if (at < end && *at == 0x58) { /* num_messages_in_batch */
         next = get_varint(at + 1, end, 4, &send->messages);
         if (next == NULL)
-            return 0; /* as the twin, which finds a telling tag there */
+            return NULL; /* as the twin, which finds a telling tag there */
         if (send->messages == 0 || send->messages * 6 > data_bytes)
-            return 0; /* such a batch cannot be */
+            return NULL; /* such a batch cannot be */
         at = next;
     }
     if (end - at >= 2 && at[0] == 0xC0 && at[1] == 0x01) /* highest_sequence_id */
         if ((next = skipped(at + 2, end)) != NULL)
             at = next;
-    return !is_telling(at, end);
+    return at;
 }
 
 /* The SEND [at, end) without its length; 0 if it is unusual, or not sound. */
@@ -780,7 +779,8 @@ static int read_usual_send(const uint8_t *at, const uint8_t *end, Send *send) {
         return 0;
     const uint8_t *metadata = at + 10, *data = metadata + size;
     send->payload = at;
-    return read_usual_metadata(metadata, data, (uint64_t)(end - data), send);
+    at = read_usual_metadata(metadata, data, (uint64_t)(end - data), send);
+    return at != NULL && !is_telling(at, data);
 }
 
 typedef struct {
@@ -868,6 +868,32 @@ static PyObject *read_sends(PyObject *module, PyObject *const *args, Py_ssize_t 
     PyObject *found = send_runs_list(runs, run_count);
     PyBuffer_Release(&chunk.buffer);
     return with_stop(found, at);
+}
+
+/* Of what is stored nothing may be left unread: consumers would read it. */
+static PyObject *whole_messages(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    Py_buffer payload;
+    if (check_count(count, 1) < 0 || PyObject_GetBuffer(args[0], &payload, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *begin = payload.buf, *end = begin + payload.len;
+    Send found = {0};
+    long messages = 0;
+    if (payload.len >= 10 && begin[0] == 0x0E && begin[1] == 0x01) {
+        const uint8_t *metadata = begin + 10;
+        uint32_t size = get32(begin + 6);
+        if ((uint64_t)size <= (uint64_t)(end - metadata)) {
+            const uint8_t *data = metadata + size;
+            int is_text = size >= 2;
+            for (const uint8_t *at = metadata + 2; is_text && at < data && at < metadata + 2 + metadata[1];)
+                is_text = *at++ < 128; /* the producer's name: anything else is to be decoded */
+            if (is_text &&
+                read_usual_metadata(metadata, data, (uint64_t)(end - data), &found) == data)
+                messages = (long)found.messages;
+        }
+    }
+    PyBuffer_Release(&payload);
+    return PyLong_FromLong(messages);
 }
 
 /* -- Pulsar: what brokers write -------------------------------------------------------------- */
@@ -1148,7 +1174,8 @@ static PyMethodDef functions[] = {
     FUNCTION(build_entries),   FUNCTION(crc32c),       FUNCTION(decode_add_answers),
     FUNCTION(decode_adds),     FUNCTION(encode_receipts), FUNCTION(find_frames),
     FUNCTION(inspect_adds),    FUNCTION(join_messages), FUNCTION(join_records),
-    FUNCTION(read_acks),       FUNCTION(read_sends),   {NULL, NULL, 0, NULL},
+    FUNCTION(read_acks),       FUNCTION(read_sends),   FUNCTION(whole_messages),
+    {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {

@@ -22,7 +22,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-INTERFACE: Final = 1
+INTERFACE: Final = 2
 """What is asked of the module in C; ``_speedups.c`` has the same. To be raised with every change
 of an argument or an answer: a module that was built before it is not used."""
 
@@ -61,6 +61,7 @@ if TYPE_CHECKING or not NATIVE:
         join_records,
         read_acks,
         read_sends,
+        whole_messages,
     )
 else:
     from magnetar._speedups import (
@@ -75,6 +76,7 @@ else:
         join_records,
         read_acks,
         read_sends,
+        whole_messages,
     )
 
 __all__ = [
@@ -92,4 +94,5 @@ __all__ = [
     "join_records",
     "read_acks",
     "read_sends",
+    "whole_messages",
 ]

@@ -186,6 +186,14 @@ def _read_sends(rng: random.Random) -> Call:
     return "read_sends", (*cut(rng, frames), FRAME_BYTES_MAX, most)
 
 
+def _whole_messages(rng: random.Random) -> Call:
+    payload = bytearray(send_body(rng, 1))
+    payload = payload[payload.index(b"\x0e\x01") :]
+    if rng.random() < 0.4:
+        payload[rng.randrange(min(len(payload), 50))] ^= 1 << rng.randrange(8)
+    return "whole_messages", (bytes(payload[: rng.choice((None, None, 9, 10, 30))]),)
+
+
 def ack_body(consumer_id: int, ledger_id: int, entry_id: int, kind: bytes = b"\x10\x00") -> bytes:
     message = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
     body = b"\x08" + varint(consumer_id) + kind + b"\x1a" + varint(len(message)) + message
@@ -244,7 +252,7 @@ def _crc32c(rng: random.Random) -> Call:
 
 MAKERS: Final[tuple[Callable[[random.Random], Call], ...]] = (
     _build_entries, _crc32c, _decode_add_answers, _decode_adds, _encode_receipts, _find_frames,
-    _inspect_adds, _join_messages, _join_records, _read_acks, _read_sends,
+    _inspect_adds, _join_messages, _join_records, _read_acks, _read_sends, _whole_messages,
 )  # fmt: skip
 
 

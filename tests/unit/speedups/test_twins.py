@@ -19,8 +19,9 @@ from magnetar.speedups import pure
 from magnetar.wire.bookie import v2
 from magnetar.wire.bookie.digest import EntryDigest
 from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
+from magnetar.wire.pulsar.metadata import dispatch_facts
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
-from tests.unit.speedups.chunks import answer, arguments, framed
+from tests.unit.speedups.chunks import MAKERS, answer, arguments, framed
 from tests.unit.speedups.fuzz import difference
 
 CHUNKS = 4000
@@ -222,6 +223,43 @@ def test_sends_end_before_what_is_unusual(twins: Any, frame: bytes) -> None:
     runs, stop = twins.read_sends(view, 0, len(view), 2000, 800)
     assert [run[2] for run in runs] == [[(0, 0)]]
     assert stop == len(first)
+
+
+@pytest.mark.parametrize(
+    ("fields", "data", "expected"),
+    [
+        ({}, b"d", 1),
+        ({"num_messages_in_batch": 2, "uncompressed_size": 12}, b"d" * 12, 2),
+        ({"num_messages_in_batch": 2, "highest_sequence_id": 9}, b"d" * 12, 2),
+        ({"num_messages_in_batch": 2}, b"d" * 11, 0),
+        ({"partition_key": "key"}, b"d", 0),
+        ({"deliver_at_time": 900}, b"d", 0),
+        ({"compression": 2}, b"d", 0),
+        ({"num_chunks_from_msg": 3}, b"d", 0),
+    ],
+)
+def test_what_an_entry_holds(
+    twins: Any, fields: dict[str, Any], data: bytes, expected: int
+) -> None:
+    frame = send(1, 5, data, **fields)
+    payload = frame[frame.index(b"\x0e\x01") :]
+    assert twins.whole_messages(memoryview(payload)) == expected
+    if expected:
+        assert dispatch_facts(payload) == (expected, 0)
+    assert twins.whole_messages(payload[:15]) == twins.whole_messages(b"") == 0
+
+
+def test_what_is_said_of_an_entry_is_what_decoding_says(twins: Any) -> None:
+    """Or nothing: of whatever bytes."""
+    told = 0
+    for seed in range(3000):
+        name, (payload, *_) = MAKERS[-1](random.Random(seed))
+        assert name == "whole_messages"
+        found = twins.whole_messages(payload)
+        if found:
+            told += 1
+            assert dispatch_facts(payload) == (found, 0)
+    assert told > 300
 
 
 def ack(consumer_id: int, ledger_id: int, *entry_ids: int) -> bytes:

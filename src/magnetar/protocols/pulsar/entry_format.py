@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.model.entry import Chunk, Description
+from magnetar.speedups import whole_messages
 from magnetar.topics.entry_format import Fingerprint, Published
 from magnetar.wire.pulsar.metadata import (
     MAGIC_CRC32C,
@@ -27,6 +28,9 @@ class PulsarEntryFormat:
     """``topics.entry_format.EntryFormat`` of entries that Pulsar's clients sent."""
 
     def describe(self, payload: memoryview) -> Description:
+        messages = whole_messages(payload)
+        if messages and messages < len(_WHOLE):
+            return _WHOLE[messages]
         messages, deliver_at_ms = dispatch_facts(payload)
         if messages:
             if messages < len(_WHOLE) and not deliver_at_ms:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from magnetar.speedups.pure.adds import decode_add_answers, decode_adds, inspect_adds
 from magnetar.speedups.pure.entries import build_entries, crc32c, find_frames, join_records
 from magnetar.speedups.pure.messages import encode_receipts, join_messages
-from magnetar.speedups.pure.sends import read_acks, read_sends
+from magnetar.speedups.pure.sends import read_acks, read_sends, whole_messages
 
 __all__ = [
     "build_entries",
@@ -20,4 +20,5 @@ __all__ = [
     "join_records",
     "read_acks",
     "read_sends",
+    "whole_messages",
 ]

@@ -38,6 +38,8 @@ SendRun: TypeAlias = tuple[int, list[memoryview], list[tuple[int, int]], list[in
 """The SENDs of one producer: its id; then of each its payload, its sequence id and highest one, how
 many messages it holds, when it was published; and the payloads' bytes together."""
 
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
 P = TypeVar("P", bound=tuple[int, int])
 
 SINGLE_BYTES_MIN: Final = 6
@@ -57,11 +59,11 @@ _USUAL: Final = re.compile(
     rb"()\x0e\x01.{8}"  # where the command ends; magic; checksum and metadata size
     rb"(?:"
     rb"\x0a([\x00-\x7f])([\x20-\xff]*+)"  # producer_name: its size; bytes that are no tag here
-    rb"\x10[\x80-\xff]*+[\x00-\x7f]"  # sequence_id
+    rb"\x10[\x80-\xff]{0,8}+[\x00-\x7f]"  # sequence_id
     rb"\x18([\x80-\xff]{0,8}+[\x00-\x7f])"  # publish_time
-    rb"(?:\x48[\x80-\xff]*+[\x00-\x7f])?"  # uncompressed_size: matters with compression alone
+    rb"(?:\x48[\x80-\xff]{0,8}+[\x00-\x7f])?"  # uncompressed_size: matters with compression alone
     rb"(?:\x58([\x80-\xff]{0,3}+[\x00-\x7f]))?"  # num_messages_in_batch
-    rb"(?:\xc0\x01[\x80-\xff]*+[\x00-\x7f])?"  # highest_sequence_id
+    rb"(?:\xc0\x01[\x80-\xff]{0,8}+[\x00-\x7f])?"  # highest_sequence_id
     rb")?",
     re.DOTALL,
 ).match
@@ -69,6 +71,17 @@ _USUAL: Final = re.compile(
 All that has a size is for the reader to check. What is read again and again is a group, and nothing
 else: each costs."""
 _COMMAND_END: Final = 4  # the number of that group
+
+_USUAL_STORED: Final = re.compile(
+    rb"\x0a([\x00-\x7f])([\x20-\x7f]*+)"  # producer_name: its size, and text
+    rb"\x10[\x80-\xff]{0,8}+[\x00-\x7f]"  # sequence_id
+    rb"\x18[\x80-\xff]{0,8}+[\x00-\x7f]"  # publish_time
+    rb"(?:\x48[\x80-\xff]{0,8}+[\x00-\x7f])?"  # uncompressed_size
+    rb"(?:\x58([\x80-\xff]{0,3}+[\x00-\x7f]))?"  # num_messages_in_batch
+    rb"(?:\xc0\x01[\x80-\xff]{0,8}+[\x00-\x7f])?",  # highest_sequence_id
+    re.DOTALL,
+).fullmatch
+"""Metadata that has nothing else in it."""
 
 _TELLING: Final = re.compile(
     rb"\x40[^\x00]"  # compression, if it is any
@@ -203,6 +216,27 @@ def _place_of(runs: list[SendRun], producer_id: int) -> int:
         if runs[place][0] == producer_id:
             return place
     return -1
+
+
+def whole_messages(payload: Buffer) -> int:
+    """How many messages an entry holds, if its metadata has nothing in it but what all known
+    clients write with whole messages, and the batch can be; 0: it is to be decoded."""
+    if len(payload) < _METADATA_AT or payload[0] != 0x0E or payload[1] != 0x01:
+        return 0
+    (size,) = _size(payload, 6)
+    stop = _METADATA_AT + size
+    if stop > len(payload):
+        return 0
+    found = _USUAL_STORED(payload, _METADATA_AT, stop)
+    if found is None:
+        return 0
+    name_bytes, name, batch = found.groups()
+    if len(name) != name_bytes[0]:
+        return 0
+    if batch is None:
+        return 1
+    messages = _value(batch)
+    return messages if batch_fits(messages, len(payload) - stop) else 0
 
 
 # -- acknowledgements -----------------------------------------------------------------------------
