@@ -22,6 +22,7 @@ from magnetar.pipeline.brokers.topic_reader import StoredEntry
 from magnetar.pipeline.columns.arrow_columns import ArrowColumns, EntryIds
 from magnetar.pipeline.columns.conditions import Conditions
 from magnetar.pipeline.columns.entry_columns import TIME_MS_MAX, EntryTables, read_entries
+from magnetar.pipeline.columns.kafka_batches import as_pulsar
 from magnetar.pipeline.columns.message_rows import MessageRows, OddEntries, read_rows, select
 from magnetar.pipeline.columns.plain_rows import PlainRows, message_of_chunks, plain_rows, within
 from magnetar.pipeline.columns.protobuf_columns import ABSENT, Flags, Ints
@@ -167,6 +168,7 @@ class EntryDecoder:
                 yield from _sliced(batch, batch.nbytes)
 
     def _plain_batch(self, entry: StoredEntry, offset: int) -> pa.RecordBatch | None:
+        entry = entry._replace(payload=as_pulsar(entry.payload))
         meta = entry_metadata(entry.payload)
         raw, _ = parse_metadata(entry.payload)
         if meta.num_chunks > 1:

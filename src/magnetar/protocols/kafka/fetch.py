@@ -1,7 +1,7 @@
 """Fetch, ListOffsets, OffsetForLeaderEpoch.
 
 A fetch answers with whole entries as they lie in the log: parts of the answer are views of what the
-tail cache holds. Entries of Pulsar's producers are converted (``crossing.pulsar_to_kafka``).
+tail cache holds. Entries of Pulsar's producers are converted (``wire.crossing.pulsar_to_kafka``).
 
 Rules:
 
@@ -25,11 +25,11 @@ import structlog
 
 from magnetar.model.errors import MagnetarError, NotAllowedError, ProtocolError
 from magnetar.model.ids import Position
-from magnetar.protocols.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.protocols.kafka.partition import Partition
 from magnetar.protocols.kafka.partition_transactions import commits_of
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.transaction_index import is_part
+from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.batches import BatchHeader, is_batch, read_batch_header
 from magnetar.wire.kafka.errors import ErrorCode, error_code

@@ -2,7 +2,7 @@
 
 The stored payload of an entry goes out as it came in, behind a small header: frames of a run are
 built as one piece, those of large entries are a header and a view each. A record batch of a Kafka
-producer is converted here (``crossing.kafka_to_pulsar``).
+producer is converted here (``wire.crossing.kafka_to_pulsar``).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import structlog
 from magnetar.env.framed import JOIN_BYTES_MAX
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
-from magnetar.protocols.crossing.kafka_to_pulsar import pulsar_entry
 from magnetar.protocols.pulsar.session import Session
 from magnetar.speedups import join_messages
 from magnetar.topics.redelivery import Key
+from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
 from magnetar.wire.kafka.batches import is_batch
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import MessageHeaderEncoder

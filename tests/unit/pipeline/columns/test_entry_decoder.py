@@ -19,6 +19,10 @@ from magnetar.pipeline.columns.arrow_columns import EntryIds, offsets_of
 from magnetar.pipeline.columns.entry_columns import EntryTables
 from magnetar.pipeline.columns.entry_decoder import EntryDecoder, _Block, decode_entries
 from magnetar.pipeline.places import Place
+from magnetar.wire.kafka.batches import CONTROL, TRANSACTIONAL
+from magnetar.wire.kafka.compression import Codec
+from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, batch_of
+from magnetar.wire.pulsar.broker_metadata import Stamper
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
@@ -390,3 +394,39 @@ def test_damage_gives_an_error_or_the_same_as_protobuf(
         row["properties"] = list(dict(row["properties"]).items())
         other["properties"] = list(dict(other["properties"]).items())
         assert row == other
+
+
+# -- record batches of Kafka's producers ------------------------------------------------------
+
+
+def kafka_payload(codec: Codec, last_offset: int, attributes: int = 0) -> bytes:
+    records = [
+        KafkaRecord(0, 0, b"k", b"v" * 40, [RecordHeader("h", b"text")]),
+        KafkaRecord(1, 5, None, None, []),
+        KafkaRecord(2, 7, b"\xff", b"", []),
+    ]
+    made = batch_of(records, 5_000, codec=codec, base_offset=last_offset - 2)
+    made = made[:21] + (attributes | codec).to_bytes(2, "big") + made[23:]
+    return Stamper(last_offset - 2, 0).header(11, 3, 5_007) + made
+
+
+@pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
+def test_record_batches_are_read_as_pulsars_consumers_read_them(codec: Codec) -> None:
+    own = batch([Message(b"before"), Message(b"and")], Layout(header=True))
+    entries = stored([own, kafka_payload(codec, 9), own, kafka_payload(codec, 14)])
+    columns = ("key", "value", "message_id", "event_time", "properties", "offset")
+    rows = decoded(entries[1:], start=Place(5, 1, 1), columns=columns)
+    assert [row["value"] for row in rows] == [None, b"", b"before", b"and", b"v" * 40, None, b""]
+    first, *_, last = [row for row in rows if row["value"] not in (b"before", b"and")]
+    assert first["message_id"] == {"ledger_id": 5, "entry_id": 1, "batch_index": 1}
+    assert last["message_id"] == {"ledger_id": 5, "entry_id": 3, "batch_index": 2}
+    assert (first["offset"], last["offset"]) == (8, 14)
+    assert first["event_time"] == 5_005_000
+    keyed = rows[4]
+    assert (keyed["key"], keyed["properties"]) == ("k", [("h", "text")])
+
+
+@pytest.mark.parametrize("attributes", [TRANSACTIONAL, TRANSACTIONAL | CONTROL])
+def test_what_is_part_of_a_transaction_is_refused(attributes: int) -> None:
+    with pytest.raises(ProtocolError, match=r"entry 5:0: it is part of a transaction"):
+        decoded(stored([kafka_payload(Codec.NONE, 2, attributes)]))

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 from magnetar.model.errors import NotAllowedError, ProtocolError
-from magnetar.protocols.crossing.kafka_to_pulsar import CODECS as PULSAR_CODECS
+from magnetar.wire.crossing.kafka_to_pulsar import CODECS as PULSAR_CODECS
 from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, batch_of
 from magnetar.wire.pulsar.batches import MessageInfo, iterate_messages

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from magnetar.model.errors import NotAllowedError
-from magnetar.protocols.crossing.kafka_to_pulsar import pulsar_entry
-from magnetar.protocols.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.protocols.entry_formats import EitherEntryFormat
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
+from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
+from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.batches import STAMP_BYTES, check_produced, stamp
 from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.records import (
