@@ -1,0 +1,149 @@
+"""Kafka's Java client with its command line tools, and a Go client, against a standalone: peer
+tests, not part of ``make test``.
+
+Need Maven and Java, or ``go``, and a place to fetch from. Run: ``make interop``.
+``MAGNETAR_PEER_DIR`` (in make: ``KEPT``) keeps what was fetched and built.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.env.zookeeper_server import find_java
+from tests.integration.test_kafka_clients import KafkaStandalone
+
+HERE = Path(__file__).parent
+TOOLS = "org.apache.kafka.tools"
+GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+COUNT = 20_000
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStandalone]:
+    with KafkaStandalone(tmp_path_factory.mktemp("kafka") / "data") as running:
+        yield running
+
+
+def kept(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    folder = os.environ.get("MAGNETAR_PEER_DIR")
+    return Path(folder) / name if folder else tmp_path_factory.mktemp(name)
+
+
+class JavaTools:
+    def __init__(self, jars: Path, server: KafkaStandalone) -> None:
+        self._java = [find_java(), "-Xmx512m", "-cp", str(jars / "*")]
+        self._bootstrap = server.bootstrap
+
+    def run(self, tool: str, *options: str, to: str = "--bootstrap-server") -> str:
+        """What it prints; it ends with 0."""
+        found = subprocess.run(
+            [*self._java, tool, *([to, self._bootstrap] if to else []), *options],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert found.returncode == 0, found.stdout + found.stderr
+        return found.stdout
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory, server: KafkaStandalone) -> JavaTools:
+    if shutil.which("mvn") is None:
+        pytest.skip("mvn is not installed")
+    jars = kept(tmp_path_factory, "kafka-tools")
+    if not any(jars.glob("kafka-tools-*.jar")):
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
+        command = ["mvn", "-q", "-B", "-f", str(HERE / "tools.pom.xml"), *goal]
+        subprocess.run(command, check=True, timeout=1000)
+    return JavaTools(jars, server)
+
+
+def performed(tools: JavaTools, server: KafkaStandalone, topic: str, *options: str) -> None:
+    props = ["--producer-props", f"bootstrap.servers={server.bootstrap}"]
+    size = ["--num-records", str(COUNT), "--record-size", "100", "--throughput", "-1"]
+    said = tools.run(
+        f"{TOOLS}.ProducerPerformance", *size, "--topic", topic, *options, *props, to=""
+    )
+    assert f"{COUNT} records sent" in said
+
+
+def consumed(tools: JavaTools, topic: str, *options: str) -> list[str]:
+    """Values from the beginning on, as many as come."""
+    most = ["--max-messages", str(COUNT), "--timeout-ms", "30000", "--from-beginning"]
+    consumer = f"{TOOLS}.consumer.ConsoleConsumer"
+    return tools.run(consumer, "--topic", topic, *most, *options).splitlines()
+
+
+def test_topics_and_their_configuration(tools: JavaTools) -> None:
+    topics = f"{TOOLS}.TopicCommand"
+    tools.run(topics, "--create", "--topic", "made", "--partitions", "2")
+    assert "PartitionCount: 2" in tools.run(topics, "--describe", "--topic", "made")
+    tools.run(topics, "--alter", "--topic", "made", "--partitions", "3")
+    of_topic = ["--entity-type", "topics", "--entity-name", "made"]
+    configs = "kafka.admin.ConfigCommand"
+    tools.run(configs, *of_topic, "--alter", "--add-config", "retention.ms=600000")
+    assert "retention.ms=600000" in tools.run(configs, *of_topic, "--describe")
+    tools.run(topics, "--delete", "--topic", "made")
+    assert "made" not in tools.run(topics, "--list").split()
+
+
+def test_what_is_produced_is_consumed_and_its_group_described(
+    tools: JavaTools, server: KafkaStandalone
+) -> None:
+    performed(tools, server, "plain")
+    assert len(consumed(tools, "plain", "--group", "readers")) == COUNT
+    described = tools.run(GROUPS, "--describe", "--group", "readers")
+    assert f"{COUNT}" in described
+    reset = ["--reset-offsets", "--to-earliest", "--topic", "plain", "--execute"]
+    tools.run(GROUPS, *reset, "--group", "readers")
+    measured = tools.run(
+        f"{TOOLS}.ConsumerPerformance", "--topic", "plain", "--messages", str(COUNT)
+    )
+    assert f" {COUNT}, " in measured
+    assert f"plain:0:{COUNT}" in tools.run(f"{TOOLS}.GetOffsetShell", "--topic", "plain")
+
+
+def test_transactions(tools: JavaTools, server: KafkaStandalone) -> None:
+    named = ["--transactional-id", "perf", "--transaction-duration-ms", "100"]
+    performed(tools, server, "in-transactions", *named)
+    committed = ["--isolation-level", "read_committed"]
+    assert len(consumed(tools, "in-transactions", *committed)) == COUNT
+    transactions = f"{TOOLS}.TransactionsCommand"
+    assert "perf" in tools.run(transactions, "list")
+    assert "CompleteCommit" in tools.run(transactions, "describe", "--transactional-id", "perf")
+
+
+def test_the_verifiable_producer(tools: JavaTools) -> None:
+    said = tools.run(f"{TOOLS}.VerifiableProducer", "--topic", "verified", "--max-messages", "500")
+    assert '"acked":500' in said
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
+def test_a_go_client_copies_in_transactions(
+    tmp_path_factory: pytest.TempPathFactory, server: KafkaStandalone
+) -> None:
+    """franz-go: what it has committed is read once, though every third transaction is aborted."""
+    folder = kept(tmp_path_factory, "kafka-go")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("go.mod", "main.go"):
+        shutil.copy(HERE / "go" / name, folder / name)
+    for command in (["go", "mod", "tidy"], ["go", "build", "-o", "peer", "."]):
+        subprocess.run(command, cwd=folder, check=True, timeout=1000)
+    done = subprocess.run(
+        [folder / "peer", server.bootstrap, "go-from", "go-to", "1000"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [int(line) for line in done.stdout.split()] == list(range(1000))
