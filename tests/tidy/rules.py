@@ -247,7 +247,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("services",),
         ("offset_log", "peers", "session"),
         ("admin", "cluster", "coordinator", "fetch", "produce"),
-        ("group_admin", "groups", "transactions"),
+        ("group_admin", "groups", "partition_admin", "transactions"),
         ("transaction_requests",),
         ("handlers",),
         ("server",),

@@ -67,7 +67,9 @@ RETENTION_BYTES: Final = "retention.bytes"
 BY_NAMES: Final = 5
 """The last version of DeleteTopics that has names alone."""
 FROM_TOPIC: Final = 1
+FROM_BROKER: Final = 4
 FROM_DEFAULT: Final = 5
+BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7
 FIXED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "cleanup.policy": "delete",
@@ -75,6 +77,14 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "message.timestamp.type": "CreateTime",
         "min.insync.replicas": "1",
         "unclean.leader.election.enable": "false",
+    }
+)
+
+KINDS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "cleanup.policy": LIST,
+        "min.insync.replicas": INT,
+        "unclean.leader.election.enable": BOOLEAN,
     }
 )
 
@@ -275,7 +285,7 @@ async def _described(
     services: KafkaServices, resource: DescribeConfigsResource
 ) -> list[DescribedConfig]:
     if resource.kind == BROKER:
-        return []
+        return _of_broker(services, resource)
     topic = await _existing(services, resource.kind, resource.name)
     retention = (await services.control.policies.of_topic(topic)).retention
     minutes, megabytes = (-1, -1) if retention is None else (retention.minutes, retention.megabytes)
@@ -284,12 +294,36 @@ async def _described(
         RETENTION_BYTES: megabytes * MEGABYTE if megabytes >= 0 else -1,
     }
     source = FROM_DEFAULT if retention is None else FROM_TOPIC
-    found = [DescribedConfig(name, str(value), source=source) for name, value in own.items()]
+    found = [
+        DescribedConfig(name, str(value), source=source, config_type=LONG)
+        for name, value in own.items()
+    ]
     found += [
-        DescribedConfig(name, value, read_only=True, source=FROM_DEFAULT)
+        DescribedConfig(
+            name, value, read_only=True, source=FROM_DEFAULT, config_type=KINDS.get(name, STRING)
+        )
         for name, value in FIXED.items()
     ]
     return [each for each in found if resource.keys is None or each.name in resource.keys]
+
+
+def _of_broker(services: KafkaServices, resource: DescribeConfigsResource) -> list[DescribedConfig]:
+    """What holds at this broker; no other says so for it. Raises ``NotAllowedError``."""
+    if not resource.name:
+        return []  # what is set for all brokers: nothing is
+    node = services.node
+    if resource.name != str(node.node_id):
+        raise NotAllowedError(f"this is broker {node.node_id}; ask broker {resource.name} itself")
+    own = {
+        "advertised.listeners": (f"PLAINTEXT://{node.host}:{node.port}", STRING),
+        "message.max.bytes": (str(services.broker.message_bytes_max), INT),
+        "transaction.max.timeout.ms": (str(services.config.transaction_timeout_max_ms), INT),
+    }
+    return [
+        DescribedConfig(name, value, read_only=True, source=FROM_BROKER, config_type=kind)
+        for name, (value, kind) in own.items()
+        if resource.keys is None or name in resource.keys
+    ]
 
 
 async def _existing(services: KafkaServices, kind: int, name: str) -> TopicName:

@@ -59,6 +59,11 @@ async def metadata(
     return answer
 
 
+async def described_topic(services: KafkaServices, name: str) -> TopicMetadata:
+    """As Metadata says it; the topic is not made."""
+    return await _topic(services, name, False, await _nodes(services))
+
+
 async def _nodes(services: KafkaServices) -> Mapping[str, Node]:
     """This broker is one, also while the others cannot be asked for."""
     try:

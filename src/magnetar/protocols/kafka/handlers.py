@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from magnetar.protocols.kafka import admin, cluster, fetch, produce
+from magnetar.protocols.kafka import admin, cluster, fetch, partition_admin, produce
 from magnetar.protocols.kafka.coordinator import Coordinator
 from magnetar.protocols.kafka.group_admin import GroupAdminHandlers
 from magnetar.protocols.kafka.groups import GroupHandlers
@@ -54,6 +54,9 @@ class RequestTable:
                 ApiKey.CREATE_PARTITIONS: admin.create_partitions,
                 ApiKey.DELETE_GROUPS: group_admin.delete,
                 ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
+                ApiKey.ELECT_LEADERS: partition_admin.elect_leaders,
+                ApiKey.LIST_PARTITION_REASSIGNMENTS: partition_admin.list_reassignments,
+                ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_admin.describe_topic_partitions,
                 ApiKey.OFFSET_DELETE: group_admin.delete_offsets,
                 ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
             }

@@ -23,6 +23,7 @@ from magnetar.wire.kafka import (
     fetch_messages,
     group_messages,
     offset_messages,
+    partition_messages,
     produce_messages,
     transaction_messages,
 )
@@ -58,11 +59,14 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 class Api(NamedTuple):
@@ -114,11 +118,16 @@ _LISTED: Final = (
     _api(_K.ALTER_CONFIGS, 0, 2, admin_messages, "AlterConfigs"),
     _api(_K.CREATE_PARTITIONS, 0, 3, admin_messages, "CreatePartitions"),
     _api(_K.DELETE_GROUPS, 0, 2, group_messages, "DeleteGroups"),
+    _api(_K.ELECT_LEADERS, 0, 2, partition_messages, "ElectLeaders"),
     _api(_K.INCREMENTAL_ALTER_CONFIGS, 0, 1, admin_messages, "IncrementalAlterConfigs"),
+    _api(
+        _K.LIST_PARTITION_REASSIGNMENTS, 0, 0, partition_messages, "ListPartitionReassignments"
+    ),
     _api(_K.OFFSET_DELETE, 0, 0, offset_messages, "OffsetDelete"),
     _api(_K.DESCRIBE_CLUSTER, 0, 2, cluster_messages, "DescribeCluster"),
     _api(_K.DESCRIBE_TRANSACTIONS, 0, 0, transaction_messages, "DescribeTransactions"),
     _api(_K.LIST_TRANSACTIONS, 0, 1, transaction_messages, "ListTransactions"),
+    _api(_K.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partition_messages, "DescribeTopicPartitions"),
 )  # fmt: skip
 
 APIS: Final[Mapping[int, Api]] = MappingProxyType({int(api.key): api for api in _LISTED})

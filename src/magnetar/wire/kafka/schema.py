@@ -204,6 +204,30 @@ def part(of: type[Any], *, since: int = 0, tag: int = -1) -> Any:
     return _field(_struct_kind(of), None, since, NEVER, tag=tag)
 
 
+def _optional_kind(cls: Any) -> Kind:
+    """A part that may be null: a byte before it says whether it is there."""
+
+    def kind(version: int, flexible: bool, nullable: bool) -> FieldCodec:
+        inner = _codec(cls, version, flexible)
+
+        def read(reader: FieldReader) -> Any:
+            return None if reader.int8() < 0 else inner.read(reader)
+
+        def write(writer: FieldWriter, value: Any) -> None:
+            writer.int8(-1 if value is None else 1)
+            if value is not None:
+                inner.write(writer, value)
+
+        return FieldCodec(read, write, 1)
+
+    return kind
+
+
+def optional_part(of: type[Any], *, since: int = 0) -> Any:
+    """A part that is there once, or null."""
+    return _field(_optional_kind(of), None, since, NEVER)
+
+
 INTS: Final = _INT32
 LONGS: Final = _INT64
 TEXTS: Final = _text_kind

@@ -1,0 +1,81 @@
+"""Partitions as admins ask for them."""
+
+from __future__ import annotations
+
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.wire.kafka.admin_messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.partition_messages import (
+    DescribeTopicName,
+    DescribeTopicPartitionsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    PartitionCursor,
+    PartitionsOfTopic,
+)
+from tests.unit.protocols.kafka.harness import KafkaWorld, run
+
+
+def test_partitions_are_described_page_by_page() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await world.services.control.partitioned.create(parse_topic("many"), 5)
+        peer = world.peer()
+        names = [DescribeTopicName(name) for name in ("t", "none", "many")]
+        found: list[tuple[str | None, int]] = []
+        errors = {}
+        cursor: PartitionCursor | None = None
+        pages = 0
+        while pages == 0 or cursor is not None:
+            pages += 1
+            asked = DescribeTopicPartitionsRequest(names, 2, cursor)
+            answer = await peer.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, asked)
+            assert sum(len(topic.partitions) for topic in answer.topics) <= 2
+            for topic in answer.topics:
+                errors[topic.name] = topic.error_code
+                found += [(topic.name, part.index) for part in topic.partitions]
+                assert all(part.leader_id == 1 for part in topic.partitions)
+            cursor = answer.cursor
+        assert pages == 3
+        assert found == [*(("many", index) for index in range(5)), ("t", 0)]
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert errors == {"many": 0, "none": unknown, "t": 0}
+
+    run(scenario)
+
+
+def test_no_election_is_needed_and_nothing_moves() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        asked = ElectLeadersRequest(0, [PartitionsOfTopic("t", [0, 1])])
+        (topic,) = (await peer.ask(ApiKey.ELECT_LEADERS, asked)).topics
+        assert [part.error_code for part in topic.partitions] == [
+            ErrorCode.ELECTION_NOT_NEEDED,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        listed = await peer.ask(
+            ApiKey.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest(topics=None)
+        )
+        assert (listed.error_code, listed.topics) == (0, [])
+
+    run(scenario)
+
+
+def test_a_broker_says_what_holds_there_and_of_no_other() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        node = world.services.node
+        resources = [
+            DescribeConfigsResource(4, name, None) for name in (str(node.node_id), "77", "")
+        ]
+        answer = await world.peer().ask(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources))
+        own, other, common = answer.results
+        said = {each.name: each.value for each in own.configs}
+        assert said["advertised.listeners"] == f"PLAINTEXT://{node.host}:{node.port}"
+        assert all(each.read_only and each.config_type for each in own.configs)
+        assert other.error_code == ErrorCode.POLICY_VIOLATION
+        assert (common.error_code, common.configs) == (0, [])
+
+    run(scenario)
