@@ -89,3 +89,78 @@ def test_partitions_and_groups_are_spread_and_go_on_when_a_broker_dies(several: 
     assert later >= set(range(COUNT, 2 * COUNT))
     consumer.commit(asynchronous=False)
     consumer.close()
+
+
+def in_transactions(addresses: str, name: str, first: int, rounds: int) -> set[int]:
+    """Values of committed transactions over all partitions; every third one is aborted. One that
+    fails by a broker that went is aborted too, and begun again."""
+    committed: set[int] = set()
+    producer: confluent.Producer | None = None
+    deadline = time.monotonic() + DEADLINE_S
+    at = 0
+    while at < rounds:
+        assert time.monotonic() < deadline, f"{at} of {rounds} transactions of {name}"
+        values = range(first + at * PARTITIONS, first + (at + 1) * PARTITIONS)
+        try:
+            if producer is None:
+                settings = {"bootstrap.servers": addresses, "transactional.id": name}
+                producer = confluent.Producer(settings)
+                producer.init_transactions(DEADLINE_S)
+            producer.begin_transaction()
+            for value in values:
+                producer.produce(MANY, partition=value % PARTITIONS, value=b"%d" % value)
+            if at % 3 == 1:
+                producer.flush(DEADLINE_S)
+                producer.abort_transaction(DEADLINE_S)
+            else:
+                producer.commit_transaction(DEADLINE_S)
+                committed.update(values)
+            at += 1
+        except confluent.KafkaException:
+            # Whether it was committed is not known: these values are not used again.
+            producer, first = None, first + PARTITIONS
+    return committed
+
+
+MANY = "in-transactions"
+
+
+def test_transactions_over_several_brokers_and_one_that_dies(several: Several) -> None:
+    """Coordinators and leaders are on different brokers, and one of both kinds goes."""
+    bootstrap = bootstrap_of(several)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(MANY, PARTITIONS)])[MANY].result(DEADLINE_S)
+    known = admin.list_topics(timeout=DEADLINE_S)
+    addresses = ",".join(f"{each.host}:{each.port}" for each in known.brokers.values())
+    committed: set[int] = set()
+    for number in range(4):
+        committed |= in_transactions(addresses, f"producer-{number}", number * 10_000, 6)
+    open_one = confluent.Producer({"bootstrap.servers": addresses, "transactional.id": "open"})
+    open_one.init_transactions(DEADLINE_S)
+    open_one.begin_transaction()
+    for partition in range(PARTITIONS):
+        open_one.produce(MANY, partition=partition, value=b"-1")
+    assert open_one.flush(DEADLINE_S) == 0
+    os.kill(several.pids()[-1], signal.SIGKILL)
+    for number in range(4):
+        committed |= in_transactions(addresses, f"producer-{number}", number * 10_000 + 1_000, 6)
+    committed |= in_transactions(addresses, "open", 90_000, 1)
+    consumer = confluent.Consumer(
+        {"bootstrap.servers": addresses, "group.id": "r", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([MANY])
+    read: list[int] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while not committed <= set(read):
+        assert time.monotonic() < deadline, sorted(committed - set(read))
+        read += [int(each.value()) for each in consumer.consume(500, 1.0) if not each.error()]
+    consumer.close()
+    assert len(read) == len(set(read)), "once"
+    assert -1 not in read, "the open one was aborted when its id was used again"
+    told = {value // PARTITIONS for value in read}
+    assert all(value in read for each in told for value in _of(each)), "all of it or nothing"
+
+
+def _of(number: int) -> range:
+    """The values of a transaction."""
+    return range(number * PARTITIONS, (number + 1) * PARTITIONS)
