@@ -23,7 +23,7 @@ from magnetar.wire.kafka.partition_messages import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    PartitionCursor,
+    DescribeCursor,
 )
 
 PARTITIONS_MAX: Final = 2_000
@@ -41,7 +41,7 @@ async def describe_topic_partitions(
         if cursor is not None and name < cursor.topic:
             continue
         if room == 0:
-            answer.cursor = PartitionCursor(name, 0)
+            answer.cursor = DescribeCursor(name, 0)
             break
         found = await described_topic(session.services, name)
         said = DescribedTopic(found.error_code, found.name)
@@ -60,7 +60,7 @@ async def describe_topic_partitions(
             )
         room -= len(said.partitions)
         if first + len(said.partitions) < len(found.partitions):
-            answer.cursor = PartitionCursor(name, first + len(said.partitions))
+            answer.cursor = DescribeCursor(name, first + len(said.partitions))
             break
     return answer
 

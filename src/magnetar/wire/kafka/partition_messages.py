@@ -23,7 +23,7 @@ from magnetar.wire.kafka.schema import (
 
 
 @message()
-class PartitionCursor:
+class DescribeCursor:
     topic: str = text()
     partition: int = int32()
 
@@ -37,7 +37,7 @@ class DescribeTopicName:
 class DescribeTopicPartitionsRequest:
     topics: list[DescribeTopicName] = array(DescribeTopicName)
     partitions_max: int = int32(2000)
-    cursor: PartitionCursor | None = optional_part(PartitionCursor)
+    cursor: DescribeCursor | None = optional_part(DescribeCursor)
 
 
 @message()
@@ -67,7 +67,7 @@ class DescribedTopic:
 class DescribeTopicPartitionsResponse:
     throttle_time_ms: int = int32()
     topics: list[DescribedTopic] = array(DescribedTopic)
-    cursor: PartitionCursor | None = optional_part(PartitionCursor)
+    cursor: DescribeCursor | None = optional_part(DescribeCursor)
 
 
 @message()

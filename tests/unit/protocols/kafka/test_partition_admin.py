@@ -14,7 +14,7 @@ from magnetar.wire.kafka.partition_messages import (
     DescribeTopicPartitionsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
-    PartitionCursor,
+    DescribeCursor,
     PartitionsOfTopic,
 )
 from tests.unit.protocols.kafka.harness import KafkaWorld, run
@@ -27,7 +27,7 @@ def test_partitions_are_described_page_by_page() -> None:
         names = [DescribeTopicName(name) for name in ("t", "none", "many")]
         found: list[tuple[str | None, int]] = []
         errors = {}
-        cursor: PartitionCursor | None = None
+        cursor: DescribeCursor | None = None
         pages = 0
         while pages == 0 or cursor is not None:
             pages += 1
