@@ -13,6 +13,7 @@ from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.partition_messages import (
+    DescribeCursor,
     DescribedPartition,
     DescribedTopic,
     DescribeTopicPartitionsRequest,
@@ -23,7 +24,6 @@ from magnetar.wire.kafka.partition_messages import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    DescribeCursor,
 )
 
 PARTITIONS_MAX: Final = 2_000

@@ -10,11 +10,11 @@ from magnetar.wire.kafka.admin_messages import (
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.partition_messages import (
+    DescribeCursor,
     DescribeTopicName,
     DescribeTopicPartitionsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
-    DescribeCursor,
     PartitionsOfTopic,
 )
 from tests.unit.protocols.kafka.harness import KafkaWorld, run
