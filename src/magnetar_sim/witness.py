@@ -79,10 +79,12 @@ class WitnessedBookie(Bookie):
         self._started(self, report)
         return report
 
-    async def delete_ledger(self, ledger_id: int) -> None:
-        self.promises.forgets(ledger_id)
-        await super().delete_ledger(ledger_id)
-        self.promises.has_forgotten(ledger_id)
+    async def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        for ledger_id in ledger_ids:
+            self.promises.forgets(ledger_id)
+        await super().delete_ledgers(ledger_ids)
+        for ledger_id in ledger_ids:
+            self.promises.has_forgotten(ledger_id)
 
     def add_entries(
         self,

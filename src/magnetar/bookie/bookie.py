@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,7 @@ from magnetar.bookie.ledgers.admission import RECOVERY, Admission, unknown_state
 from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
-from magnetar.bookie.ledgers.ledger_table import LedgerTable
+from magnetar.bookie.ledgers.ledger_table import LOOKED_AT_ONCE, LedgerTable
 from magnetar.bookie.ledgers.reads import EntryReads
 from magnetar.bookie.places import directory_states, journal_states
 from magnetar.bookie.replay import StartReport, replay_all
@@ -419,16 +420,25 @@ class Bookie:
 
     async def ledgers(self, first: int = 0, behind: int = 1 << 63) -> list[int]:
         """The ids of the ledgers here, ascending; deleted ones left out. Ids in [first, behind)."""
-        found: set[int] = set()
         # What the index does not know yet. It may be flushed while the index is read, and gone from
-        # memory behind that: so it is asked for now, too.
-        for storage in self._storages:
-            found.update(each for each in storage.unwritten() if first <= each < behind)
-        deleted = {each for each in found if self._deleted(each)}
+        # memory behind that: so it is asked for now, too, of all directories in one turn.
+        fresh = sorted(set[int]().union(*(each.unwritten() for each in self._storages)))
+        deleted = set[int]().union(*(each.deletions() for each in self._storages))
+        found = fresh[bisect_left(fresh, first) : bisect_left(fresh, behind)]
         for storage in self._storages:
             async for some in storage.ledgers(first, behind):
-                found.update(some)
-        return sorted(each for each in found - deleted if not self._deleted(each))
+                found += some
+        found.sort()  # runs that are sorted: they are merged
+        left: list[int] = []
+        for start in range(0, len(found), LOOKED_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            some = found[start : start + LOOKED_AT_ONCE]
+            known = dict.fromkeys(some)
+            if left:
+                known.pop(left[-1], None)
+            left += [each for each in known if each not in deleted and not self._deleted(each)]
+        return left
 
     def _deleted(self, ledger_id: int) -> bool:
         """Of a ledger that the index has: whether it was deleted since."""
@@ -469,7 +479,12 @@ class Bookie:
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget the ledger's entries, durably; it refuses writers and readers from now on. The
         index follows with the next flush. Idempotent."""
-        await self._fences.delete(ledger_id)
+        await self.delete_ledgers((ledger_id,))
+
+    async def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        """As ``delete_ledger``, in one commit of each journal. All are looked up in one turn of the
+        loop: give no more than ``collector.DELETE_BATCH``."""
+        await self._fences.delete(ledger_ids)
 
     @contextmanager
     def giving_up(self, ledger_id: int) -> Iterator[Callable[[], Awaitable[bool]]]:

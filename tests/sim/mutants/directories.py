@@ -23,8 +23,13 @@ def _failed_flush_is_forgotten() -> AbstractContextManager[None]:
     async def flush(self: Any, index: int) -> None:
         self.mutant_under_way = getattr(self, "mutant_under_way", 0) + 1
         shrink = self._table.shrink
+
+        async def shrink_alone() -> None:
+            if self.mutant_under_way <= 1:
+                await shrink()
+
         try:
-            self._table.shrink = lambda: None if self.mutant_under_way > 1 else shrink()
+            self._table.shrink = shrink_alone
             await original(self, index)
         finally:
             self._table.shrink = shrink
@@ -32,7 +37,8 @@ def _failed_flush_is_forgotten() -> AbstractContextManager[None]:
 
     original = Flusher._flush
     return replaced(
-        (LedgerStorage, "unwritten", lambda self: set(self.dirty)), (Flusher, "_flush", flush)
+        (LedgerStorage, "is_unwritten", lambda self, ledger_id: ledger_id in self.dirty),
+        (Flusher, "_flush", flush),
     )
 
 

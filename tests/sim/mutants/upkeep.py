@@ -208,7 +208,7 @@ def _store_listed_first() -> AbstractContextManager[None]:
                 living += await each.ids()
         gone = [each for each in await self._bookie.ledgers() if each not in living]
         for ledger_id in gone:
-            await self._bookie.delete_ledger(ledger_id)
+            await self._bookie.delete_ledgers([ledger_id])
         return gone
 
     return replaced((Collector, "sweep", sweep))
@@ -336,16 +336,17 @@ def _stays_read_only() -> AbstractContextManager[None]:
 def _freed_before_it_is_durable() -> AbstractContextManager[None]:
     """A ledger is deleted in memory only: a crash brings it back."""
 
-    async def delete(self: Any, ledger_id: int) -> None:
-        ledger = self._table.find(ledger_id)
-        if ledger is not None and not ledger.deleted:
-            ledger.deleted = True
-            ledger.storage.cache.drop_ledger(ledger_id)
-            ledger.storage.deleted[ledger_id] = None
-            ledger.storage.deletion_journaled(ledger_id)
-            await ledger.storage.free_deleted()
+    async def delete(self: Any, ledger_ids: Sequence[int]) -> None:
+        for ledger_id in ledger_ids:
+            ledger = self._table.find(ledger_id)
+            if ledger is not None and not ledger.deleted:
+                ledger.deleted = True
+                ledger.storage.cache.drop_ledger(ledger_id)
+                ledger.storage.deleted[ledger_id] = None
+                ledger.storage.deletion_journaled(ledger_id)
+                await ledger.storage.free_deleted()
 
-    return replaced((Bookie, "delete_ledger", delete))
+    return replaced((Bookie, "delete_ledgers", delete))
 
 
 UPKEEP = tuple(

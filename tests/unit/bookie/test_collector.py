@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from magnetar.bookie.space.collector import Collector
+from magnetar.bookie.space.collector import DELETE_BATCH, Collector
 from magnetar.bookie.space.missing_ledgers import MissingLedgers
 from magnetar.model.errors import MetadataError
 
@@ -15,12 +15,15 @@ from magnetar.model.errors import MetadataError
 class Holder:
     def __init__(self, *held: int) -> None:
         self.held = list(held)
+        self.batches: list[int] = []
 
     async def ledgers(self, first: int, behind: int) -> list[int]:
         return [each for each in self.held if first <= each < behind]
 
-    async def delete_ledger(self, ledger_id: int) -> None:
-        self.held.remove(ledger_id)
+    async def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        self.batches.append(len(ledger_ids))
+        for ledger_id in ledger_ids:
+            self.held.remove(ledger_id)
 
 
 class Range:
@@ -259,3 +262,18 @@ def test_it_goes_on_by_itself() -> None:
         task.cancel()
 
     asyncio.run(run())
+
+
+def test_deletions_come_in_batches() -> None:
+    """Each is looked up on the loop, and each batch is a commit of the journal."""
+
+    async def scenario() -> None:
+        bookie, store = Holder(*range(100)), Store()
+        found = Collector(bookie, store.list, grace_s=0)
+        assert await found.sweep() == []
+        assert found.waiting == 100
+        assert await found.sweep() == [*range(100)]
+        assert bookie.batches == [DELETE_BATCH, DELETE_BATCH]
+        assert found.waiting == 0
+
+    asyncio.run(scenario())

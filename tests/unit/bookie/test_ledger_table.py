@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
 
+from magnetar.bookie import bookie as bookie_module
 from magnetar.bookie.bookie import FENCE, Bookie
+from magnetar.bookie.ledgers import ledger_table
+from magnetar.metrics import Metrics
 from magnetar.model.errors import FencedError
 from tests.unit.bookie.storage_kit import (
     KEY,
@@ -105,5 +109,72 @@ def test_a_list_of_ledgers_is_true_when_a_flush_comes_between(
 
             monkeypatch.setattr(storage, "ledgers", ledgers)
             assert await bookie.ledgers() == [4]
+
+    asyncio.run(scenario())
+
+
+async def turns_of(work: Awaitable[object]) -> int:
+    """How many turns of the loop others have while ``work`` goes on."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await work
+    counting.cancel()
+    return turns
+
+
+def test_many_ledgers_are_listed_deleted_and_forgotten_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No turn of the loop goes over all; a batch of deletions is one commit."""
+    monkeypatch.setattr(bookie_module, "LOOKED_AT_ONCE", 20)
+    monkeypatch.setattr(ledger_table, "LOOKED_AT_ONCE", 20)
+
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers=2, flush_interval_ms=60_000, ledgers_kept_max=100)
+        async with running(config) as bookie:
+            for ledger_id in range(400):
+                await add(bookie, ledger_id, [0])
+            listed: list[list[int]] = []
+
+            async def look() -> None:
+                listed.append(await bookie.ledgers(10, 390))
+
+            assert await turns_of(look()) >= 380 // 20
+            assert listed == [[*range(10, 390)]]
+            before = bookie._journals[0]._sequence
+            await bookie.delete_ledgers([*range(50)])
+            assert bookie._journals[0]._sequence == before + 1
+            assert await bookie.ledgers() == [*range(50, 400)]
+            assert len(bookie._table._states) == 400
+            assert await turns_of(bookie._flusher.flush_all()) >= 350 // 20
+            assert len(bookie._table._states) <= 100
+            assert await bookie.ledgers() == [*range(50, 400)]
+        async with running(config) as bookie:
+            assert await bookie.ledgers() == [*range(50, 400)]
+
+    asyncio.run(scenario())
+
+
+def test_deletions_of_a_batch_outlive_a_kill(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers=2, flush_interval_ms=60_000)
+        killed = Bookie(config, Metrics())
+        await killed.start()
+        for ledger_id in range(10):
+            await add(killed, ledger_id, [0])
+        await killed.delete_ledgers([*range(0, 10, 2), 77])
+        copy = tmp_path / "copy"
+        for name in ("ledgers0", "ledgers1", "journal0"):
+            shutil.copytree(tmp_path / name, copy / name)
+        await killed.close()
+        async with running(settings(copy, ledgers=2, flush_interval_ms=60_000)) as bookie:
+            assert await bookie.ledgers() == [*range(1, 10, 2)]
 
     asyncio.run(scenario())

@@ -199,10 +199,10 @@ class Journal:
         if wake:
             self._lane.submit(self._commit_waiting)
 
-    async def write(self, kind: int, payload: bytes) -> None:
-        """Append one record and wait until it is durable. Raises ``BookieIOError``;
+    async def write(self, kind: int, *payloads: bytes) -> None:
+        """Append a record of each, and wait until they are durable. Raises ``BookieIOError``;
         ``ReadOnlyBookieError`` if there is no room."""
-        await self._durable(Request(kind, (payload,), len(payload), None, ()))
+        await self._durable(Request(kind, payloads, sum(map(len, payloads)), None, ()))
 
     async def barrier(self) -> None:
         """Return when everything appended before is on the device, even where ``sync`` is off (but

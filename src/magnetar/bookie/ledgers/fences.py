@@ -9,7 +9,9 @@ Rules:
 
 from __future__ import annotations
 
-from magnetar.bookie.journal.journal import Request
+from collections.abc import Sequence
+
+from magnetar.bookie.journal.journal import Journal, Request
 from magnetar.bookie.journal.journal_format import (
     DELETE,
     LAC,
@@ -102,18 +104,31 @@ class Fences:
         storage.dirty[ledger_id] = ledger
         storage.revived[ledger_id] = ledger
 
-    async def delete(self, ledger_id: int) -> None:
+    async def delete(self, ledger_ids: Sequence[int]) -> None:
+        """Durably when it returns: a record each, all of a journal's in one commit."""
         self._admission.check_open()
+        by_journal: dict[Journal, list[HeldLedger]] = {}
+        for ledger_id in ledger_ids:
+            ledger = self._deleted(ledger_id)
+            if ledger is not None:
+                by_journal.setdefault(ledger.journal, []).append(ledger)
+        for journal, ledgers in by_journal.items():
+            await journal.write(DELETE, *(encode_delete(each.ledger_id) for each in ledgers))
+            for ledger in ledgers:
+                ledger.storage.deletion_journaled(ledger.ledger_id)
+
+    def _deleted(self, ledger_id: int) -> HeldLedger | None:
+        """In memory; whoever writes or reads is refused from here on. None: the index has nothing
+        of it, or knows of its deletion."""
         ledger = self._table.find(ledger_id)
         if ledger is None and ledger_id in (self._table.storage_of(ledger_id).strays or ()):
             ledger = self._table.create(ledger_id, b"")
         if ledger is None or (ledger.deleted and ledger_id not in ledger.storage.deleted):
-            return
+            return None
         ledger.deleted = True
         ledger.storage.cache.drop_ledger(ledger_id)
         ledger.storage.dirty[ledger_id] = ledger
         ledger.storage.deleted[ledger_id] = None
         ledger.storage.revived.pop(ledger_id, None)
         self._reads.drop_ledger(ledger_id)
-        await ledger.journal.write(DELETE, encode_delete(ledger_id))
-        ledger.storage.deletion_journaled(ledger_id)
+        return ledger

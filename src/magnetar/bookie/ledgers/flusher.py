@@ -103,8 +103,8 @@ class Flusher:
         self._metrics.bookie_flush_seconds.observe(time.perf_counter() - started)
         for journal in table.journals:
             journal.trim(min(each.marks.positions[journal.index] for each in table.storages))
-        table.shrink()
         self._go_on(index)
+        await table.shrink()
 
     def _go_on(self, index: int) -> None:
         """Adds that waited for room are carried out, as far as there is some."""

@@ -7,12 +7,16 @@ bloom filter in memory) and kept until it is clean and many others have come.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import islice
 
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.storage.storage import LedgerStorage
+
+LOOKED_AT_ONCE = 2000
+"""Ledgers in one turn of the loop: a millisecond or two."""
 
 
 class LedgerTable:
@@ -61,15 +65,26 @@ class LedgerTable:
         storage, journal = self.storage_of(ledger_id), self.journal_of(ledger_id)
         return HeldLedger(ledger_id, master_key, storage, journal)
 
-    def shrink(self) -> None:
-        """Forget clean ledgers when too many are in memory. Call after a flush, on the loop."""
+    async def shrink(self) -> None:
+        """Forget clean ledgers when too many are in memory, some in each turn of the loop. Call
+        after a flush."""
+        excess = len(self._states) - self._kept_max // 2
         if len(self._states) <= self._kept_max:
             return
-        dirty = set().union(*[storage.unwritten() for storage in self.storages])
-        idle = (
-            ledger_id
-            for ledger_id, state in self._states.items()
-            if ledger_id not in dirty and (state.fence_durable or not state.fenced)
-        )
-        for ledger_id in list(islice(idle, len(self._states) - self._kept_max // 2)):
-            del self._states[ledger_id]
+        ids = list(self._states)
+        for start in range(0, len(ids), LOOKED_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            idle = filter(self._is_idle, ids[start : start + LOOKED_AT_ONCE])
+            for ledger_id in list(islice(idle, excess)):
+                del self._states[ledger_id]
+                excess -= 1
+            if excess <= 0:
+                return
+
+    def _is_idle(self, ledger_id: int) -> bool:
+        """Whether all that is known of it is in the index, now."""
+        state = self._states.get(ledger_id)
+        if state is None or (state.fenced and not state.fence_durable):
+            return False
+        return not state.storage.is_unwritten(ledger_id)
