@@ -8,10 +8,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.ids import BookieId
 from magnetar.repair.election import Election
 from magnetar.repair.marks import ShortageMarks
+from magnetar.repair.operating import Operating
 from magnetar.repair.switches import Switches
+from magnetar.wire.bookie.metadata_service import (
+    PROCESS_PROPERTY,
+    BookieServiceInfo,
+    Endpoint,
+    encode_service_info,
+)
 
 FAR = 0xCAFEBEEF0000FEED & (2**63 - 1)
 
@@ -87,6 +96,31 @@ def test_a_lock_has_one_holder_and_is_not_given_up_by_another(tmp_path: Path) ->
             await marks.unlock(lock)
             await marks.unlock(lock)
             assert await marks.lock(7, "two")
+
+    asyncio.run(run())
+
+
+def test_bookies_of_bookkeepers_do_not_hear_that_they_are_to_be_emptied(tmp_path: Path) -> None:
+    """They are known by what they do not say of themselves."""
+    rpc = Endpoint("bookie", "127.0.0.1", 3181, "bookie-rpc")
+    theirs = BookieServiceInfo((rpc, Endpoint("httpserver", "127.0.0.1", 8000, "http")))
+    ours = BookieServiceInfo((rpc,), ((PROCESS_PROPERTY, "some"),))
+
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            manager, registry = LedgerManager(store), BookieRegistry(store)
+            await store.create("/ledgers/available/theirs", encode_service_info(theirs))
+            await store.create("/ledgers/available/ours", encode_service_info(ours))
+            await store.create("/ledgers/available/readonly/full", encode_service_info(theirs))
+            operating = Operating(store, manager, registry, 0)
+            heard = {
+                name: await operating.hears_of_leaving(BookieId(name))
+                for name in ("theirs", "ours", "full", "gone")
+            }
+            assert heard == {"theirs": False, "ours": True, "full": True, "gone": True}
+            assert operating.http_address(BookieId("theirs")) == ("127.0.0.1", 8000)
+            assert operating.http_address(BookieId("ours")) is None
+            registry.close()
 
     asyncio.run(run())
 
