@@ -151,3 +151,5 @@ class InternalStatsView(View):
     ledgers: list[TopicLedgerView]
     cursors: dict[str, CursorView]
     holds: list[HoldView]
+    table: str | None = None  # ours: where the table is that takes closed ledgers
+    ledgers_awaiting_table: tuple[int, ...] = ()  # ours: retention would delete them else

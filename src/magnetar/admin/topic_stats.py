@@ -197,6 +197,8 @@ def internal_stats(topic: Topic) -> InternalStatsView:
             HoldView(holder=each.holder, ledger_id=each.ledger_id, until=_time(each.until_ms))
             for each in stored.holds
         ],
+        table=None if stored.table is None else stored.table.where,
+        ledgers_awaiting_table=stored.awaiting_table,
     )
 
 

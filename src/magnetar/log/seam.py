@@ -381,6 +381,10 @@ class TabledLedgers(Protocol):
         has another table; and as ``attach``."""
         ...
 
+    def rewritten(self, where: str) -> None:
+        """What is in the table is not what it was: it is read anew. Raises ``NotAllowedError``."""
+        ...
+
     async def forget(self, where: str, ledger_id: int) -> None:
         """Ledgers up to this one are in the table no more: those that are nowhere else leave the
         log. Raises as ``take``."""

@@ -15,6 +15,7 @@ Why: docs/adr/0126-consumers-are-served-from-the-table.md.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 THREADS: Final = 4
 KEPT_BYTES_MAX: Final = 16 << 20
 """Of entries that one reader keeps beside those that it gives."""
+
+KEPT_S: Final = 60.0
+"""For so long what was read is served again, and files are where they were: messages may be erased
+from a table, and a process that only follows a log is not told."""
 
 R = TypeVar("R")
 
@@ -115,17 +120,22 @@ class TableLedgerReader:
         self._ledger = ledger
         self._places = Places(())
         self._kept: list[Entry] = []
+        self._looked_s = 0.0
         self.last_add_confirmed = ledger.entries - 1
         self.length = ledger.stored_bytes
 
     async def look(self) -> None:
         """Ask the catalog where the ledger is. Raises ``TableError``."""
+        self._kept = []
+        self._looked_s = time.monotonic()
         self._places = await self._history.run(
             lambda: self._history.places(self._log, self._place, self._ledger)
         )
 
     async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
         """See ``ChainReader``. Raises ``TableError``."""
+        if time.monotonic() - self._looked_s > KEPT_S:
+            await self.look()
         kept = self._from_kept(first_entry_id, max_entries, max_bytes)
         if kept:
             return kept

@@ -129,7 +129,7 @@ class ManagedLog:
         self._holds = LogHolds(store, context.now_ms, hold_events)
         self.holds: Holds = self._holds
         tabled_events = TabledEvents(
-            self._maybe_trim, self._catch_up.forget, self._on_lost, self._require_open
+            self._maybe_trim, self._forget_read, self._on_lost, self._require_open
         )
         self.tabled: TabledLedgers = LogTabled(store, tabled_events)
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
@@ -206,6 +206,11 @@ class ManagedLog:
         table = self._store.stored_table
         where = "" if table is None else table.where
         return await self._context.history.open(self.name, where, info)
+
+    def _forget_read(self, ledger_ids: list[int]) -> None:
+        """What is in memory of these ledgers is no longer what they hold."""
+        self._catch_up.forget(ledger_ids)
+        self._tail.clear()
 
     # -- trimming -----------------------------------------------------------------------------
 

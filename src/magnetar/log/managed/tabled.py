@@ -86,6 +86,12 @@ class LogTabled:
             await self._save()
         self._events.changed()
 
+    def rewritten(self, where: str) -> None:
+        """See the seam."""
+        self._check(where)
+        ledgers = self._store.chain.ledgers
+        self._events.forget([i.ledger_id for i in ledgers if i.stored is StoredAt.TABLE])
+
     async def forget(self, where: str, ledger_id: int) -> None:
         """See the seam."""
         self._events.require_open()

@@ -9,6 +9,8 @@ from magnetar.pipeline.jobs.job import Job
 
 JOBS: Final = {
     "audit": "magnetar.pipeline.jobs.audit:AUDIT",
+    "erase": "magnetar.pipeline.jobs.erase:ERASE",
+    "table": "magnetar.pipeline.jobs.table:TABLE",
 }
 
 

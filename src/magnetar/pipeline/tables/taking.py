@@ -123,6 +123,19 @@ class Taking:
         """What there is to do, and nothing else."""
         return [self._look(topic) for topic in topics]
 
+    def tell_rewritten(self, topic: str) -> None:
+        """Brokers are to serve nothing from memory that was erased. Raises ``BrokerError``."""
+        name = self._options.catalog.place(topic).table
+        for partition in self._watch.partitions(topic):
+            where = self._watch.ask(partition).table
+            if where and TablePlace.from_text(where).table == name:
+                told = LogTable(where=where, rewritten=True)
+                self._watch.ask(partition, LogQuestion(table=told))
+
+    def table(self, topic: str) -> TopicTable:
+        """The topic's table, if it is there."""
+        return TopicTable(self._options.catalog.place(topic), topic)
+
     def close(self) -> None:
         self._watch.close()
 

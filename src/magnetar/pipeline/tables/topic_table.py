@@ -26,7 +26,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
@@ -149,6 +153,8 @@ class TopicTable:
 
     def make_side(self) -> Table:
         if self._side is None:
+            self._side = CATALOGS.table(self.place, self.place.side)  # a task may have made it
+        if self._side is None:
             self._create(self.place.side, side_schema(), PROPERTIES | {TOPIC: self._topic}, "none")
             self._side = CATALOGS.table(self.place, self.place.side)
         assert self._side is not None
@@ -159,15 +165,16 @@ class TopicTable:
         with table_errors(f"making table {name}"):
             with suppress(NamespaceAlreadyExistsError):
                 catalog.create_namespace(name.rpartition(".")[0])
-            with (
-                suppress(TableAlreadyExistsError),
-                catalog.create_table_transaction(
+            try:
+                with catalog.create_table_transaction(
                     name, schema, properties=dict(properties)
-                ) as change,
-            ):
-                if by in _TRANSFORMS:
-                    with change.update_spec() as spec:
-                        spec.add_field("publish_time", _TRANSFORMS[by](), f"published_{by}")
+                ) as change:
+                    if by in _TRANSFORMS:
+                        with change.update_spec() as spec:
+                            spec.add_field("publish_time", _TRANSFORMS[by](), f"published_{by}")
+            except (TableAlreadyExistsError, CommitFailedException):
+                if not catalog.table_exists(name):  # else somebody else was faster
+                    raise
 
     def widen(self, value: pa.DataType, reader_text: str) -> bool:
         """Values are of a newer schema: take its columns, if those that are there can stay."""

@@ -74,6 +74,8 @@ async def note_table(topic: SubscribableTopic, question: LogQuestion) -> None:
         await tabled.attach(TableMark(told.where, kept_ms, kept_bytes))
     if told.HasField("gone_ledger_id"):
         await tabled.forget(told.where, told.gone_ledger_id)
+    if told.rewritten:
+        tabled.rewritten(told.where)
     taken = [TakenLedger(each.ledger_id, each.entries, each.messages) for each in told.taken]
     await tabled.take(told.where, taken)
 

@@ -1998,6 +1998,7 @@ class LogTable(_message.Message):
     KEPT_BYTES_FIELD_NUMBER: _builtins.int
     DETACH_FIELD_NUMBER: _builtins.int
     GONE_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    REWRITTEN_FIELD_NUMBER: _builtins.int
     where: _builtins.str
     """a table of another name is refused, until the one is detached"""
     kept_ms: _builtins.int
@@ -2008,6 +2009,8 @@ class LogTable(_message.Message):
     """the log has no table any more"""
     gone_ledger_id: _builtins.int
     """ledgers up to this one are in the table no more"""
+    rewritten: _builtins.bool
+    """messages were erased: nothing of it is served from memory"""
     @_builtins.property
     def taken(self) -> _containers.RepeatedCompositeFieldContainer[Global___TakenLedger]:
         """these are in it now, for good"""
@@ -2021,10 +2024,11 @@ class LogTable(_message.Message):
         kept_bytes: _builtins.int | None = ...,
         detach: _builtins.bool | None = ...,
         gone_ledger_id: _builtins.int | None = ...,
+        rewritten: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "where", b"where"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "rewritten", b"rewritten", "where", b"where"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "taken", b"taken", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "rewritten", b"rewritten", "taken", b"taken", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

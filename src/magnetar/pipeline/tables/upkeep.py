@@ -1,0 +1,208 @@
+"""Upkeep of a topic's table: snapshots expire, small files become larger ones, and what no snapshot
+names is removed.
+
+Rules:
+
+* A file is removed after the commit that lets go of it, and never one that a snapshot names.
+* A file that no snapshot names may be one that a job is about to commit: it is removed when it is
+  older than any job's round (``ORPHAN_AGE_MS``).
+* Whoever commits at the same time wins: what was rewritten is thrown away, and is done next time.
+* Rows keep their entries together, one ledger to a row group: consumers are served from the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlparse
+
+import numpy as np
+import pyarrow as pa
+from pyarrow.fs import FileSelector
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
+
+from magnetar.model.errors import TableError
+from magnetar.pipeline.tables.files import FileWriter
+from magnetar.pipeline.tables.topic_table import TopicTable
+from magnetar.tables.warehouse import table_errors
+
+SMALL_BYTES: Final = 64 << 20
+FILES_MIN: Final = 4
+"""So many small files of a day are worth rewriting."""
+REWRITE_BYTES: Final = 128 << 20
+"""Of files that are rewritten together, which are in memory meanwhile."""
+ORPHAN_AGE_MS: Final = 24 * 3_600_000
+ORDER: Final = [
+    (name, "ascending") for name in ("partition", "ledger_id", "entry_id", "batch_index")
+]
+
+
+@dataclass
+class Kept:
+    """What upkeep has done to a table."""
+
+    snapshots_expired: int = 0
+    files_removed: int = 0
+    files_rewritten: int = 0
+    files_written: int = 0
+
+
+def keep_up(topic_table: TopicTable, now_ms: int, expire_ms: int) -> Kept:
+    """Raises ``TableError``."""
+    kept = Kept()
+    if topic_table.look():
+        for table in (topic_table.main, topic_table.side):
+            if table is not None:
+                compact(table, kept)
+                expire(table, now_ms - expire_ms, kept)
+                remove_orphans(table, now_ms, kept)
+    return kept
+
+
+def compact(
+    table: Table, kept: Kept, *, small_bytes: int = SMALL_BYTES, at_least: int = FILES_MIN
+) -> None:
+    """Small files of a day become one. Raises ``TableError``."""
+    what = f"rewriting files of table {'.'.join(table.name())}"
+    with table_errors(what):
+        groups = list(_groups(table, small_bytes, at_least))
+    for tasks in groups:
+        with table_errors(what):
+            new = rewritten(table, read_files(table, tasks))
+            replace_files(table, [task.file for task in tasks], new)
+            table.refresh()
+        kept.files_rewritten += len(tasks)
+        kept.files_written += len(new)
+
+
+def _groups(table: Table, small_bytes: int, at_least: int) -> Iterator[list[FileScanTask]]:
+    by_span: dict[str, list[FileScanTask]] = {}
+    for task in table.scan().plan_files():
+        if task.file.file_size_in_bytes < small_bytes and not task.delete_files:
+            by_span.setdefault(repr(task.file.partition), []).append(task)
+    for tasks in by_span.values():
+        if len(tasks) < at_least:
+            continue
+        found: list[FileScanTask] = []
+        size = 0
+        for task in tasks:
+            found.append(task)
+            size += task.file.file_size_in_bytes
+            if size >= REWRITE_BYTES:
+                yield found
+                found, size = [], 0
+        if len(found) > 1:
+            yield found
+
+
+def read_files(table: Table, tasks: Sequence[FileScanTask]) -> pa.Table:
+    """All rows of these files in today's columns, entries and ledgers together."""
+    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+    return scan.to_table(tasks).sort_by(ORDER).combine_chunks()
+
+
+def rewritten(table: Table, rows: pa.Table) -> list[DataFile]:
+    """New files with these rows, which are in order; in no snapshot yet."""
+    writer = FileWriter(table)
+    if rows.num_rows:
+        ids = rows["ledger_id"].to_numpy()
+        changes = (np.flatnonzero(np.diff(ids)) + 1).tolist()
+        for first, stop in zip([0, *changes], [*changes, len(ids)], strict=True):
+            for part in _whole_entries(rows.slice(first, stop - first)):
+                writer.write(part)
+            writer.end_ledger()
+    return writer.close()
+
+
+ENTRY_ROWS: Final = 20_000
+
+
+def _whole_entries(ledger: pa.Table) -> Iterator[pa.Table]:
+    """About so many rows at a time, no entry in two."""
+    ids = ledger["entry_id"].to_numpy()
+    first = 0
+    while first < len(ids):
+        stop = min(len(ids), first + ENTRY_ROWS)
+        if stop < len(ids):
+            stop = int(np.searchsorted(ids, ids[stop - 1], side="right"))
+        yield ledger.slice(first, stop - first)
+        first = stop
+
+
+def replace_files(table: Table, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
+    """In one commit."""
+    with table.transaction() as change, change.update_snapshot().overwrite() as files:
+        for each in old:
+            files.delete_data_file(each)
+        for each in new:
+            files.append_data_file(each)
+
+
+def expire(table: Table, before_ms: int, kept: Kept) -> None:
+    """Snapshots of before that time go, but for the last, and the files that only they name."""
+    what = f"expiring snapshots of table {'.'.join(table.name())}"
+    with table_errors(what):
+        current = table.metadata.current_snapshot_id
+        old = [
+            each.snapshot_id
+            for each in table.metadata.snapshots
+            if each.timestamp_ms < before_ms and each.snapshot_id != current
+        ]
+        if not old:
+            return
+        before = named_files(table)
+        table.maintenance.expire_snapshots().by_ids(old).commit()
+        table.refresh()
+        kept.snapshots_expired += len(old)
+        for path in sorted(before - named_files(table)):
+            with suppress(FileNotFoundError):
+                table.io.delete(path)
+            kept.files_removed += 1
+
+
+def named_files(table: Table) -> set[str]:
+    """Every file that a snapshot of the table names: data, manifests, lists of them."""
+    found: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path not in found:
+                found.add(manifest.manifest_path)
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                    found.add(entry.data_file.file_path)
+    return found
+
+
+def remove_orphans(table: Table, now_ms: int, kept: Kept, age_ms: int = ORPHAN_AGE_MS) -> None:
+    """Data files that no snapshot names: of jobs that were killed, or came second."""
+    io = table.io
+    if not isinstance(io, PyArrowFileIO):
+        raise TableError(
+            f"files of {'.'.join(table.name())} are not listed through {type(io).__name__}"
+        )
+    location = urlparse(table.location())
+    with table_errors(f"listing the files of table {'.'.join(table.name())}"):
+        files = io.fs_by_scheme(location.scheme or "file", location.netloc)
+        folder = (
+            f"{location.netloc}{location.path}/data" if location.netloc else f"{location.path}/data"
+        )
+        named = {_bare(path) for path in named_files(table)}
+        for each in files.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True)):
+            old = (
+                each.is_file
+                and each.mtime_ns is not None
+                and each.mtime_ns // 10**6 < now_ms - age_ms
+            )
+            if old and _bare(each.path) not in named:
+                files.delete_file(each.path)
+                kept.files_removed += 1
+
+
+def _bare(path: str) -> str:
+    parts = urlparse(path)
+    return f"{parts.netloc}{parts.path}".lstrip("/")
