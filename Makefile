@@ -30,6 +30,9 @@
 #                           needs a C compiler
 #   make fire [ROWS=n] [KILLS=n] [SEED=n]   30 times kill -9, at every part, under a query on a Spark
 #                           cluster that writes exactly once; then count (docs/spark.md)
+#   make tables [MESSAGES=n] [KILLS=n] [SEED=n]   topics as tables: on an S3 server, which it installs;
+#                           30 times kill -9 and refused storage under the job; 20 M messages to a
+#                           table and back, compared (docs/tables.md)
 #   make bench              the measurements, into bench/
 #   make bench-peers KEPT=dir   Spark's source and sink beside Spark's own for Kafka; needs Maven, and
 #                           fetches Kafka into dir, which stays
@@ -51,7 +54,7 @@ TWINS_TESTS := tests/unit/speedups tests/unit/wire/bookie tests/unit/wire/pulsar
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure fuzz check sim sim-mutants scenarios interop chaos jobs failovers \
+.PHONY: help demo test test-pure fuzz check sim sim-mutants scenarios interop chaos jobs tables failovers \
 	replacements \
 	crashes power-cuts fire \
 	bench bench-peers pages proto clean java
@@ -151,6 +154,12 @@ crashes: $(VENV)/.dev java
 fire: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.spark_fire $(if $(ROWS),--rows $(ROWS)) $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(SEED),--seed $(SEED))
+
+tables: $(VENV)/.dev java
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "moto[s3]>=5" flask flask-cors
+	$(BIN)/python -m pytest -m slow tests/integration/test_tables_s3.py
+	$(BIN)/python -m tests.chaos.table_fire $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m bench.tables --spark $(if $(MESSAGES),--messages $(MESSAGES))
 
 bench: $(VENV)/.dev java
 	$(BIN)/python bench/run.py

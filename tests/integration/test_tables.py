@@ -27,7 +27,7 @@ from magnetar.pipeline.jobs.table import catalog_of
 from magnetar.pipeline.tables import taking as taking_module
 from magnetar.pipeline.tables.taking import Catalog, Taking, TakingOptions, TopicTaken
 from magnetar.pipeline.tables.topic_table import TopicTable
-from magnetar.pipeline.tables.upkeep import Kept, compact, expire, remove_orphans
+from magnetar.pipeline.tables.upkeep import TableUpkeep, compact, expire, remove_orphans
 from tests.standalone import Standalone
 
 LEDGER_ENTRIES = 40
@@ -338,7 +338,7 @@ def test_small_files_become_one_and_a_key_is_erased(
     whole = [told(each) for each in received(client, topic, count)]
     table = TopicTable(catalog_in(tmp_path).place(full(topic)), full(topic))
     assert table.look()
-    kept = Kept()
+    kept = TableUpkeep()
     compact(table.main, kept, at_least=2)
     assert kept.files_rewritten > kept.files_written == 1
     expire(table.main, 2**60, kept)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from magnetar.pipeline.tables.ledger_writing import LedgerTask
     from magnetar.pipeline.tables.taking import Catalog, Taking, TopicTaken
     from magnetar.pipeline.tables.topic_table import WrittenLedger
-    from magnetar.pipeline.tables.upkeep import Kept
+    from magnetar.pipeline.tables.upkeep import TableUpkeep
 
 CATALOG: Final = "magnetar"
 """Name of the catalog, for pyiceberg's own settings (``PYICEBERG_CATALOG__MAGNETAR__...``)."""
@@ -109,7 +109,7 @@ class TableReport(Report):
     """A line for each topic, and what upkeep did to its table."""
 
     topics: list[TopicTaken] = field(default_factory=list)
-    upkeep: dict[str, Kept] = field(default_factory=dict)
+    upkeep: dict[str, TableUpkeep] = field(default_factory=dict)
     rounds: int = 0
 
     @property

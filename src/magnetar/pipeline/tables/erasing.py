@@ -31,7 +31,13 @@ from pyiceberg.table import FileScanTask, Table
 from magnetar.model.errors import ProtocolError
 from magnetar.pipeline.tables.entry_rows import WHOLE
 from magnetar.pipeline.tables.topic_table import TopicTable
-from magnetar.pipeline.tables.upkeep import Kept, expire, read_files, replace_files, rewritten
+from magnetar.pipeline.tables.upkeep import (
+    TableUpkeep,
+    expire,
+    read_files,
+    replace_files,
+    rewritten,
+)
 from magnetar.tables.layout import VALUE
 from magnetar.tables.warehouse import table_errors
 from magnetar.wire.pulsar.batches import iterate_messages
@@ -53,7 +59,7 @@ class Erased:
     messages: int = 0
     entries: int = 0
     left: int = 0
-    kept: Kept = field(default_factory=Kept)
+    kept: TableUpkeep = field(default_factory=TableUpkeep)
 
 
 def erase(table: TopicTable, key: str, *, dry_run: bool = False) -> Erased:

@@ -8,6 +8,8 @@ Rules:
   older than any job's round (``ORPHAN_AGE_MS``).
 * Whoever commits at the same time wins: what was rewritten is thrown away, and is done next time.
 * Rows keep their entries together, one ledger to a row group: consumers are served from the files.
+
+Why: docs/adr/0127-tables-are-kept-small-and-erased-from.md.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ ORDER: Final = [
 
 
 @dataclass
-class Kept:
+class TableUpkeep:
     """What upkeep has done to a table."""
 
     snapshots_expired: int = 0
@@ -52,9 +54,9 @@ class Kept:
     files_written: int = 0
 
 
-def keep_up(topic_table: TopicTable, now_ms: int, expire_ms: int) -> Kept:
+def keep_up(topic_table: TopicTable, now_ms: int, expire_ms: int) -> TableUpkeep:
     """Raises ``TableError``."""
-    kept = Kept()
+    kept = TableUpkeep()
     if topic_table.look():
         for table in (topic_table.main, topic_table.side):
             if table is not None:
@@ -65,7 +67,7 @@ def keep_up(topic_table: TopicTable, now_ms: int, expire_ms: int) -> Kept:
 
 
 def compact(
-    table: Table, kept: Kept, *, small_bytes: int = SMALL_BYTES, at_least: int = FILES_MIN
+    table: Table, kept: TableUpkeep, *, small_bytes: int = SMALL_BYTES, at_least: int = FILES_MIN
 ) -> None:
     """Small files of a day become one. Raises ``TableError``."""
     what = f"rewriting files of table {'.'.join(table.name())}"
@@ -143,7 +145,7 @@ def replace_files(table: Table, old: Sequence[DataFile], new: Sequence[DataFile]
             files.append_data_file(each)
 
 
-def expire(table: Table, before_ms: int, kept: Kept) -> None:
+def expire(table: Table, before_ms: int, kept: TableUpkeep) -> None:
     """Snapshots of before that time go, but for the last, and the files that only they name."""
     what = f"expiring snapshots of table {'.'.join(table.name())}"
     with table_errors(what):
@@ -178,7 +180,9 @@ def named_files(table: Table) -> set[str]:
     return found
 
 
-def remove_orphans(table: Table, now_ms: int, kept: Kept, age_ms: int = ORPHAN_AGE_MS) -> None:
+def remove_orphans(
+    table: Table, now_ms: int, kept: TableUpkeep, age_ms: int = ORPHAN_AGE_MS
+) -> None:
     """Data files that no snapshot names: of jobs that were killed, or came second."""
     io = table.io
     if not isinstance(io, PyArrowFileIO):

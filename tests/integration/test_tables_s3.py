@@ -1,0 +1,72 @@
+"""A topic's table on object storage: an S3 server, and nothing else known of it than its address.
+
+`make tables` installs the server (moto), which no other test needs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import polars
+import pulsar
+import pyarrow.fs
+import pyarrow.parquet
+import pytest
+
+from magnetar.pipeline.jobs.table import catalog_of
+from magnetar.pipeline.tables.taking import Taking, TakingOptions
+from magnetar.pipeline.tables.topic_table import TopicTable
+from tests.integration.test_tables import full, ledgers, publish, received, told, wait_until
+from tests.standalone import Standalone
+
+pytestmark = pytest.mark.slow
+BUCKET, TOPIC = "tables", "stored"
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = pytest.importorskip("moto.server", reason="make tables installs it")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    running.start()
+    _, port = running.get_host_and_port()
+    found = f"127.0.0.1:{port}"
+    files(found).create_dir(BUCKET)
+    yield found
+    running.stop()
+
+
+def files(endpoint: str) -> pyarrow.fs.S3FileSystem:
+    return pyarrow.fs.S3FileSystem(
+        endpoint_override=endpoint, scheme="http", region="us-east-1", allow_bucket_creation=True
+    )
+
+
+def test_ledgers_go_to_object_storage_and_come_back(endpoint: str, tmp_path: Path) -> None:
+    catalog = catalog_of(
+        f"s3://{BUCKET}/warehouse",
+        f"sqlite:///{tmp_path}/catalog.db",
+        [f"s3.endpoint=http://{endpoint}", "s3.region=us-east-1"],
+    )
+    with Standalone(tmp_path / "data", "--set", "ledger.ledger_entries_max=40") as platform:
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        client = pulsar.Client(platform.service_url, logger=logger)
+        publish(client, TOPIC, 0, 500, batching_enabled=True, batching_max_messages=3)
+        before = received(client, TOPIC, 500)
+        with closing(Taking(TakingOptions(platform.service_url, catalog, kept_ms=1))) as job:
+            (done,) = job.take([full(TOPIC)])
+        assert done.errors == []
+        wait_until(lambda: any(each["offloaded"] for each in ledgers(platform, TOPIC)))
+        after = received(client, TOPIC, 500)
+        assert [told(message) for message in after] == [told(message) for message in before]
+        client.close()
+    table = TopicTable(catalog.place(full(TOPIC)), full(TOPIC))
+    assert table.look()
+    assert polars.from_arrow(table.main.scan().to_arrow()).height == done.rows
+    paths = [task.file.file_path.removeprefix("s3://") for task in table.main.scan().plan_files()]
+    counted = [pyarrow.parquet.read_metadata(path, filesystem=files(endpoint)) for path in paths]
+    assert sum(each.num_rows for each in counted) == done.rows
