@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from magnetar.admin.brokers import BrokerService
+from magnetar.admin.compaction import CompactionService
 from magnetar.admin.namespaces import NamespaceService
 from magnetar.admin.peers import NoPeers, Peers, Transport
 from magnetar.admin.policies import PolicyService, quorums_of
@@ -28,6 +29,10 @@ def topic_service(broker: Broker, transport: Transport | None = None) -> TopicSe
 
 def broker_service(broker: Broker) -> BrokerService:
     return BrokerService(broker.control, HTTP_URL, Peers(NoPeers()), broker.topics.names)
+
+
+def compaction_service(broker: Broker) -> CompactionService:
+    return CompactionService(broker.control, broker.topics, broker.compactions, Peers(NoPeers()))
 
 
 def namespace_service(broker: Broker) -> NamespaceService:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -25,15 +26,19 @@ from magnetar.log.seam import (
     Buffer,
     Checkpoint,
     Checkpoints,
+    CompactedStats,
     Content,
     Cursors,
     FollowedCursors,
     Holds,
+    KeyCompaction,
     LedgerStats,
     LogStats,
     Positions,
+    ReadableLog,
     ReaderHold,
     Run,
+    Survivor,
 )
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
@@ -45,6 +50,7 @@ from magnetar.model.errors import (
     MagnetarError,
     NoSpaceError,
     NoSuchLogError,
+    NotAllowedError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.wire.kafka.batches import STAMP_BYTES, stamp
@@ -173,6 +179,25 @@ class MemoryLending:
             cursor.acknowledge([Position(ledger_id, entry_id) for entry_id in bitmap])
         for at, bits in image.ack_sets.items():
             cursor.acknowledge_batch(at, bits.bit_length(), ack_set_words(bits))
+
+
+class MemoryCompaction:
+    """Of a log that is never compacted."""
+
+    def __init__(self, source: ReadableLog) -> None:
+        self.view = source
+        self.stats: CompactedStats | None = None
+
+    def payload(self, entry: Entry) -> Buffer:
+        return entry.payload
+
+    def reading(self) -> AbstractContextManager[None]:
+        raise NotAllowedError("a log in memory is not compacted")
+
+    async def replace(
+        self, horizon: Position, survivors: AsyncIterator[Sequence[Survivor]]
+    ) -> None:
+        raise NotAllowedError("a log in memory is not compacted")
 
 
 class MemoryHolds:
@@ -367,6 +392,7 @@ class MemoryLog:
         self._checkpoints = MemoryCheckpoints()
         self.checkpoints: Checkpoints = self._checkpoints
         self.holds: Holds = MemoryHolds()
+        self.compaction: KeyCompaction = MemoryCompaction(self)
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -516,6 +542,11 @@ class MemoryChain:
 
     def before_first(self) -> Position:
         return Position(1, -1)
+
+    def mark_before(self, start: Position) -> Position:
+        if start == LATEST:
+            return self.confirmed
+        return Position(1, -1) if start == EARLIEST else self.previous_position(start)
 
     def previous_position(self, position: Position) -> Position:
         return self._order.previous_position(position)

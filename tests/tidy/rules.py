@@ -58,6 +58,7 @@ NARROWER: dict[str, set[str]] = {
     "magnetar.log.policy": {"model"},
     "magnetar.log.acknowledgements": {"model"},
     "magnetar.log.ack_images": {"model"},
+    "magnetar.log.survivors": {"model"},
 }
 
 NARROWER_PACKAGES: dict[str, set[str]] = {
@@ -108,6 +109,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.partition.serving.batch_places",
     "magnetar.log.partition.serving.envelopes",
     "magnetar.log.policy",
+    "magnetar.log.survivors",
     "magnetar.repair.copies",
     "magnetar.repair.insight.faults",
     "magnetar.repair.insight.forecast",
@@ -221,12 +223,21 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("subscribable",),
         ("followed_topic", "topic"),
         ("opening", "policies_in_force", "seek", "stats", "unloading"),
-        ("bindings", "followed_topics", "registry"),
+        ("bindings", "compacting", "followed_topics", "registry"),
         ("intakes", "rates", "steering", "upkeep"),
     ),
     "magnetar.protocols.pulsar": (
         ("liveness", "owner_line", "requests", "staged_writes", "stored_ledgers"),
-        ("bounds", "clients", "entry_format", "leaving", "merging", "message_ids", "services"),
+        (
+            "bounds",
+            "clients",
+            "compact_format",
+            "entry_format",
+            "leaving",
+            "merging",
+            "message_ids",
+            "services",
+        ),
         ("owner_links", "session"),
         ("consumer_stats", "deliveries", "log_extents", "receipts"),
         ("handlers",),
@@ -320,6 +331,7 @@ def topics_see_only_the_seam(modules: Sequence[Module]) -> list[str]:
         "magnetar.log.policy",
         "magnetar.log.acknowledgements",
         "magnetar.log.ack_images",
+        "magnetar.log.survivors",
     )
     return [
         f"{module.path}:{item.line}: imports {item.module}, below the seam"

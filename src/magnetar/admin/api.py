@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from magnetar import __version__
 from magnetar.admin import (
     broker_api,
+    compaction_api,
     errors,
     health_api,
     ledger_api,
@@ -21,6 +22,7 @@ from magnetar.admin import (
 )
 from magnetar.admin.body_limit import BodyLimit
 from magnetar.admin.brokers import BrokerService
+from magnetar.admin.compaction import CompactionService
 from magnetar.admin.docs_page import DOCS_PAGE
 from magnetar.admin.ledgers import LedgerService
 from magnetar.admin.namespaces import NamespaceService
@@ -41,6 +43,7 @@ def create(
     schemas: SchemaService | None = None,
     policies: PolicyService | None = None,
     brokers: BrokerService | None = None,
+    compaction: CompactionService | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
 
@@ -64,6 +67,8 @@ def create(
     if namespaces is not None and topics is not None:
         app.include_router(namespace_api.routes(namespaces, topics))
         app.include_router(topic_api.routes(topics, health))
+    if compaction is not None:
+        app.include_router(compaction_api.routes(compaction))
     if schemas is not None:
         app.include_router(schema_api.routes(schemas))
     if policies is not None and topics is not None:

@@ -95,7 +95,7 @@ NAMESPACE_PARTS: Final = (
 
 TOPIC_PARTS: Final = (
     "all_subscription", "analyzeBacklog", "autoSubscriptionCreation", "backlog", "backlogQuota",
-    "backlogQuotaMap", "backlogSize", "compaction", "compactionThreshold", "createMissedPartitions",
+    "backlogQuotaMap", "backlogSize", "compactionThreshold", "createMissedPartitions",
     "deduplication", "deduplicationEnabled", "deduplicationSnapshotInterval",
     "dispatcherPauseOnAckStatePersistent", "dispatchRate", "entryFilters", "examinemessage",
     "expireMessages", "inactiveTopicPolicies", "internal-info", "lastMessageId", "ledger",

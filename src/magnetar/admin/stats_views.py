@@ -140,6 +140,17 @@ class HoldView(View):
     until: str
 
 
+class CompactedLedgerView(View):
+    """``ledgerId`` -1: nothing was left. ``horizon`` and ``finished`` are ours: up to where the
+    topic is compacted, and when it was."""
+
+    ledger_id: int
+    entries: int
+    size: int
+    horizon: str
+    finished: str
+
+
 class InternalStatsView(View):
     entries_added_counter: int  # since the topic was loaded
     number_of_entries: int
@@ -148,6 +159,8 @@ class InternalStatsView(View):
     current_ledger_size: int
     last_confirmed_entry: str
     state: str
+    compacted_ledger: CompactedLedgerView | None
+    """None: it was never compacted."""
     ledgers: list[TopicLedgerView]
     cursors: dict[str, CursorView]
     holds: list[HoldView]

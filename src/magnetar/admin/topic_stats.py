@@ -9,6 +9,7 @@ from types import MappingProxyType
 from magnetar.admin.lent_stats import ServedThere, merged
 from magnetar.admin.retention import retention_view
 from magnetar.admin.stats_views import (
+    CompactedLedgerView,
     ConsumerView,
     CursorView,
     HoldView,
@@ -19,7 +20,7 @@ from magnetar.admin.stats_views import (
     TopicLedgerView,
     TopicStatsView,
 )
-from magnetar.log.seam import LogStats, StoredAt
+from magnetar.log.seam import CompactedStats, LogStats, StoredAt
 from magnetar.topics.access import AccessMode
 from magnetar.topics.backlog import Backlog, backlogs
 from magnetar.topics.consumer import Consumer
@@ -177,6 +178,7 @@ def internal_stats(topic: Topic) -> InternalStatsView:
         last_confirmed_entry=str(stored.readable),
         # A log without an open ledger makes one with the next append.
         state="LedgerOpened" if open_ledgers else "ClosedLedger",
+        compacted_ledger=_compacted(topic.log.compaction.stats),
         ledgers=[
             TopicLedgerView(
                 ledger_id=each.ledger_id,
@@ -199,6 +201,18 @@ def internal_stats(topic: Topic) -> InternalStatsView:
         ],
         table=None if stored.table is None else stored.table.where,
         ledgers_awaiting_table=stored.awaiting_table,
+    )
+
+
+def _compacted(found: CompactedStats | None) -> CompactedLedgerView | None:
+    if found is None:
+        return None
+    return CompactedLedgerView(
+        ledger_id=found.ledger_id,
+        entries=found.entries,
+        size=found.stored_bytes,
+        horizon=str(found.horizon),
+        finished=_time(found.finished_ms),
     )
 
 

@@ -180,6 +180,13 @@ class PostedSchemaView(View):
     version: SchemaVersionView
 
 
+class LongRunningView(View):
+    """``lastError``: why the last one failed."""
+
+    status: str
+    last_error: str
+
+
 class CompatibilityView(View):
     """``reason`` is ours: why not."""
 

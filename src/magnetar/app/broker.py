@@ -32,6 +32,7 @@ from magnetar.model.errors import MagnetarError
 from magnetar.model.schema import SchemaStrategy
 from magnetar.protocols.entry_formats import EitherEntryFormat
 from magnetar.protocols.kafka.server import KafkaServer
+from magnetar.protocols.pulsar.compact_format import PulsarCompactFormat
 from magnetar.protocols.pulsar.owner_links import OwnerLinks, ReadOnlyBroker
 from magnetar.protocols.pulsar.server import PulsarServer
 from magnetar.protocols.pulsar.staged_writes import StagedWrites
@@ -41,6 +42,7 @@ from magnetar.staging.queries import Queries
 from magnetar.staging.reading import StagedReading
 from magnetar.staging.seams import ReadableStagedLedgers
 from magnetar.topics.bindings import OwnerBindings
+from magnetar.topics.compacting import TopicCompactions
 from magnetar.topics.followed_topics import FollowedTopics
 from magnetar.topics.intakes import Intakes
 from magnetar.topics.rates import Rates
@@ -125,6 +127,8 @@ class Broker:
         self.rates = Rates(self.topics if self.followed is None else self.followed)
         upkept: Upkept = self.topics if self.followed is None else self.followed
         self.upkeep = PolicyUpkeep(upkept, config.expiry_check_interval_ms, now_ms)
+        self._compaction_scope = self._scope.inner("compaction", fails(self._task_failed))
+        self.compactions = TopicCompactions(PulsarCompactFormat(), self._compaction_scope)
         self._intake_scope = self._scope.inner("staged writes", fails(self._task_failed))
         self._intakes: Intakes | None = None
         self._leftovers: Leftovers | None = None
@@ -313,6 +317,7 @@ class Broker:
         if self.kafka is not None:
             self.kafka.stop_listening()
         await self._intake_scope.close()  # before topics: nothing begins any more
+        await self._compaction_scope.close()
         if self.followed is not None:
             await self.followed.close()
         await self.topics.close()

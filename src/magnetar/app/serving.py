@@ -187,6 +187,7 @@ class RestServer:
         await self._imported
         from magnetar.admin import api
         from magnetar.admin.brokers import BrokerService
+        from magnetar.admin.compaction import CompactionService
         from magnetar.admin.ledgers import LedgerService
         from magnetar.admin.namespaces import NamespaceService
         from magnetar.admin.peers import HttpTransport, Peers
@@ -211,6 +212,7 @@ class RestServer:
             SchemaService(broker.control),
             PolicyService(broker.control, broker.topics, quorums_of(config.ledger)),
             BrokerService(broker.control, http_url, Peers(transport), broker.topics.names),
+            CompactionService(broker.control, broker.topics, broker.compactions, Peers(transport)),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)

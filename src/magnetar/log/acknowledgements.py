@@ -316,7 +316,10 @@ class AckState:
 
     def acknowledge_cumulative(self, position: Position) -> bool:
         """Acknowledge everything up to ``position``, or to the log's last entry before it."""
-        position = self._chain.last_at(position)
+        found = self._chain.last_at(position)
+        if found > position:
+            return False  # all before it was trimmed; what survived there is not all read
+        position = found
         if position <= self.mark_delete:
             return False
         self.version += 1

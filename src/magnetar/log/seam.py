@@ -14,6 +14,7 @@ than ten methods (``tests/tidy``):
 ``Positions``      ``log.positions``: the order of positions, and the log's two ends
 ``Cursors``        ``log.cursors``: open, delete, list
 ``Checkpoints``    ``log.checkpoints``: what its feeder knows, kept with the log's record
+``KeyCompaction``  ``log.compaction``: the log with what compaction has left of its older part
 ``Holds``          ``log.holds``: readers, whose ledgers are not deleted meanwhile
 ``TabledLedgers``  ``log.tabled``: ledgers that are in a table, where bookies need not keep them
 ``Cursor``         one of them; what it says is kept in an ``AckStore`` (``log.ack_store``)
@@ -38,7 +39,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
@@ -396,6 +398,58 @@ class TabledLedgers(Protocol):
         ...
 
 
+class Survivor(NamedTuple):
+    """An entry that compaction leaves. ``payload``: header and all (``KeyCompaction.payload``).
+    ``kept``: the messages of a batch that are left, in Pulsar's ack sets; empty: all."""
+
+    position: Position
+    payload: Buffer
+    kept: Sequence[int]
+
+
+class CompactedStats(NamedTuple):
+    """What the last compaction has left. ``ledger_id`` -1: nothing. Times in milliseconds since
+    1970."""
+
+    ledger_id: int
+    horizon: Position
+    entries: int
+    stored_bytes: int
+    finished_ms: int
+
+
+class KeyCompaction(Protocol):
+    """What compaction has left of one log, up to a horizon, and the log read with it."""
+
+    view: ReadableLog
+    """What survived up to the horizon, under the positions that it had, and then the log. Whole
+    batches are given; ``Entry.kept`` says what is left of one. Nothing else is its own: its stats,
+    and the counts of its positions, are the log's."""
+
+    @property
+    def stats(self) -> CompactedStats | None:
+        """None: the log was never compacted."""
+        ...
+
+    def payload(self, entry: Entry) -> Buffer:
+        """What is kept of an entry that was read, as ``Survivor`` has it."""
+        ...
+
+    def reading(self) -> AbstractContextManager[None]:
+        """As long as the ``with`` lasts nothing of the view is trimmed: whoever compacts reads it
+        twice. Raises ``NotAllowedError`` if somebody does already."""
+        ...
+
+    async def replace(
+        self, horizon: Position, survivors: AsyncIterator[Sequence[Survivor]]
+    ) -> None:
+        """``survivors``, ascending, take the place of what the view has up to ``horizon``: of all
+        of that, whoever compacted before. Durable when it returns; when it raises the view is what
+        it was, or this. To be called ``reading``. Raises ``LogError``, ``LedgerError``,
+        ``MetadataError``."""
+        ...
+
+
 class Positions(Protocol):
     """The order of one log's positions. Positions that the log does not hold (trimmed, not
     appended yet) are allowed everywhere."""
@@ -512,6 +566,7 @@ class WritableLog(ReadableLog, Protocol):
 
     cursors: Cursors
     checkpoints: Checkpoints
+    compaction: KeyCompaction
     holds: Holds
     tabled: TabledLedgers
     epoch: int

@@ -12,7 +12,8 @@ object; the journal, the write cache, the tail cache and dispatch all share that
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 ENTRY_HEADER_BYTES = 32
 """Bytes before the digest."""
@@ -56,6 +57,9 @@ class Entry:
 
     __slots__ = ("data", "description", "entry_id", "ledger_id", "payload_offset")
 
+    kept: ClassVar[Sequence[int]] = ()
+    """Which messages of a batch compaction has left, as Pulsar's ack sets; empty: all."""
+
     def __init__(self, ledger_id: int, entry_id: int, data: bytes, payload_offset: int) -> None:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
@@ -70,6 +74,18 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"Entry({self.ledger_id}:{self.entry_id}, {len(self.data)} bytes)"
+
+
+class SurvivingEntry(Entry):
+    """What compaction has left of an entry."""
+
+    __slots__ = ("kept",)
+
+    def __init__(
+        self, ledger_id: int, entry_id: int, data: bytes, payload_offset: int, kept: Sequence[int]
+    ) -> None:
+        super().__init__(ledger_id, entry_id, data, payload_offset)
+        self.kept = kept  # type: ignore[misc]  # other entries need no room for it
 
 
 class LacReply(NamedTuple):

@@ -73,7 +73,7 @@ class Consumer:
 
     It knows nothing of the subscription, which seats it in order of arrival. ``properties``: what
     its application says of it; ``follows``: its client goes where it is sent
-    (``ConsumerClient.tell_closed``).
+    (``ConsumerClient.tell_closed``). ``read_compacted``: it is served from the compacted view.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Consumer:
         connected_at_ms: int,
         properties: Mapping[str, str] = NO_PROPERTIES,
         follows: bool = False,
+        read_compacted: bool = False,
     ) -> None:
         self.client = client
         self.consumer_id = consumer_id
@@ -93,6 +94,7 @@ class Consumer:
         self.connected_at_ms = connected_at_ms
         self.properties = properties
         self.follows = follows
+        self.read_compacted = read_compacted
         self.closed = False
         self.messages_out = 0
         self.bytes_out = 0

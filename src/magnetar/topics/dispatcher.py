@@ -40,6 +40,15 @@ log = structlog.get_logger(__name__)
 ROUNDS_MAX: Final = 4
 """Reads of one subscription in one loop turn; then others have theirs."""
 
+_SIGN: Final = 1 << 63
+
+
+def both(words: Sequence[int] | None, kept: Sequence[int]) -> list[int]:
+    """The ack set of a batch of which compaction has left ``kept``, in signed words."""
+    found = [(each ^ _SIGN) - _SIGN for each in kept]
+    return found if not words else [one & other for one, other in zip(found, words, strict=False)]
+
+
 NO_ACK_SETS: Final[Mapping[Key, Sequence[int]]] = MappingProxyType({})
 
 
@@ -255,6 +264,8 @@ class Dispatcher:
         for entry, description in zip(entries, descriptions, strict=True):
             if description.messages > 1:
                 words = self._cursor.ack_set(Position(entry.ledger_id, entry.entry_id))
+                if entry.kept:
+                    words = both(words, entry.kept)
                 if words:
                     found[entry.ledger_id, entry.entry_id] = words
         return found

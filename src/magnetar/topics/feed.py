@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import Cursor, ReadableLog
+from magnetar.log.seam import Cursor, Positions, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogClosedError, LogError, MagnetarError
 from magnetar.model.ids import Position
@@ -52,6 +52,10 @@ class EntryFeed:
         self.redelivery = Redelivery()
         self.position = self._positions.next_position(cursor.mark_delete)
 
+    def read_from(self, source: ReadableLog) -> None:
+        """``source`` is another view of the same log. To be followed by ``rewind``."""
+        self._log, self._positions = source, source.positions
+
     def rewind(self) -> None:
         """Start again after the mark-delete position; forgets replays and what was read ahead."""
         self._generation += 1
@@ -73,6 +77,11 @@ class EntryFeed:
         """The cursor went ahead by itself: what it passed need not be read."""
         after = self._positions.next_position(self._cursor.mark_delete)
         self.position = max(self.position, after)
+
+    @property
+    def positions(self) -> Positions:
+        """Of what is read now."""
+        return self._positions
 
     @property
     def waits(self) -> bool:

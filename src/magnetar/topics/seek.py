@@ -40,7 +40,7 @@ async def _seek(
             if isinstance(place, PublishTime):
                 target = await topic.position_at(place)
             else:
-                target = seek_target(topic.readable.positions, place)
+                target = seek_target(subscription.dispatcher.feed.positions, place)
             await subscription.cursor.reset(target)
             sought = True
         finally:

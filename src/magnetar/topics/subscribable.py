@@ -62,6 +62,8 @@ class SubscribableTopic:
     ) -> None:
         self.name = name
         self.readable: ReadableLog = source
+        self.compacted: ReadableLog | None = None
+        """The log's compacted view; None where it is not served."""
         self.subscriptions: dict[str, Subscription] = {}
         self.lock = asyncio.Lock()
         """Held while the set of producers or of subscriptions changes with a wait in between."""
@@ -189,6 +191,7 @@ class SubscribableTopic:
             self._format,
             self.policy.delays,
             self._now_ms,
+            self.compacted,
         )
 
     def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:

@@ -87,7 +87,9 @@ class Subscription:
         entry_format: EntryFormat,
         delays: DelayPolicy,
         now_ms: Callable[[], int],
+        compacted: ReadableLog | None = None,
     ) -> None:
+        """``compacted``: the log's compacted view, if it has one here."""
         self.name = name
         self.cursor = cursor
         self.partition = partition
@@ -102,6 +104,8 @@ class Subscription:
         self.doubtful = False
         """Deleting it failed: nobody may be told that it is there before its cursor is stored."""
         self._log_name = source.name
+        self._source = source
+        self._compacted = compacted
         self._positions = source.positions
         self._limits = limits
         self._now_ms = now_ms
@@ -214,6 +218,7 @@ class Subscription:
         if kind is not Kind.SHARED:
             self.dispatcher.begin(self._single)
             return
+        self.dispatcher.feed.read_from(self._source)
         limits, dispatcher = self._limits, self.dispatcher
         if self._delays is None:
             self._delays = Delays(
@@ -279,10 +284,15 @@ class Subscription:
             self._switch = self._loop.call_later(SWITCH_DELAY_S, self._after_delay)
         if activated is not None:
             # Before it is told: what it gets begins after what is acknowledged now.
+            self.dispatcher.feed.read_from(self._view_of(activated.owner))
             self.dispatcher.feed.rewind()
             if self.kind is Kind.FAILOVER:
                 activated.owner.client.tell_active(True)
             self.dispatcher.wake()
+
+    def _view_of(self, consumer: Consumer) -> ReadableLog:
+        compacted = self._compacted
+        return compacted if compacted is not None and consumer.read_compacted else self._source
 
     def _delay_over(self) -> None:
         self._switch = None

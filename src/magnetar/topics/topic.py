@@ -83,6 +83,7 @@ class Topic(SubscribableTopic):
     ) -> None:
         super().__init__(name, source, limits, scope, traffic, entry_format, policy, now_ms)
         self.log = source
+        self.compacted = source.compaction.view
         self.publish = source.append  # bound here: a call less for every append
         self.producers: dict[str, Producer] = {}
         self.waiting: list[tuple[Producer, asyncio.Future[None]]] = []

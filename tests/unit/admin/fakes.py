@@ -15,6 +15,7 @@ from magnetar.env.health import Health
 from magnetar.model.errors import BookieUnavailableError, NoSuchLedgerError
 from tests.doubles.admin import (
     broker_service,
+    compaction_service,
     namespace_service,
     policy_service,
     topic_service,
@@ -38,6 +39,7 @@ def application(
         SchemaService(broker.control),
         policy_service(broker),
         broker_service(broker),
+        compaction_service(broker),
     )
 
 

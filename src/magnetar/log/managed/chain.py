@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.log.seam import StoredAt
-from magnetar.model.ids import EARLIEST, NO_ENTRY, Position
+from magnetar.model.ids import EARLIEST, LATEST, NO_ENTRY, Position
 
 _new: Final = tuple.__new__  # a NamedTuple without its slower, checking constructor
 
@@ -52,6 +52,7 @@ class Chain:
     __slots__ = (
         "_ids",
         "_ranks",
+        "compacted_to",
         "confirmed",
         "end_offset",
         "first_offset",
@@ -70,6 +71,7 @@ class Chain:
         self.first_offset = first_offset  # of the first message that is held, or of the next
         self.end_offset = first_offset  # of the next message after ``confirmed``
         self.trimmed = trimmed
+        self.compacted_to = EARLIEST  # what survived up to here is readable, trimmed or not
         self.last_confirmed_entry = NO_ENTRY  # of the open ledger
         self.confirmed = trimmed
         self.replace_ledgers(ledgers)
@@ -261,6 +263,18 @@ class Chain:
 
     def before_first(self) -> Position:
         return Position(self._ids[0], NO_ENTRY) if self._ids else self.trimmed
+
+    def mark_before(self, start: Position) -> Position:
+        """The mark-delete position of a cursor that reads ``start`` next (``EARLIEST`` and
+        ``LATEST`` allowed)."""
+        if start == LATEST:
+            return self.confirmed
+        if start < self.first and self.compacted_to > EARLIEST:
+            # What was trimmed may have survived compaction: none of it counts as read.
+            return max(EARLIEST, Position(start.ledger_id, start.entry_id - 1))
+        if start == EARLIEST:
+            return self.before_first()
+        return self.previous_position(start)
 
     # -- ranks --------------------------------------------------------------------------------
 

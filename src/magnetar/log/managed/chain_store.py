@@ -16,7 +16,7 @@ import structlog
 from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
-from magnetar.log.managed.records import HandedCursor, LogRecord
+from magnetar.log.managed.records import NO_LEDGER, Compacted, HandedCursor, LogRecord
 from magnetar.log.managed.stamping import Extent
 from magnetar.log.seam import Checkpoint, ReaderHold, TableMark
 from magnetar.model.errors import MagnetarError, NoSuchLedgerError
@@ -39,6 +39,9 @@ class ChainStore:
         """The next ``save`` says so."""
         self._current: Callable[[], Checkpoint | None] = lambda: node.record.checkpoint
         self._holds: Callable[[], tuple[ReaderHold, ...]] = lambda: node.record.holds
+        self.compacted = node.record.compacted
+        """What compaction has left, as the record says or is about to."""
+        self._half_compacted: int | None = None
 
     async def take_over(self) -> None:
         """Write a new epoch, so that a former owner's next write loses."""
@@ -72,11 +75,12 @@ class ChainStore:
             ledgers=ledgers,
             trimmed=self.chain.trimmed,
             first_offset=self.chain.first_offset,
-            deleting=tuple(self._leaving),
+            deleting=(*self._leaving, *self._unborn()),
             # With what it is of: what this write trims is counted by the checkpoint in it.
             checkpoint=self.checkpoint,
             holds=self._holds(),
             table=self.table,
+            compacted=self.compacted,
             handed_over=None,  # whoever writes here owns the log, and its cursors change
         )
 
@@ -107,6 +111,32 @@ class ChainStore:
     def keep_holds(self, current: Callable[[], tuple[ReaderHold, ...]]) -> None:
         """Each write of the record stores what ``current`` says from now on."""
         self._holds = current
+
+    # -- compaction ---------------------------------------------------------------------------
+
+    def _unborn(self) -> tuple[int, ...]:
+        """A compacted ledger that is being written: an owner that comes now deletes it."""
+        return () if self._half_compacted is None else (self._half_compacted,)
+
+    async def begin_compacted(self, ledger_id: int) -> None:
+        """The ledger is to hold what compaction leaves. Nobody reads it yet. Raises as ``save``."""
+        # Named before anything is in it: else nobody would know of it if this process ended.
+        self._half_compacted = ledger_id
+        await self.save()
+
+    async def end_compacted(self, found: Compacted) -> None:
+        """``found`` takes the place of what there was, in one write, and the ledger of that leaves
+        with it. Raises as ``save``; then it is in doubt, and the next write says the same."""
+        former, self.compacted, self._half_compacted = self.compacted, found, None
+        if former is not None and former.ledger_id not in (NO_LEDGER, found.ledger_id):
+            self.leave(former.ledger_id)
+        await self.save()
+
+    def give_up_compacted(self, ledger_id: int) -> None:
+        """The ledger will not be used. It is deleted as what has left."""
+        if self._half_compacted == ledger_id:
+            self._half_compacted = None
+            self.leave(ledger_id)
 
     def leave(self, ledger_id: int) -> None:
         """The ledger is not, or no longer, part of the chain: the next ``save`` says so."""
@@ -161,7 +191,9 @@ class ChainStore:
         """Delete the ledgers of a log that is marked so, then its node."""
         record = self._node.record
         assert record.deleted
-        for ledger_id in (*record.deleting, *(info.ledger_id for info in record.ledgers)):
+        compacted = record.compacted
+        kept = [] if compacted is None or compacted.ledger_id < 0 else [compacted.ledger_id]
+        for ledger_id in (*record.deleting, *(info.ledger_id for info in record.ledgers), *kept):
             try:
                 await self._ledgers.delete(ledger_id)
             except NoSuchLedgerError:

@@ -79,7 +79,7 @@ class ManagedCursor:
         return after - self._state.hole_entries
 
     async def reset(self, position: Position) -> None:
-        self._state.reset(self._chain.previous_position(position))
+        self._state.reset(self._chain.mark_before(position))
         self.store.mark_dirty()  # it is stored even if whoever waits for it gives up
         await self.wait_stored()
 

@@ -52,7 +52,7 @@ from magnetar.model.errors import (
     LogFencedError,
     MagnetarError,
 )
-from magnetar.model.ids import EARLIEST, LATEST, Position
+from magnetar.model.ids import Position
 
 log = structlog.get_logger(__name__)
 
@@ -132,18 +132,9 @@ async def side_by_side(items: Sequence[T], work: Callable[[T], Awaitable[R]]) ->
     return found
 
 
-def mark_before(chain: Chain, start: Position) -> Position:
-    """The mark-delete position of a cursor that reads ``start`` next."""
-    if start == LATEST:
-        return chain.confirmed
-    if start == EARLIEST:
-        return chain.before_first()
-    return chain.previous_position(start)
-
-
 def readers_cursor(chain: Chain, name: str, start: Position) -> Cursor:
     """In memory only; ``start`` is read first."""
-    state = AckState(chain, mark_before(chain, start))
+    state = AckState(chain, chain.mark_before(start))
     return ManagedCursor(name, chain, state, {}, NullAckStore(state))
 
 
@@ -185,7 +176,7 @@ class ManagedCursors:
                         "yet; try again"
                     )
                 record = CursorRecord(
-                    mark_before(self._chain, start), properties=dict(properties or {})
+                    self._chain.mark_before(start), properties=dict(properties or {})
                 )
                 try:
                     cursor = await self._make(name, record)

@@ -27,6 +27,7 @@ from magnetar.log.managed.appender import Appender, AppenderEvents
 from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
+from magnetar.log.managed.compaction import CompactionEvents, LogCompaction
 from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCursors
 from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.history import History, NoHistory
@@ -43,6 +44,7 @@ from magnetar.log.seam import (
     Checkpoints,
     Cursors,
     Holds,
+    KeyCompaction,
     LedgerStats,
     LogStats,
     Positions,
@@ -132,6 +134,17 @@ class ManagedLog:
             self._maybe_trim, self._forget_read, self._on_lost, self._require_open
         )
         self.tabled: TabledLedgers = LogTabled(store, tabled_events)
+        compaction_events = CompactionEvents(self._maybe_trim, self._on_lost, self._require_open)
+        self._compaction = LogCompaction(
+            self,
+            self._chain,
+            store,
+            context.ledgers,
+            lambda: self._appender.policy,
+            context.now_ms,
+            compaction_events,
+        )
+        self.compaction: KeyCompaction = self._compaction
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
@@ -261,6 +274,7 @@ class ManagedLog:
     def _needed_after(self) -> list[Position]:
         """Positions after which somebody still needs what the log holds, as long as may be."""
         marks = [store.stored_mark_delete for store in self._cursors.stores()]
+        marks += self._compaction.needed_after()
         checkpoint = self._store.checkpoint  # as the write before the deletion stores it
         return marks if checkpoint is None else [*marks, checkpoint.position]
 

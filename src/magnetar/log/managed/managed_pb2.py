@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"magnetar/log/managed/managed.proto\x12\x14magnetar.log.managed\"\xce\x01\n\x0cLedgerRecord\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x03 \x01(\x03\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x11\n\tclosed_ms\x18\x05 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x06 \x01(\x03\x12\x10\n\x08messages\x18\x07 \x01(\x03\x12\x13\n\x0bgreatest_ms\x18\x08 \x01(\x03\x12\x10\n\x08least_ms\x18\t \x01(\x03\x12\x0e\n\x06stored\x18\n \x01(\r\"\xb0\x03\n\tLogRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x33\n\x07ledgers\x18\x02 \x03(\x0b\x32\".magnetar.log.managed.LedgerRecord\x12\x10\n\x08\x64\x65leting\x18\x03 \x03(\x03\x12\x19\n\x11trimmed_ledger_id\x18\x04 \x01(\x03\x12\x18\n\x10trimmed_entry_id\x18\x05 \x01(\x03\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x14\n\x0c\x66irst_offset\x18\x08 \x01(\x03\x12\x34\n\ncheckpoint\x18\t \x01(\x0b\x32 .magnetar.log.managed.Checkpoint\x12/\n\x05holds\x18\n \x03(\x0b\x32 .magnetar.log.managed.ReaderHold\x12\x35\n\x0bhanded_over\x18\x0b \x01(\x0b\x32 .magnetar.log.managed.HandedOver\x12.\n\x05table\x18\x0c \x01(\x0b\x32\x1f.magnetar.log.managed.TableMark\x12\x12\n\ncreated_ms\x18\x0f \x01(\x03\"?\n\tTableMark\x12\r\n\x05where\x18\x01 \x01(\t\x12\x0f\n\x07kept_ms\x18\x02 \x01(\x03\x12\x12\n\nkept_bytes\x18\x03 \x01(\x03\"A\n\nReaderHold\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x11\n\tledger_id\x18\x02 \x01(\x03\x12\x10\n\x08until_ms\x18\x03 \x01(\x03\"A\n\nHandedOver\x12\x33\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\".magnetar.log.managed.HandedCursor\"A\n\x0cHandedCursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cnode_version\x18\x02 \x01(\x05\x12\r\n\x05value\x18\x03 \x01(\x0c\"@\n\nCheckpoint\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\x0c\"\xf4\x02\n\x0c\x43ursorRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x1d\n\x10\x63ursor_ledger_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0emark_ledger_id\x18\x03 \x01(\x03\x12\x15\n\rmark_entry_id\x18\x04 \x01(\x03\x12\x46\n\nproperties\x18\x05 \x03(\x0b\x32\x32.magnetar.log.managed.CursorRecord.PropertiesEntry\x12\x10\n\x08\x64\x65leting\x18\x06 \x03(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x0f\n\x07\x64\x65leted\x18\x08 \x01(\x08\x12\x13\n\x0breset_epoch\x18\t \x01(\x04\x12.\n\x07\x62inding\x18\n \x01(\x0b\x32\x1d.magnetar.log.managed.Binding\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x13\n\x11_cursor_ledger_id\"O\n\x07\x42inding\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tbroker_id\x18\x02 \x01(\t\x12\r\n\x05start\x18\x03 \x01(\x04\x12\x13\n\x0bservice_url\x18\x04 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"magnetar/log/managed/managed.proto\x12\x14magnetar.log.managed\"\xce\x01\n\x0cLedgerRecord\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x03 \x01(\x03\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x11\n\tclosed_ms\x18\x05 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x06 \x01(\x03\x12\x10\n\x08messages\x18\x07 \x01(\x03\x12\x13\n\x0bgreatest_ms\x18\x08 \x01(\x03\x12\x10\n\x08least_ms\x18\t \x01(\x03\x12\x0e\n\x06stored\x18\n \x01(\r\"\xe4\x03\n\tLogRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x33\n\x07ledgers\x18\x02 \x03(\x0b\x32\".magnetar.log.managed.LedgerRecord\x12\x10\n\x08\x64\x65leting\x18\x03 \x03(\x03\x12\x19\n\x11trimmed_ledger_id\x18\x04 \x01(\x03\x12\x18\n\x10trimmed_entry_id\x18\x05 \x01(\x03\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x0f\n\x07\x64\x65leted\x18\x07 \x01(\x08\x12\x14\n\x0c\x66irst_offset\x18\x08 \x01(\x03\x12\x34\n\ncheckpoint\x18\t \x01(\x0b\x32 .magnetar.log.managed.Checkpoint\x12/\n\x05holds\x18\n \x03(\x0b\x32 .magnetar.log.managed.ReaderHold\x12\x35\n\x0bhanded_over\x18\x0b \x01(\x0b\x32 .magnetar.log.managed.HandedOver\x12.\n\x05table\x18\x0c \x01(\x0b\x32\x1f.magnetar.log.managed.TableMark\x12\x32\n\tcompacted\x18\r \x01(\x0b\x32\x1f.magnetar.log.managed.Compacted\x12\x12\n\ncreated_ms\x18\x0f \x01(\x03\"?\n\tTableMark\x12\r\n\x05where\x18\x01 \x01(\t\x12\x0f\n\x07kept_ms\x18\x02 \x01(\x03\x12\x12\n\nkept_bytes\x18\x03 \x01(\x03\"\xbe\x01\n\tCompacted\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x19\n\x11horizon_ledger_id\x18\x02 \x01(\x03\x12\x18\n\x10horizon_entry_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x04 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x05 \x01(\x03\x12\x13\n\x0b\x66inished_ms\x18\x06 \x01(\x03\x12\x16\n\x0elast_ledger_id\x18\x07 \x01(\x03\x12\x15\n\rlast_entry_id\x18\x08 \x01(\x03\"A\n\nReaderHold\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x11\n\tledger_id\x18\x02 \x01(\x03\x12\x10\n\x08until_ms\x18\x03 \x01(\x03\"A\n\nHandedOver\x12\x33\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\".magnetar.log.managed.HandedCursor\"A\n\x0cHandedCursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cnode_version\x18\x02 \x01(\x05\x12\r\n\x05value\x18\x03 \x01(\x0c\"@\n\nCheckpoint\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\x0c\"\xf4\x02\n\x0c\x43ursorRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x1d\n\x10\x63ursor_ledger_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0emark_ledger_id\x18\x03 \x01(\x03\x12\x15\n\rmark_entry_id\x18\x04 \x01(\x03\x12\x46\n\nproperties\x18\x05 \x03(\x0b\x32\x32.magnetar.log.managed.CursorRecord.PropertiesEntry\x12\x10\n\x08\x64\x65leting\x18\x06 \x03(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x0f\n\x07\x64\x65leted\x18\x08 \x01(\x08\x12\x13\n\x0breset_epoch\x18\t \x01(\x04\x12.\n\x07\x62inding\x18\n \x01(\x0b\x32\x1d.magnetar.log.managed.Binding\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x13\n\x11_cursor_ledger_id\"O\n\x07\x42inding\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tbroker_id\x18\x02 \x01(\t\x12\r\n\x05start\x18\x03 \x01(\x04\x12\x13\n\x0bservice_url\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,21 +36,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEDGERRECORD']._serialized_start=61
   _globals['_LEDGERRECORD']._serialized_end=267
   _globals['_LOGRECORD']._serialized_start=270
-  _globals['_LOGRECORD']._serialized_end=702
-  _globals['_TABLEMARK']._serialized_start=704
-  _globals['_TABLEMARK']._serialized_end=767
-  _globals['_READERHOLD']._serialized_start=769
-  _globals['_READERHOLD']._serialized_end=834
-  _globals['_HANDEDOVER']._serialized_start=836
-  _globals['_HANDEDOVER']._serialized_end=901
-  _globals['_HANDEDCURSOR']._serialized_start=903
-  _globals['_HANDEDCURSOR']._serialized_end=968
-  _globals['_CHECKPOINT']._serialized_start=970
-  _globals['_CHECKPOINT']._serialized_end=1034
-  _globals['_CURSORRECORD']._serialized_start=1037
-  _globals['_CURSORRECORD']._serialized_end=1409
-  _globals['_CURSORRECORD_PROPERTIESENTRY']._serialized_start=1339
-  _globals['_CURSORRECORD_PROPERTIESENTRY']._serialized_end=1388
-  _globals['_BINDING']._serialized_start=1411
-  _globals['_BINDING']._serialized_end=1490
+  _globals['_LOGRECORD']._serialized_end=754
+  _globals['_TABLEMARK']._serialized_start=756
+  _globals['_TABLEMARK']._serialized_end=819
+  _globals['_COMPACTED']._serialized_start=822
+  _globals['_COMPACTED']._serialized_end=1012
+  _globals['_READERHOLD']._serialized_start=1014
+  _globals['_READERHOLD']._serialized_end=1079
+  _globals['_HANDEDOVER']._serialized_start=1081
+  _globals['_HANDEDOVER']._serialized_end=1146
+  _globals['_HANDEDCURSOR']._serialized_start=1148
+  _globals['_HANDEDCURSOR']._serialized_end=1213
+  _globals['_CHECKPOINT']._serialized_start=1215
+  _globals['_CHECKPOINT']._serialized_end=1279
+  _globals['_CURSORRECORD']._serialized_start=1282
+  _globals['_CURSORRECORD']._serialized_end=1654
+  _globals['_CURSORRECORD_PROPERTIESENTRY']._serialized_start=1584
+  _globals['_CURSORRECORD_PROPERTIESENTRY']._serialized_end=1633
+  _globals['_BINDING']._serialized_start=1656
+  _globals['_BINDING']._serialized_end=1735
 # @@protoc_insertion_point(module_scope)

@@ -88,6 +88,7 @@ class LogRecord(_message.Message):
     HOLDS_FIELD_NUMBER: _builtins.int
     HANDED_OVER_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    COMPACTED_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     trimmed_ledger_id: _builtins.int
@@ -123,6 +124,10 @@ class LogRecord(_message.Message):
     def table(self) -> Global___TableMark:
         """absent: the log has no table"""
 
+    @_builtins.property
+    def compacted(self) -> Global___Compacted:
+        """absent: the log was never compacted"""
+
     def __init__(
         self,
         *,
@@ -138,11 +143,12 @@ class LogRecord(_message.Message):
         holds: _abc.Iterable[Global___ReaderHold] | None = ...,
         handed_over: Global___HandedOver | None = ...,
         table: Global___TableMark | None = ...,
+        compacted: Global___Compacted | None = ...,
         created_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "handed_over", b"handed_over", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "handed_over", b"handed_over", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -177,6 +183,51 @@ class TableMark(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TableMark: _TypeAlias = TableMark  # noqa: Y015
+
+@_typing.final
+class Compacted(_message.Message):
+    """what compaction left of the log up to the horizon"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    HORIZON_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    HORIZON_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    FINISHED_MS_FIELD_NUMBER: _builtins.int
+    LAST_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    LAST_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    """-1: nothing was left"""
+    horizon_ledger_id: _builtins.int
+    """entries after this position are not trimmed"""
+    horizon_entry_id: _builtins.int
+    entries: _builtins.int
+    stored_bytes: _builtins.int
+    finished_ms: _builtins.int
+    last_ledger_id: _builtins.int
+    """the position of the last entry that was left"""
+    last_entry_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.int = ...,
+        horizon_ledger_id: _builtins.int = ...,
+        horizon_entry_id: _builtins.int = ...,
+        entries: _builtins.int = ...,
+        stored_bytes: _builtins.int = ...,
+        finished_ms: _builtins.int = ...,
+        last_ledger_id: _builtins.int = ...,
+        last_entry_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "finished_ms", b"finished_ms", "horizon_entry_id", b"horizon_entry_id", "horizon_ledger_id", b"horizon_ledger_id", "last_entry_id", b"last_entry_id", "last_ledger_id", b"last_ledger_id", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Compacted: _TypeAlias = Compacted  # noqa: Y015
 
 @_typing.final
 class ReaderHold(_message.Message):

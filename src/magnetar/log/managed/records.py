@@ -20,6 +20,7 @@ from magnetar.env.metadata import Versioned
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.managed_pb2 import Binding as BindingMessage
 from magnetar.log.managed.managed_pb2 import Checkpoint as CheckpointMessage
+from magnetar.log.managed.managed_pb2 import Compacted as CompactedMessage
 from magnetar.log.managed.managed_pb2 import CursorRecord as CursorMessage
 from magnetar.log.managed.managed_pb2 import HandedCursor as HandedCursorMessage
 from magnetar.log.managed.managed_pb2 import HandedOver as HandedOverMessage
@@ -42,6 +43,8 @@ ROOT = "/managed-ledgers"
 NAME_PARTS = 4
 VERSION = 1
 NOBODY = Binding()
+NO_LEDGER = -1
+"""In the place of a compacted ledger: nothing was left."""
 
 
 class HandedCursor(NamedTuple):
@@ -49,6 +52,19 @@ class HandedCursor(NamedTuple):
 
     name: str
     stored: Versioned
+
+
+class Compacted(NamedTuple):
+    """What compaction left of a log up to ``horizon``: the entries of that ledger (-1: nothing was
+    left), in the format of ``compacted_entries``."""
+
+    ledger_id: int
+    horizon: Position
+    entries: int
+    stored_bytes: int
+    finished_ms: int
+    last: Position = EARLIEST
+    """That of the last survivor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +84,7 @@ class LogRecord:
     holds: tuple[ReaderHold, ...] = ()
     handed_over: tuple[HandedCursor, ...] | None = None
     table: TableMark | None = None
+    compacted: Compacted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +160,7 @@ def encode_log(record: LogRecord) -> bytes:
         holds=[HoldMessage(**hold._asdict()) for hold in record.holds],
         handed_over=_handed_message(record.handed_over),
         table=None if record.table is None else TableMessage(**record.table._asdict()),
+        compacted=_compacted_message(record.compacted),
     )
     return message.SerializeToString()
 
@@ -165,6 +183,31 @@ def _handed(message: LogMessage) -> tuple[HandedCursor, ...] | None:
         HandedCursor(each.name, Versioned(each.value, each.node_version))
         for each in message.handed_over.cursors
     )
+
+
+def _compacted_message(compacted: Compacted | None) -> CompactedMessage | None:
+    if compacted is None:
+        return None
+    return CompactedMessage(
+        ledger_id=compacted.ledger_id,
+        horizon_ledger_id=compacted.horizon.ledger_id,
+        horizon_entry_id=compacted.horizon.entry_id,
+        entries=compacted.entries,
+        stored_bytes=compacted.stored_bytes,
+        finished_ms=compacted.finished_ms,
+        last_ledger_id=compacted.last.ledger_id,
+        last_entry_id=compacted.last.entry_id,
+    )
+
+
+def _compacted(message: LogMessage) -> Compacted | None:
+    if not message.HasField("compacted"):
+        return None
+    kept = message.compacted
+    horizon = Position(kept.horizon_ledger_id, kept.horizon_entry_id)
+    last = Position(kept.last_ledger_id, kept.last_entry_id)
+    told = kept.entries, kept.stored_bytes, kept.finished_ms
+    return Compacted(kept.ledger_id, horizon, *told, last)
 
 
 def _checkpoint_message(checkpoint: Checkpoint | None) -> CheckpointMessage | None:
@@ -211,6 +254,7 @@ def decode_log(name: str, value: bytes) -> LogRecord:
         holds=tuple(ReaderHold(m.holder, m.ledger_id, m.until_ms) for m in message.holds),
         handed_over=_handed(message),
         table=_table(message),
+        compacted=_compacted(message),
     )
 
 

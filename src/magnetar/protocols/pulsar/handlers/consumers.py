@@ -80,13 +80,32 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
     if subscribed_again(session, str(name), request):
         return
     topic = await session.services.subscribable(name, request.force_topic_creation, session)
+    _check_compacted(topic, request, kind)
     with topic.held():  # until the consumer is connected, an idle topic could be unloaded
         if not request.durable:
             await topic.see_end()  # a reader begins at a place that its client knows
         await check_consumer(session, topic, request)
         start = _start(topic, request, session.services.now_ms())
-        if not await send_elsewhere(session, topic, request, kind, start):
+        # The compacted view is its owner's: no other broker serves it.
+        here = request.read_compacted
+        if here or not await send_elsewhere(session, topic, request, kind, start):
             await _join_alive(session, topic, request, kind)
+
+
+def _check_compacted(topic: SubscribableTopic, request: CommandSubscribe, kind: Kind) -> None:
+    """Raise ``NotAllowedError`` if the compacted view is asked for and cannot be given."""
+    if not request.read_compacted:
+        return
+    if kind is Kind.SHARED:
+        raise NotAllowedError(
+            f"subscription {request.subscription} on {topic.name} is to read compacted and is "
+            "shared: the compacted view is for exclusive and failover subscriptions, and readers"
+        )
+    if topic.compacted is None:
+        raise NotAllowedError(
+            f"this broker does not own {topic.name}, and the compacted view is read at its owner: "
+            "look the topic up, or subscribe without readCompacted"
+        )
 
 
 async def _join_alive(
@@ -153,6 +172,7 @@ async def _join(
             services.now_ms(),
             consumer_properties(request),
             session.follows_assigned_url,
+            request.read_compacted,
         )
         subscription.add(consumer, kind)
         session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)
@@ -175,7 +195,10 @@ def _start(topic: SubscribableTopic, request: CommandSubscribe, now_ms: int) -> 
     if request.start_message_rollback_duration_sec:
         return _back_from(now_ms, request)
     if not request.durable and request.HasField("start_message_id"):
-        return reader_start(topic.readable.positions, request.start_message_id)
+        source = topic.readable
+        if request.read_compacted and topic.compacted is not None:
+            source = topic.compacted
+        return reader_start(source.positions, request.start_message_id)
     earliest = request.initialPosition == CommandSubscribe.Earliest
     return EARLIEST if earliest else LATEST
 
@@ -324,16 +347,19 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     topic, cursor = leaving_cursor(session, request.consumer_id) or _cursor(
         session, request.consumer_id
     )
-    source = topic.readable
+    source = view = topic.readable
+    reader = session.consumers.get(request.consumer_id)
+    if reader is not None and reader.consumer.read_compacted and topic.compacted is not None:
+        view = topic.compacted  # or it would wait for a message that compaction took out
     await topic.see_end()
-    last = await topic.last_delivered()
+    last = await topic.last_delivered() if view is source else view.positions.readable
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = answer.getLastMessageIdResponse
     reply.request_id = request.request_id
     fill_message_id(reply.last_message_id, last, topic.name.partition)
     if last.entry_id >= 0:
-        entries = source.read_cached(last, 1, 1)
-        for entry in await source.read(last, 1, 1) if entries is None else entries:
+        entries = view.read_cached(last, 1, 1)
+        for entry in await view.read(last, 1, 1) if entries is None else entries:
             reply.last_message_id.batch_index = _last_index(entry)
     fill_message_id(reply.consumer_mark_delete_position, cursor.mark_delete, -1)
     question = request.log_question
@@ -352,6 +378,8 @@ def _cursor(session: Session, consumer_id: int) -> tuple[SubscribableTopic, Curs
 def _last_index(entry: Entry) -> int:
     """The batch index of the entry's last message, -1 if it is no batch. A record batch of a Kafka
     producer is one to Pulsar's consumers."""
+    if entry.kept:
+        return max(64 * at + word.bit_length() for at, word in enumerate(entry.kept) if word) - 1
     if is_batch(entry.payload):
         return read_batch_header(entry.payload).last_offset_delta
     try:

@@ -1,0 +1,174 @@
+"""Compaction of topics by the broker that owns them.
+
+A key costs some 200 bytes of memory here, and each entry is read twice.
+
+What is read is the compacted view itself, up to where the log reaches when it begins: what survived
+the last time, and what came since. Which messages stay ``log.survivors`` decides; that what is read
+and what takes its place fit together is the log's business (``log.seam.KeyCompaction``).
+
+One compaction of a topic at a time, ``AT_ONCE`` of a broker; others wait. It works in slices of
+``STEP_BYTES``, between which everybody else has a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Container, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+import structlog
+
+from magnetar.env.tasks import TaskScope
+from magnetar.log.seam import Survivor, WritableLog
+from magnetar.log.survivors import Survivors, ack_words
+from magnetar.model.entry import Entry
+from magnetar.model.errors import LogError, MagnetarError, NotAllowedError, ProtocolError
+from magnetar.model.ids import Position
+from magnetar.model.keyed import KeyedEntry
+from magnetar.topics.topic import Topic
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE: Final = 2
+STEP_ENTRIES: Final = 256
+STEP_BYTES: Final = 256 << 10
+REMEMBERED_MAX: Final = 10_000
+"""Outcomes that are told when they are asked for."""
+
+
+class CompactFormat(Protocol):
+    """One protocol's way to store keys. Raises ``ProtocolError`` for bytes that are not of it."""
+
+    def keyed(self, payload: memoryview) -> KeyedEntry: ...
+
+    def without_others(self, payload: memoryview, kept: Container[int]) -> bytes:
+        """The batch, with a broker's header before it as in ``payload``, without all messages but
+        those of these indexes; these keep their places."""
+        ...
+
+
+class CompactionStatus(Enum):
+    """As Pulsar's REST has it."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+
+
+@dataclass(frozen=True)
+class CompactionOutcome:
+    """``error``: why the last one failed."""
+
+    status: CompactionStatus
+    error: str = ""
+
+
+class TopicCompactions:
+    """The compactions of a broker."""
+
+    def __init__(self, entry_format: CompactFormat, scope: TaskScope) -> None:
+        self._format = entry_format
+        self._scope = scope
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._outcomes: dict[str, CompactionOutcome] = {}
+
+    def outcome(self, topic: Topic) -> CompactionOutcome:
+        """Of the last one that was begun here."""
+        found = self._outcomes.get(str(topic.name))
+        if found is not None:
+            return found
+        done = topic.log.compaction.stats is not None
+        return CompactionOutcome(CompactionStatus.SUCCESS if done else CompactionStatus.NOT_RUN)
+
+    def begin(self, topic: Topic) -> None:
+        """Raises ``NotAllowedError`` if one is under way."""
+        name = str(topic.name)
+        if self.outcome(topic).status is CompactionStatus.RUNNING:
+            raise NotAllowedError(f"topic {name} is being compacted already")
+        self._tell(name, CompactionOutcome(CompactionStatus.RUNNING))
+        self._scope.spawn(self._run(topic), f"compact {name}")
+
+    def _tell(self, name: str, outcome: CompactionOutcome) -> None:
+        self._outcomes.pop(name, None)
+        self._outcomes[name] = outcome
+        if len(self._outcomes) > REMEMBERED_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+
+    async def _run(self, topic: Topic) -> None:
+        name = str(topic.name)
+        outcome = CompactionOutcome(CompactionStatus.ERROR, "the broker ended")
+        try:
+            with topic.held():
+                async with self._turns:
+                    await compact(topic.log, self._format)
+            outcome = CompactionOutcome(CompactionStatus.SUCCESS)
+        except MagnetarError as error:
+            log.warning("compaction failed", topic=name, error=str(error))
+            outcome = CompactionOutcome(CompactionStatus.ERROR, str(error))
+        finally:
+            self._tell(name, outcome)
+
+
+async def compact(source: WritableLog, entry_format: CompactFormat) -> None:
+    """Compact the log up to where it reaches now. Raises ``LogError``, ``LedgerError``,
+    ``MetadataError``."""
+    horizon, compaction = source.positions.readable, source.compaction
+    done = compaction.stats
+    if horizon.entry_id < 0 or (done is not None and done.horizon >= horizon):
+        return  # nothing came since
+    with compaction.reading():
+        survivors = Survivors()
+        async for entries in _until(source, horizon):
+            for entry in entries:
+                survivors.note(_place(entry), _keyed(source, entry, entry_format))
+        await compaction.replace(horizon, _kept(source, horizon, survivors, entry_format))
+
+
+async def _until(source: WritableLog, horizon: Position) -> AsyncIterator[list[Entry]]:
+    """The compacted view, up to ``horizon``."""
+    view = source.compaction.view
+    position = view.positions.first
+    while position <= horizon:
+        entries = view.read_cached(position, STEP_ENTRIES, STEP_BYTES)
+        if entries is None:
+            entries = await view.read(position, STEP_ENTRIES, STEP_BYTES)
+        entries = [entry for entry in entries if _place(entry) <= horizon]
+        if not entries:
+            return
+        yield entries
+        position = view.positions.next_position(_place(entries[-1]))
+        await asyncio.sleep(0)
+
+
+async def _kept(
+    source: WritableLog, horizon: Position, survivors: Survivors, entry_format: CompactFormat
+) -> AsyncIterator[Sequence[Survivor]]:
+    async for entries in _until(source, horizon):
+        found: list[Survivor] = []
+        for entry in entries:
+            keyed = _keyed(source, entry, entry_format)
+            kept = survivors.kept(_place(entry), keyed)
+            if kept is None:
+                found.append(Survivor(_place(entry), source.compaction.payload(entry), entry.kept))
+            elif kept:
+                whole = memoryview(source.compaction.payload(entry))
+                payload = entry_format.without_others(whole, frozenset(kept))
+                found.append(Survivor(_place(entry), payload, ack_words(kept, keyed.size)))
+        yield found
+
+
+def _place(entry: Entry) -> Position:
+    return Position(entry.ledger_id, entry.entry_id)
+
+
+def _keyed(source: WritableLog, entry: Entry, entry_format: CompactFormat) -> KeyedEntry:
+    try:
+        return entry_format.keyed(entry.payload)
+    except ProtocolError as error:
+        raise LogError(
+            f"log {source.name} cannot be compacted: its entry {_place(entry)} is no message of "
+            f"Pulsar's clients ({error})"
+        ) from error
