@@ -513,7 +513,10 @@ class KafkaConfig:
     host: str = field(default="127.0.0.1", metadata={"meaning": "address to listen on"})
     port: int = field(
         default=-1,
-        metadata={"meaning": "9092 is usual; 0 takes a free one, -1: not served", "least": -1},
+        metadata={
+            "meaning": "9092 is usual, and standalone's beside 6650; 0 takes a free one, -1: none",
+            "least": -1,
+        },
     )
     advertised_host: str = field(
         default="", metadata={"meaning": "name told to clients; empty: the listen address"}

@@ -15,7 +15,8 @@ import click
 from magnetar.cli import process
 from magnetar.config import Config
 from magnetar.config_loading import load
-from magnetar.model.errors import ConfigError
+from magnetar.env.listening import bind
+from magnetar.model.errors import ConfigError, StartError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,6 +24,7 @@ BOOKIES_MAX = 16
 BROKERS_MAX = 64
 ENSEMBLE_MAX = 3
 PORT = click.IntRange(0, 65_535)
+PULSAR_PORT, KAFKA_PORT = 6650, 9092
 NO_HTTP: dict[str, object] = {"http.port": -1}
 """Of roles that serve HTTP only where they are given a port."""
 
@@ -64,7 +66,11 @@ def configured(
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where everything lies.")
 @click.option("--broker-port", type=PORT, help="Pulsar's protocol; 0: a free one.  [6650]")
 @click.option("--http-port", type=PORT, help="REST and metrics; 0: a free one.  [8080]")
-@click.option("--kafka-port", type=PORT, help="Kafka's protocol, usually 9092; 0: a free one.")
+@click.option(
+    "--kafka-port",
+    type=click.IntRange(-1, 65_535),
+    help="Kafka's protocol; 0: a free one, -1: none.  [9092 beside broker port 6650]",
+)
 @click.option(
     "--bookies",
     type=click.IntRange(1, BOOKIES_MAX),
@@ -107,8 +113,11 @@ def standalone(
     ledger.ensemble_size, .write_quorum and .ack_quorum change that.
 
     A broker uses one core. With --brokers N there are N processes more, which share the topics;
-    broker i listens on --broker-port + i and --http-port + i. Clients need the first one's address
-    only. One that dies is started again.
+    broker i listens on --broker-port + i, --http-port + i and --kafka-port + i. Clients need the
+    first one's address only. One that dies is started again.
+
+    Kafka's clients are served on 9092 while Pulsar's are on 6650. With another --broker-port, or
+    where 9092 is taken, they are not, unless --kafka-port says where.
 
     \b
     Examples:
@@ -126,7 +135,12 @@ def standalone(
         "logging.level": log_level,
         "logging.json": log_json,
     }
-    config = configured(file, pairs, flags, quorums(bookies) | {"bookie.port": 0})
+    roles = quorums(bookies) | {"bookie.port": 0}
+
+    def with_kafka_on(port: int) -> Config:
+        return configured(file, pairs, flags, roles | {"kafka.port": port})
+
+    config = beside_pulsar(with_kafka_on, brokers)
     if config.ledger.ensemble_size > bookies:
         raise ConfigError(
             f"ledger.ensemble_size = {config.ledger.ensemble_size} needs as many bookies; "
@@ -143,6 +157,25 @@ def standalone(
     from magnetar.app.standalone import run
 
     process.serve(config, partial(run, config, bookies))
+
+
+def beside_pulsar(with_kafka_on: Callable[[int], Config], brokers: int) -> Config:
+    """Kafka's port as the user says, else the usual ones beside Pulsar's usual one, where they are
+    free. ``with_kafka_on(port)`` is the configuration with ``port`` as the default."""
+    usual, off = with_kafka_on(KAFKA_PORT), with_kafka_on(-1)
+    if usual.kafka.port == off.kafka.port or usual.broker.port != PULSAR_PORT:
+        return off  # the user has said it, or wants a place of its own
+    try:
+        for number in range(brokers):
+            bind(usual.kafka.host, KAFKA_PORT + number, "kafka.port").close()
+    except StartError as error:
+        click.echo(
+            f"Kafka's clients are not served: {error}. --kafka-port gives them another port, "
+            "--kafka-port -1 none",
+            err=True,
+        )
+        return off
+    return usual
 
 
 def passed_on(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from magnetar.cli.servers import configured, quorums
+from magnetar.cli.servers import beside_pulsar, configured, quorums
+from magnetar.config import Config
 from magnetar.config_loading import load
 from magnetar.env.allocator import tune_allocator
-from magnetar.model.errors import ConfigError
+from magnetar.model.errors import ConfigError, StartError
 
 
 @pytest.mark.parametrize(
@@ -36,3 +39,43 @@ def test_pairs_are_checked_like_any_setting() -> None:
 
 def test_the_allocator_takes_the_settings() -> None:
     assert tune_allocator()
+
+
+def kafka_port(*pairs: str, brokers: int = 1) -> int:
+    """Where a standalone server with these settings serves Kafka's clients."""
+
+    def with_kafka_on(port: int) -> Config:
+        return configured(None, pairs, {}, {"kafka.port": port})
+
+    return beside_pulsar(with_kafka_on, brokers).kafka.port
+
+
+def test_kafkas_usual_port_is_beside_pulsars(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[int] = []
+
+    def free(host: str, port: int, setting: str) -> socket.socket:
+        asked.append(port)
+        return socket.socket()
+
+    monkeypatch.setattr("magnetar.cli.servers.bind", free)
+    assert kafka_port(brokers=2) == 9092
+    assert asked == [9092, 9093]
+    assert kafka_port("broker.port=0") == -1  # a server with a place of its own
+    assert kafka_port("broker.port=0", "kafka.port=9092") == 9092
+    assert kafka_port("kafka.port=-1") == -1
+    assert kafka_port("kafka.port=7") == 7
+    assert capsys.readouterr().err == ""
+
+
+def test_a_port_that_nobody_asked_for_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def taken(host: str, port: int, setting: str) -> socket.socket:
+        raise StartError(f"{setting} = {port}: another process listens")
+
+    monkeypatch.setattr("magnetar.cli.servers.bind", taken)
+    assert kafka_port() == -1
+    assert "Kafka's clients are not served: kafka.port = 9092" in capsys.readouterr().err
+    assert kafka_port("kafka.port=9092") == 9092  # asked for: the start fails, and says why
