@@ -185,3 +185,25 @@ class Metrics:
             "Entries sent to consumers",
             registry=self.registry,
         )
+        self._declare_kafka()
+
+    def _declare_kafka(self) -> None:
+        self.kafka_connections = Gauge(
+            "magnetar_kafka_connections", "Connections of Kafka's clients", registry=self.registry
+        )
+        self.kafka_requests_total = Counter(
+            "magnetar_kafka_requests_total",
+            "Requests of Kafka's clients, by their kind",
+            ["api"],
+            registry=self.registry,
+        )
+        self.kafka_refused_requests_total = Counter(
+            "magnetar_kafka_refused_requests_total",
+            "Requests that ended their connection: not served, or failed",
+            registry=self.registry,
+        )
+        self.kafka_fetched_bytes_total = Counter(
+            "magnetar_kafka_fetched_bytes_total",
+            "Bytes of record batches sent to Kafka's clients",
+            registry=self.registry,
+        )

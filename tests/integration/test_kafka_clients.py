@@ -272,6 +272,10 @@ def test_topics_are_made_grown_configured_and_deleted(server: KafkaStandalone) -
     with pytest.raises(confluent.KafkaException, match="TOPIC_ALREADY_EXISTS"):
         admin.create_topics([NewTopic(topic, 2)])[topic].result(DEADLINE_S)
     assert len(admin.list_topics(topic, DEADLINE_S).topics[topic].partitions) == 2
+    other = next(NAMES)
+    with pytest.raises(confluent.KafkaException, match="INVALID_REQUEST"):
+        admin.create_topics([NewTopic(other, 2), NewTopic(other, 2)])[other].result(DEADLINE_S)
+    assert other not in admin.list_topics(timeout=DEADLINE_S).topics
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(DEADLINE_S)
     assert len(admin.list_topics(topic, DEADLINE_S).topics[topic].partitions) == 3
     with pytest.raises(confluent.KafkaException, match="INVALID_PARTITIONS"):

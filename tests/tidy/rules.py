@@ -250,6 +250,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "group_states",
             "names",
             "producer_states",
+            "traffic",
             "transaction_index",
             "transaction_states",
         ),

@@ -143,7 +143,7 @@ class Broker:
     def _kafka_server(
         self, kafka: KafkaConfig | None, connections: Connections, clock: Callable[[], float]
     ) -> KafkaServer | None:
-        """Where it was asked for: docs/adr/0108-kafka-listens-when-asked.md."""
+        """Where it has a port: docs/adr/0108-kafka-beside-pulsar.md."""
         if kafka is None or kafka.port < 0:
             return None
         return KafkaServer(
@@ -339,6 +339,9 @@ class Broker:
     def fold_metrics(self) -> None:
         """Bring the metrics up to date; before they are read."""
         self._traffic.fold(self._metrics)
+        if self.kafka is not None:
+            services = self.kafka.services
+            services.traffic.fold(self._metrics, len(services.sessions))
         followed = 0 if self.followed is None else len(self.followed)
         self._metrics.broker_open_topics.set(len(self.topics) + followed)
         self._metrics.broker_unloaded_idle_topics_total.inc(self.topics.unloaded - self._unloaded)

@@ -161,7 +161,10 @@ def standalone(
 
 def beside_pulsar(with_kafka_on: Callable[[int], Config], brokers: int) -> Config:
     """Kafka's port as the user says, else the usual ones beside Pulsar's usual one, where they are
-    free. ``with_kafka_on(port)`` is the configuration with ``port`` as the default."""
+    free. ``with_kafka_on(port)`` is the configuration with ``port`` as the default.
+
+    Why: docs/adr/0108-kafka-beside-pulsar.md.
+    """
     usual, off = with_kafka_on(KAFKA_PORT), with_kafka_on(-1)
     if usual.kafka.port == off.kafka.port or usual.broker.port != PULSAR_PORT:
         return off  # the user has said it, or wants a place of its own

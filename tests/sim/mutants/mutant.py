@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 from magnetar.metrics import Metrics
@@ -18,10 +18,15 @@ from magnetar_sim.partition_run import run_partition
 from magnetar_sim.upkeep_workload import has_upkeep
 
 
+NIGHTLY_SEEDS: Final = 1000
+"""Every bug gets as many runs to be found as a night's. What runs cover shifts with every change of
+the roles, so that a bound close to what was needed once tells nothing but that."""
+
+
 @dataclass(frozen=True)
 class Mutant:
     """``known``: where the field met the bug, empty for an obvious way to get a rule wrong.
-    ``seeds_max``: how many runs may be needed. ``brokers``: it is a bug of topics, so that runs of
+    ``seeds_more``: how many runs may be needed, if more than ``NIGHTLY_SEEDS``. ``brokers``: it is a bug of topics, so that runs of
     ring 2 without brokers are passed over, and else those with. ``upkeep``: of collecting and
     compaction, so that runs without are passed over. ``staged``: of queries that write by staged
     ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
@@ -32,7 +37,7 @@ class Mutant:
     ring: int
     known: str
     plant: Callable[[], AbstractContextManager[object]]
-    seeds_max: int
+    seeds_more: int
     brokers: bool = False
     upkeep: bool = False
     staged: bool = False
@@ -40,6 +45,10 @@ class Mutant:
     steered: bool = False
     repaired: bool = False
     partition: bool = False
+
+    @property
+    def seeds_max(self) -> int:
+        return max(self.seeds_more, NIGHTLY_SEEDS)
 
     def seeds(self, first: int) -> Iterator[int]:
         """The seeds to try, from ``first`` on."""

@@ -14,6 +14,7 @@ replication factor is taken and has no effect, since clients must send one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -64,6 +65,7 @@ MINUTE_MS: Final = 60_000
 MEGABYTE: Final = 1 << 20
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
+TWICE: Final = "the topic is there twice in one request"
 BY_NAMES: Final = 5
 """The last version of DeleteTopics that has names alone."""
 FROM_TOPIC: Final = 1
@@ -96,14 +98,15 @@ async def create_topics(
     session: KafkaSession, head: RequestHead, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     answer = CreateTopicsResponse()
-    names = [topic.name for topic in request.topics]
-    for topic in request.topics:
+    # Clients take an answer with one topic twice for a broken one: each has one answer.
+    times = Counter(topic.name for topic in request.topics)
+    for topic in {topic.name: topic for topic in request.topics}.values():
         said = CreatedTopic(topic.name)
         answer.topics.append(said)
         try:
-            if names.count(topic.name) > 1:
+            if times[topic.name] > 1:
                 said.error_code = ErrorCode.INVALID_REQUEST
-                said.error_message = "the topic is there twice in one request"
+                said.error_message = TWICE
                 continue
             await _create(session.services, topic, request.validate_only, said)
         except MagnetarError as error:
@@ -141,9 +144,13 @@ async def create_partitions(
     session: KafkaSession, head: RequestHead, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     answer = CreatePartitionsResponse()
-    for topic in request.topics:
+    times = Counter(topic.name for topic in request.topics)
+    for topic in {topic.name: topic for topic in request.topics}.values():
         said = GrownTopic(topic.name)
         answer.topics.append(said)
+        if times[topic.name] > 1:
+            said.error_code, said.error_message = ErrorCode.INVALID_REQUEST, TWICE
+            continue
         try:
             await _grow(session.services, topic, request.validate_only, said)
         except NotAllowedError as error:
@@ -178,7 +185,7 @@ async def delete_topics(
     answer = DeleteTopicsResponse()
     asked = [(each.name, each.topic_id) for each in request.topics]
     asked += [(name, None) for name in request.names]  # type: ignore[misc]
-    for name, topic_id in asked:
+    for name, topic_id in dict.fromkeys(asked):
         said = DeletedTopic(name)
         answer.topics.append(said)
         if name is None:

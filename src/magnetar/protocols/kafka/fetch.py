@@ -91,6 +91,7 @@ async def fetch(
             left_s = deadline - loop.time()
             enough = collected.size >= request.bytes_min or collected.failed
             if enough or left_s <= 0 or session.closed:
+                session.services.traffic.fetched_bytes += collected.size
                 return answer
             new = [each for each in collected.partitions if each not in watches]
             for partition in new:

@@ -20,6 +20,7 @@ from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import TopicNotFoundError
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partition import Partition
+from magnetar.protocols.kafka.traffic import KafkaTraffic
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
 from magnetar.wire.kafka.errors import ErrorCode
@@ -78,6 +79,7 @@ class KafkaServices:
     takes_part: TakesPart | None = None
     closing: bool = False
     sessions: dict[ClientConnection, None] = field(default_factory=dict)
+    traffic: KafkaTraffic = field(default_factory=KafkaTraffic)
     _partitions: dict[TopicName, Partition] = field(default_factory=dict)
     _names: dict[tuple[str, int], TopicName] = field(default_factory=dict)
     _next_producer_id: int = 0

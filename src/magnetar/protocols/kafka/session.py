@@ -154,6 +154,7 @@ class KafkaSession(FramedConnection):
             self._not_served(head)
             return
         self.client_id = head.client_id
+        self.services.traffic.requests[head.api.key] += 1
         slot = Slot(head)
         if head.api_key == ApiKey.PRODUCE:
             if self._produce(slot, reader):
@@ -182,6 +183,7 @@ class KafkaSession(FramedConnection):
 
     def _not_served(self, head: RequestHead) -> None:
         if head.api_key != ApiKey.API_VERSIONS:
+            self.services.traffic.refused += 1
             raise ProtocolError(
                 f"request {head.api_key} version {head.version} is not served here; ApiVersions "
                 "says what is"
@@ -198,6 +200,7 @@ class KafkaSession(FramedConnection):
             # A handler answers what it can; what it cannot say in its answer ends the connection,
             # and the client asks again.
             log.info("request failed", peer=self.peer, error=str(error))
+            self.services.traffic.refused += 1
             self.close()
             return
         self._fill(slot, response)

@@ -382,3 +382,16 @@ def test_unconfirmed_bytes_stop_reading() -> None:
         assert peer.transport.reading
 
     run(scenario)
+
+
+def test_requests_and_what_was_fetched_are_counted() -> None:
+    async def check(world: KafkaWorld) -> None:
+        peer = world.peer()
+        records = batch(3)
+        await produced(peer, records)
+        await peer.ask(ApiKey.FETCH, fetching(0))
+        traffic = world.server.services.traffic
+        assert traffic.requests == {ApiKey.PRODUCE: 1, ApiKey.FETCH: 1}
+        assert traffic.fetched_bytes == len(records)
+
+    run(check)
