@@ -17,7 +17,6 @@ from magnetar_sim.ledger_run import run
 from magnetar_sim.partition_run import run_partition
 from magnetar_sim.upkeep_workload import has_upkeep
 
-
 NIGHTLY_SEEDS: Final = 1000
 """Every bug gets as many runs to be found as a night's. What runs cover shifts with every change of
 the roles, so that a bound close to what was needed once tells nothing but that."""
@@ -26,7 +25,8 @@ the roles, so that a bound close to what was needed once tells nothing but that.
 @dataclass(frozen=True)
 class Mutant:
     """``known``: where the field met the bug, empty for an obvious way to get a rule wrong.
-    ``seeds_more``: how many runs may be needed, if more than ``NIGHTLY_SEEDS``. ``brokers``: it is a bug of topics, so that runs of
+    ``seeds_more``: how many runs may be needed, if more than ``NIGHTLY_SEEDS``.
+    ``brokers``: it is a bug of topics, so that runs of
     ring 2 without brokers are passed over, and else those with. ``upkeep``: of collecting and
     compaction, so that runs without are passed over. ``staged``: of queries that write by staged
     ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
