@@ -42,6 +42,7 @@ from magnetar_sim.log_workload import LogJob
 from magnetar_sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar_sim.read_only_run import ReadOnlyRun
 from magnetar_sim.repair_run import RepairRun
+from magnetar_sim.replica_run import ReplicaRun
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.shapes import draw_shape
 from magnetar_sim.staged_run import StagedRun
@@ -80,8 +81,10 @@ class ClusterOutcome:
 
 
 def _kind(
-    seed: int, staged: bool, read_only: bool, steered: bool, repaired: bool
-) -> type[_Run] | type[BrokerRun] | type[RepairRun]:
+    seed: int, staged: bool, read_only: bool, steered: bool, repaired: bool, replicated: bool
+) -> type[_Run] | type[BrokerRun] | type[RepairRun] | type[ReplicaRun]:
+    if replicated:
+        return ReplicaRun
     if repaired:
         return RepairRun
     if staged:
@@ -101,6 +104,7 @@ def run_cluster(
     read_only: bool = False,
     steered: bool = False,
     repaired: bool = False,
+    replicated: bool = False,
 ) -> ClusterOutcome:
     """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
     and queries that write beside them (``staged_run``), whatever the seed is else. ``read_only``:
@@ -109,8 +113,8 @@ def run_cluster(
     bookies that are lost for good (``repair_run``)."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
-    run: _Run | BrokerRun | RepairRun
-    kind = _kind(seed, staged, read_only, steered, repaired)
+    run: _Run | BrokerRun | RepairRun | ReplicaRun
+    kind = _kind(seed, staged, read_only, steered, repaired, replicated)
     run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()
@@ -126,6 +130,7 @@ def run_cluster(
             loop.finish()
     if collecting:
         gc.enable()
+    cluster = None if isinstance(run, ReplicaRun) else run.cluster
     return ClusterOutcome(
         seed,
         failure,
@@ -135,7 +140,7 @@ def run_cluster(
         loop.time(),
         trace.digest(),
         tuple(trace.lines),
-        run.cluster.happened if run.cluster is not None else {},
+        {} if cluster is None else cluster.happened,
     )
 
 

@@ -94,6 +94,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.managed.rules",
     "magnetar.log.partition.batch_header",
     "magnetar.log.partition.compaction",
+    "magnetar.log.partition.replication.assignment",
     "magnetar.log.partition.replication.election",
     "magnetar.log.partition.replication.follower",
     "magnetar.log.partition.index_files",

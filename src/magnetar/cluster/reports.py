@@ -46,6 +46,12 @@ class BrokerReport:
     """It owns nothing: it serves subscriptions of topics that other brokers own."""
     kafka_address: str = ""
     """``host:port`` of Kafka's protocol; empty: not served."""
+    node_id: int = -1
+    """Its number as a broker of partitions' replicas, over all starts; -1: it has none."""
+    lineage: int = 0
+    """Of its log directory (``log.partition.log_directory``)."""
+    process: int = 0
+    """Which start of a process has the log directory."""
 
     @property
     def takes_bundles(self) -> bool:

@@ -250,6 +250,14 @@ class NotEnoughReplicasAfterAppendError(PartitionError):
     """It was appended, and fewer replicas are in sync than the topic demands: it may be lost."""
 
 
+class LeaderUnreachableError(PartitionError):
+    """The broker that leads a partition is not reached, or does not answer: it is asked again."""
+
+
+class ReplicationFactorError(PartitionError):
+    """A topic cannot have so many replicas; says how many brokers there are."""
+
+
 class OutOfOrderSequenceError(PartitionError):
     """A batch does not continue its producer's sequence: one before it was not stored."""
 

@@ -33,6 +33,7 @@ from tests.sim.mutants.partitions import PARTITIONS
 from tests.sim.mutants.read_only import READ_ONLY
 from tests.sim.mutants.recoveries import RECOVERIES
 from tests.sim.mutants.repairs import REPAIRS
+from tests.sim.mutants.replicas import REPLICAS
 from tests.sim.mutants.staged import STAGED
 from tests.sim.mutants.steered import STEERED
 from tests.sim.mutants.topic_lives import TOPIC_LIVES
@@ -45,7 +46,7 @@ FAILURE_WIDTH = 140
 MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
     *DISPATCH, *CURSORS, *TOPIC_LIVES, *OWNERS, *READ_ONLY, *STEERED, *STAGED, *REPAIRS,
-    *PARTITIONS,
+    *PARTITIONS, *REPLICAS,
 )  # fmt: skip
 
 

@@ -31,7 +31,8 @@ class Mutant:
     compaction, so that runs without are passed over. ``staged``: of queries that write by staged
     ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
     ``steered``: of the policies that say whom these serve.
-    ``repaired``: of repair, likewise. ``partition``: of partitions' replicas, in ring 1."""
+    ``repaired``: of repair, likewise; ``replicated``: of partitions' replication between brokers.
+    ``partition``: of partitions' replicas, in ring 1."""
 
     name: str
     ring: int
@@ -45,6 +46,7 @@ class Mutant:
     steered: bool = False
     repaired: bool = False
     partition: bool = False
+    replicated: bool = False
 
     @property
     def seeds_max(self) -> int:
@@ -55,7 +57,8 @@ class Mutant:
         return islice(filter(self._wants, count(first)), self.seeds_max)
 
     def _wants(self, seed: int) -> bool:
-        if self.ring == 1 or any((self.staged, self.read_only, self.steered, self.repaired)):
+        kinds = self.staged, self.read_only, self.steered, self.repaired, self.replicated
+        if self.ring == 1 or any(kinds):
             return True
         return has_brokers(seed) == self.brokers and (not self.upkeep or has_upkeep(seed))
 
@@ -114,6 +117,7 @@ def _run(mutant: Mutant, seed: int, metrics: Metrics | None, tracing: bool) -> C
         read_only=mutant.read_only,
         steered=mutant.steered,
         repaired=mutant.repaired,
+        replicated=mutant.replicated,
     )
 
 

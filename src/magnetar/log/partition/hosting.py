@@ -23,16 +23,18 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
+from uuid import UUID
 
 import structlog
 
 from magnetar.env.disk import Disk, Lane
 from magnetar.env.tasks import TaskScope
-from magnetar.log.partition.checkpoint_files import Partition
+from magnetar.log.partition.checkpoint_files import Partition, encode_topic_id
 from magnetar.log.partition.group_append import GroupResult, Outcome, append_group
 from magnetar.log.partition.limits import PartitionPolicy, SyncPolicy
 from magnetar.log.partition.local_log import LocalLog
-from magnetar.log.partition.log_directory import LogDirectory
+from magnetar.log.partition.log_directory import NO_BROKER, LogDirectory
+from magnetar.log.partition.replication.follower import PartitionFollower
 from magnetar.log.partition.replication.partition_state import Member
 from magnetar.log.partition.replication.replica import PartitionReplica
 from magnetar.log.partition.replication.state_store import VersionedState
@@ -42,10 +44,16 @@ log = structlog.get_logger(__name__)
 
 LANES: Final = 4
 CHECKPOINT_S: Final = 5.0
+MASK: Final = (1 << 64) - 1
 LAG_MS_MAX: Final = 30_000
+"""[replica.lag.time.max.ms]"""
 
 T = TypeVar("T")
 GroupDone: TypeAlias = Callable[[Sequence[Outcome]], None]
+
+
+def _nothing() -> None:
+    """What a job has made of the log concerns nobody."""
 
 
 class HostedReplica:
@@ -67,6 +75,7 @@ class HostedReplica:
         self.stored: VersionedState | None = None
         """The state that it takes part by."""
         self.failure: LogError | None = None
+        self.topic_id = ""
         self._now_ms = now_ms
         self._waiting: list[tuple[Sequence[bytearray], int, GroupDone]] = []
         self._under_way = False
@@ -225,6 +234,21 @@ class HostedReplica:
         self._group_over()
         return changed
 
+    async def follow(
+        self,
+        follower: PartitionFollower,
+        job: Callable[[], object],
+        done: Callable[[], None] = _nothing,
+    ) -> None:
+        """A job on the log of a follower, and ``done`` on the loop behind it: the part does not
+        change in between. Nothing is done if it has ended. Raises what ``job`` raises."""
+        async with self._changing:
+            if self.machine.follower is not follower or self.failure is not None:
+                return
+            await self.run(job)
+            done()
+        self.advanced()
+
     async def settle(self) -> None:
         """Until nothing is under way."""
         while self._waiting or self._under_way:
@@ -243,8 +267,12 @@ class PartitionHost:
         now_ms: Callable[[], int],
         start: int,
         lanes: list[Lane],
+        lag_ms_max: int,
+        draw: Callable[[], int],
     ) -> None:
         """Use ``open``."""
+        self._draw = draw
+        self._lag_ms_max = lag_ms_max
         self.directory = directory
         self.disk = disk
         self.start = start
@@ -266,13 +294,16 @@ class PartitionHost:
         *,
         now_ms: Callable[[], int],
         draw: Callable[[], int],
+        broker: int = NO_BROKER,
+        lag_ms_max: int = LAG_MS_MAX,
     ) -> PartitionHost:
-        """``draw`` gives random numbers, 63 bits. Raises ``OSError``."""
+        """``draw`` gives random numbers, 63 bits; ``broker``: see ``LogDirectory.open``. Followers
+        that were not at the log's end for ``lag_ms_max`` are out of sync. Raises ``OSError``."""
         lanes = [disk.lane(f"partitions-{number}") for number in range(LANES)]
-        directory = await lanes[0].run(lambda: LogDirectory.open(disk, path, policy, draw))
+        directory = await lanes[0].run(lambda: LogDirectory.open(disk, path, policy, draw, broker))
         if policy.warning is not None:
             log.warning("unsafe sync policy", what=policy.warning)
-        host = cls(disk, directory, scope, now_ms, draw(), lanes)
+        host = cls(disk, directory, scope, now_ms, draw(), lanes, lag_ms_max, draw)
         scope.spawn(host._keep(), "checkpoints")
         if policy.sync is SyncPolicy.INTERVAL:
             scope.spawn(host._sync_by_time(policy.sync_interval_ms / 1000), "syncs")
@@ -283,12 +314,20 @@ class PartitionHost:
         number = zlib.crc32(f"{partition[0]}-{partition[1]}".encode())
         return self._lanes[1 + number % (LANES - 1)]
 
-    async def replica(self, partition: Partition, metadata: bytes = b"") -> HostedReplica:
+    def new_id(self) -> str:
+        """Of a topic that is made now."""
+        return f"{self._draw() & MASK:016x}{self._draw() & MASK:016x}"
+
+    async def replica(self, partition: Partition, topic_id: str = "") -> HostedReplica:
         """This process's replica, opened (and made) if need be; it takes no part before it has
-        learnt a state. Raises ``LogError``: its files cannot be used."""
+        learnt a state. Files of an earlier topic of that name go: ``topic_id`` of its state says
+        which is the one. Raises ``LogError``: its files cannot be used."""
+        metadata = encode_topic_id(UUID(hex=topic_id)) if topic_id else b""
         async with self._opening:
             found = self.replicas.get(partition)
             if found is not None and found.failure is None:
+                if topic_id and found.topic_id not in ("", topic_id):
+                    raise LogError(f"{found.name} of a deleted topic is still open; try again")
                 return found
             if self._closed:
                 raise LogClosedError("this broker's partitions are closed")
@@ -307,6 +346,7 @@ class PartitionHost:
             for cut in directory.recovered[partition].cuts:
                 log.warning("end of a partition's log is cut", what=str(cut))
             made = self._hosted(partition, source)
+            made.topic_id = topic_id
             self.replicas[partition] = made
             return made
 
@@ -316,7 +356,7 @@ class PartitionHost:
             self.me,
             self.start,
             high_watermark=max(source.log_start, min(known, source.log_end)),
-            lag_ms_max=LAG_MS_MAX,
+            lag_ms_max=self._lag_ms_max,
         )
         return HostedReplica(partition, source, machine, self.lane_of(partition), self._now_ms)
 

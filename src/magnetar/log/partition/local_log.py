@@ -346,7 +346,7 @@ class LocalLog:
         self.segments = [Segment.create(self._disk, self.folder, offset, self.policy.segments)]
         self.log_start = self.synced_end = offset
         self._created_ms = now_ms
-        self.epochs = LeaderEpochs()
+        self.epochs.truncate(0)  # in place: the replica's machine knows them too
         self._write_epochs()
         self._forget_after(offset)
         return cut

@@ -45,6 +45,7 @@ CLEAN_END: Final = ".kafka_cleanshutdown"
 LINEAGE: Final = "lineage"
 BROKER: Final = "broker"
 BROKER_MAX: Final = 1 << 31
+NO_BROKER: Final = -1
 _FOLDER: Final = re.compile(r"(.+)-(\d+)")
 
 
@@ -74,15 +75,22 @@ class LogDirectory:
 
     @classmethod
     def open(
-        cls, disk: Disk, path: Path, policy: PartitionPolicy, draw: Callable[[], int]
+        cls,
+        disk: Disk,
+        path: Path,
+        policy: PartitionPolicy,
+        draw: Callable[[], int],
+        broker: int = NO_BROKER,
     ) -> LogDirectory:
-        """``draw`` gives a number that no other directory has. Raises ``OSError``."""
+        """``draw`` gives a number that no other directory has. ``broker``: the number that a new
+        directory gets, of the broker whose disk was replaced, say; else one is drawn. Raises
+        ``OSError``."""
         disk.make_dir(path)
         found = cls(disk, path, policy)
-        found._begin(draw)
+        found._begin(draw, broker)
         return found
 
-    def _begin(self, draw: Callable[[], int]) -> None:
+    def _begin(self, draw: Callable[[], int], number: int) -> None:
         self.clean = exists(self._disk, self.path / CLEAN_END)
         self._recovery_points = self._offsets(RECOVERY_POINTS)
         self._log_starts = self._offsets(LOG_STARTS)
@@ -97,7 +105,8 @@ class LogDirectory:
         self.lineage = lineage
         broker = self._read_number(BROKER)
         if broker is None:
-            broker = lineage % BROKER_MAX  # as random as that is, when the directory is new
+            # Drawn: as random as the lineage is, when the directory is new.
+            broker = lineage % BROKER_MAX if number == NO_BROKER else number
             replace_file(self._disk, self.path / BROKER, f"0\n{broker}\n".encode())
         self.broker = broker
         # After the lineage: a crash between the two leaves a start that nobody has counted on.
@@ -129,9 +138,13 @@ class LogDirectory:
 
     def open_log(self, partition: Partition, now_ms: int, metadata: bytes = b"") -> LocalLog:
         """The partition's log, made if it is not there; with ``metadata`` as its
-        ``partition.metadata``. Raises as ``recovery.open_log``."""
+        ``partition.metadata``: one that has another is of an earlier topic, and goes. Raises as
+        ``recovery.open_log``."""
         folder = self.path / folder_name(partition)
         fresh = not exists(self._disk, folder)
+        if not fresh and self._is_of_another(folder, metadata):
+            self.delete_log(partition)
+            fresh = True
         opened, found = open_log(
             self._disk,
             folder,
@@ -146,6 +159,10 @@ class LogDirectory:
         self.logs[partition] = opened
         self.recovered[partition] = found
         return opened
+
+    def _is_of_another(self, folder: Path, metadata: bytes) -> bool:
+        before = read_file(self._disk, folder / PARTITION_METADATA)
+        return bool(metadata) and before is not None and before != metadata
 
     def delete_log(self, partition: Partition) -> None:
         """The partition's directory goes, and what is known of it. Raises ``OSError``."""

@@ -32,6 +32,8 @@ class ErrorCode(IntEnum):
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
     ILLEGAL_GENERATION = 22
     INCONSISTENT_GROUP_PROTOCOL = 23
@@ -92,6 +94,13 @@ CODES: Final[Mapping[type[errors.MagnetarError], ErrorCode]] = MappingProxyType(
         errors.LedgerError: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.LogError: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.LogClosedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        errors.NotLeaderError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        errors.FencedLeaderEpochError: ErrorCode.FENCED_LEADER_EPOCH,
+        errors.UnknownLeaderEpochError: ErrorCode.UNKNOWN_LEADER_EPOCH,
+        errors.OffsetOutOfRangeError: ErrorCode.OFFSET_OUT_OF_RANGE,
+        errors.NotEnoughReplicasError: ErrorCode.NOT_ENOUGH_REPLICAS,
+        errors.NotEnoughReplicasAfterAppendError: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        errors.ReplicationFactorError: ErrorCode.INVALID_REPLICATION_FACTOR,
         errors.BrokerMetadataError: ErrorCode.LEADER_NOT_AVAILABLE,
         errors.ServiceNotReadyError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.InvalidTopicNameError: ErrorCode.INVALID_TOPIC_EXCEPTION,

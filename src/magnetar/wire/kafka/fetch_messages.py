@@ -6,6 +6,7 @@ Facts of Kafka's own message definitions; the names of fields are ours. See ``sc
 from __future__ import annotations
 
 import uuid
+from typing import Final
 
 from magnetar.wire.kafka.primitives import Records
 from magnetar.wire.kafka.produce_messages import CurrentLeader, NodeEndpoint
@@ -22,6 +23,10 @@ from magnetar.wire.kafka.schema import (
     text,
     topic_id,
 )
+
+REPLICA_LINEAGE_TAG: Final = 9000
+"""Ours, beside Kafka's tags, and passed over by who does not know it: which log directory a replica
+fetches for. Kafka's counterpart is the replica epoch of version 15, which names topics by ids."""
 
 
 @message()
@@ -68,6 +73,7 @@ class ClientFetchRequest:
     topics: list[FetchTopic] = array(FetchTopic)
     forgotten: list[ForgottenTopic] = array(ForgottenTopic, since=7)
     rack_id: str = text(since=11)
+    replica_lineage: int = int64(0, since=12, tag=REPLICA_LINEAGE_TAG)
 
 
 @message()

@@ -18,7 +18,7 @@ from magnetar.log.partition.checkpoint_files import (
     encode_topic_id,
 )
 from magnetar.log.partition.limits import SyncPolicy
-from magnetar.log.partition.log_directory import CLEAN_END, LogDirectory
+from magnetar.log.partition.log_directory import CLEAN_END, LogDirectory, folder_name
 from magnetar.model.errors import MetadataFormatError
 from tests.unit.log.partition.kit import NOW_MS, SMALL, filled
 
@@ -101,3 +101,13 @@ def test_checkpoints_are_kafkas_text(tmp_path: Path) -> None:
     for bad in (b"", b"1\n0\n", b"0\n2\na 1 1\n", b"0\n1\na b c\n", b"0\nx\n"):
         with pytest.raises(MetadataFormatError, match=str(tmp_path)):
             decode_offsets(bad, tmp_path)
+
+
+def test_files_of_an_earlier_topic_of_that_name_go(tmp_path: Path) -> None:
+    directory = opened(tmp_path, numbers())
+    filled(directory.open_log(ONE, NOW_MS, encode_topic_id(TOPIC_ID)), 10)
+    directory.close()
+    again = opened(tmp_path, numbers())
+    assert again.open_log(ONE, NOW_MS, encode_topic_id(uuid.UUID(int=5))).log_end == 0
+    metadata = (tmp_path / folder_name(ONE) / "partition.metadata").read_bytes()
+    assert decode_topic_id(metadata, tmp_path) == uuid.UUID(int=5)

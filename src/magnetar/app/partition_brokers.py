@@ -1,0 +1,36 @@
+"""The cluster's registrations as replication asks for them (``log.partition.replication``)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from magnetar.cluster.reports import BROKERS, BrokerReport
+from magnetar.env.metadata import MetadataStore
+from magnetar.log.partition.replication.brokers import PeerBroker
+from magnetar.log.partition.replication.election import LiveBroker
+
+
+class ReportedBrokers:
+    """``PeerBrokers``. ``reports``: of all brokers, kept in memory by who gives them."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        reports: Callable[[], Awaitable[Mapping[str, BrokerReport]]],
+    ) -> None:
+        self._metadata = metadata
+        self._reports = reports
+
+    async def look(self) -> Mapping[int, PeerBroker]:
+        found = {}
+        for report in (await self._reports()).values():
+            if report.node_id >= 0:
+                host, _, port = report.kafka_address.rpartition(":")
+                live = LiveBroker(report.process, report.lineage)
+                at = int(port) if port.isdigit() else 0
+                found[report.node_id] = PeerBroker(live, host, at, report.zone)
+        return found
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """A start of a broker makes a node of its own, so that the list tells of it."""
+        return self._metadata.watch(BROKERS, lambda _path: changed())

@@ -1,0 +1,341 @@
+"""This broker's replicas: each opened, told what the store says of it, and fetched for or fetched
+from, as its part is.
+
+Owns which replicas there are here, the fetchers (one for each broker that leads any of them), and
+the way of a leader's change of the in-sync set to the store.
+
+Rules:
+
+* What the store says of a partition is taken in order, one at a time, and only the newest: a
+  replica's part never changes while it is changing.
+* A leader's proposal is compared and set with the version that it was made from. Whatever comes
+  back, the state is read and learnt before the next one; until then both sets count.
+* A replica whose log fails is given up: another is elected, if there is one in sync, and then it is
+  opened anew, which recovers it. It must not go on leading with a log that stores nothing.
+* Whoever ends in order hands over what it leads first, so that nobody waits for its session.
+
+Why: docs/adr/0114-brokers-replicate-partitions.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from magnetar.env.tasks import TaskScope
+from magnetar.log.partition.checkpoint_files import Partition
+from magnetar.log.partition.hosting import HostedReplica, PartitionHost
+from magnetar.log.partition.replication import election
+from magnetar.log.partition.replication.brokers import PeerBrokers, live_of
+from magnetar.log.partition.replication.fetcher import Fetcher, FetchLimits, Line
+from magnetar.log.partition.replication.leader import PartitionLeader
+from magnetar.log.partition.replication.partition_state import PartitionState
+from magnetar.log.partition.replication.serving import FollowerFetches
+from magnetar.log.partition.replication.state_image import StateImage
+from magnetar.log.partition.replication.state_store import VersionedState
+from magnetar.model.errors import (
+    BadVersionError,
+    MagnetarError,
+    MetadataError,
+    NoNodeError,
+)
+
+log = structlog.get_logger(__name__)
+
+TICK_S: Final = 1.0
+PAUSE_S: Final = 0.2
+REOPEN_S: Final = 5.0
+HAND_OVERS_AT_ONCE: Final = 64
+
+
+class _OwnReplica:
+    """A replica of this broker. ``stored``: the newest state; None: it is not here any more."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.stored: VersionedState | None = None
+        self.played: VersionedState | None = None
+        self.hosted: HostedReplica | None = None
+        self.end_watch: Callable[[], None] = _nothing
+        self.busy = False
+        self.proposing = False
+        self.failed = False
+
+    def let_go(self) -> None:
+        """Nothing of this replica is used any more."""
+        self.end_watch()
+        self.hosted, self.end_watch = None, _nothing
+
+
+def _nothing() -> None:
+    """There is no watch."""
+
+
+class Replicas:
+    """``connect``: see ``fetcher``. ``loop_s`` and ``now_ms``: clocks that do not go back."""
+
+    def __init__(
+        self,
+        host: PartitionHost,
+        image: StateImage,
+        brokers: PeerBrokers,
+        connect: Callable[[int], Awaitable[Line]],
+        scope: TaskScope,
+        now_ms: Callable[[], int],
+        limits: FetchLimits,
+    ) -> None:
+        self.fetches = FollowerFetches(self.find, now_ms, limits.bytes_max, self._counted)
+        self._host = host
+        self._image = image
+        self._brokers = brokers
+        self._me = host.me
+        self._connect = connect
+        self._scope = scope
+        self._now_ms = now_ms
+        self._limits = limits
+        self._kept: dict[Partition, _OwnReplica] = {}
+        self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
+        self._of: dict[Partition, int] = {}
+        """Whose fetcher has which partition."""
+
+    def find(self, partition: Partition) -> HostedReplica | None:
+        """This broker's replica, if it has one that is open."""
+        kept = self._kept.get(partition)
+        return None if kept is None or kept.failed else kept.hosted
+
+    def led(self) -> list[Partition]:
+        return [each for each, kept in self._kept.items() if _leader(kept) is not None]
+
+    # -- what the store says ------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """From now on replicas are played as the image says."""
+        self._image.watch(self._told)
+
+    def _told(self, partition: Partition, stored: VersionedState | None) -> None:
+        mine = stored is not None and self._me.broker in stored.state.replicas
+        kept = self._kept.get(partition)
+        if kept is None:
+            if not mine:
+                return
+            kept = self._kept[partition] = _OwnReplica(partition)
+        kept.stored = stored if mine else None
+        self._poke(kept)
+
+    def _poke(self, kept: _OwnReplica) -> None:
+        if not kept.busy and not self._scope.closed:
+            kept.busy = True
+            topic, number = kept.partition
+            self._scope.spawn(self._play(kept), f"replica of {topic}-{number}")
+
+    async def _play(self, kept: _OwnReplica) -> None:
+        try:
+            while kept.stored is not kept.played or kept.failed:
+                if kept.failed:
+                    await self._recover(kept)
+                    continue
+                kept.played = wanted = kept.stored
+                try:
+                    await self._take(kept, wanted)
+                except (OSError, MagnetarError) as error:
+                    self._has_failed(kept, error)
+        finally:
+            kept.busy = False
+
+    async def _take(self, kept: _OwnReplica, wanted: VersionedState | None) -> None:
+        if wanted is None:
+            self._unfollow(kept.partition)
+            kept.let_go()
+            await self._host.forget(kept.partition)
+            if kept.stored is None:
+                self._kept.pop(kept.partition, None)
+            return
+        if kept.hosted is None:
+            kept.hosted = await self._host.replica(kept.partition, wanted.state.topic_id)
+            kept.end_watch = kept.hosted.watch(partial(self._moved, kept, kept.hosted))
+        hosted = kept.hosted
+        before = hosted.machine.follower
+        await hosted.learnt(wanted)
+        follower = hosted.machine.follower
+        if follower is not before:
+            self._unfollow(kept.partition)
+            if follower is not None:
+                self._follow(kept.partition, follower.leader, hosted)
+        hosted.advanced()
+        self._propose(kept)
+
+    # -- following ----------------------------------------------------------------------------
+
+    def _follow(self, partition: Partition, leader: int, hosted: HostedReplica) -> None:
+        found = self._fetchers.get(leader)
+        if found is None:
+            fetcher = Fetcher(
+                self._me,
+                leader,
+                self._limits,
+                self._connect,
+                self._now_ms,
+                self._image.refresh,
+            )
+            task = self._scope.spawn(fetcher.run(), f"fetches from broker {leader}")
+            found = self._fetchers[leader] = fetcher, task
+        self._of[partition] = leader
+        found[0].add(partition, hosted)
+
+    def _unfollow(self, partition: Partition) -> None:
+        leader = self._of.pop(partition, None)
+        if leader is None:
+            return
+        fetcher, task = self._fetchers[leader]
+        fetcher.remove(partition)
+        if not fetcher.members:
+            del self._fetchers[leader]
+            task.cancel()
+
+    # -- leading ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look at the clock, until it is cancelled: who has fallen behind leaves the set."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            for kept in list(self._kept.values()):
+                if (leader := _leader(kept)) is not None:
+                    leader.tick(self._now_ms())
+                    self._propose(kept)
+
+    def _counted(self, partition: Partition) -> None:
+        """A follower of it has fetched: it may join."""
+        kept = self._kept.get(partition)
+        if kept is not None:
+            self._propose(kept)
+
+    def _propose(self, kept: _OwnReplica) -> None:
+        leader = _leader(kept)
+        if kept.proposing or leader is None or leader.pending is None or self._scope.closed:
+            return
+        kept.proposing = True
+        topic, number = kept.partition
+        self._scope.spawn(self._store(kept, leader), f"in-sync set of {topic}-{number}")
+
+    async def _store(self, kept: _OwnReplica, leader: PartitionLeader) -> None:
+        """The change that ``leader`` wants, once; whatever is stored then is learnt, and has the
+        next one made. (What was not stored is proposed again at the next look.)"""
+        proposal, hosted = leader.proposal(), kept.hosted
+        try:
+            if proposal is None or hosted is None:
+                return
+            old = VersionedState(leader.state, hosted.machine.version)
+            stored: VersionedState | None
+            try:
+                stored = await self._image.store.replace(*kept.partition, old, proposal)
+            except MetadataError as error:
+                stored = await self._in_doubt(kept, leader, error)
+            if stored is not None:
+                self._tell_change(kept.partition, old.state, stored.state)
+                self._image.stored(kept.partition, stored)
+        finally:
+            kept.proposing = False
+
+    async def _in_doubt(
+        self, kept: _OwnReplica, leader: PartitionLeader, error: MetadataError
+    ) -> VersionedState | None:
+        """What is stored, when it can be read; None: nothing of this is of interest any more."""
+        if not isinstance(error, BadVersionError):
+            log.info("in-sync set is not stored now", partition=kept.partition, error=str(error))
+        if _leader(kept) is leader:
+            leader.in_doubt()
+        while _leader(kept) is leader:
+            try:
+                return await self._image.store.read(*kept.partition)
+            except NoNodeError:
+                self._image.refresh(kept.partition)
+                return None
+            except MetadataError:
+                await asyncio.sleep(PAUSE_S)
+        return None
+
+    def _tell_change(self, partition: Partition, old: PartitionState, new: PartitionState) -> None:
+        before, now = ([each.broker for each in state.isr] for state in (old, new))
+        if before != now:
+            log.info(
+                "in-sync set is another one",
+                partition=f"{partition[0]}-{partition[1]}",
+                before=before,
+                now=now,
+            )
+
+    # -- failures and the end -----------------------------------------------------------------
+
+    def _moved(self, kept: _OwnReplica, hosted: HostedReplica) -> None:
+        if hosted.failure is not None and kept.hosted is hosted:
+            self._has_failed(kept, hosted.failure)
+
+    def _has_failed(self, kept: _OwnReplica, error: Exception) -> None:
+        if kept.failed:
+            return
+        log.error(
+            "replica is given up: its log cannot go on; it is opened anew soon",
+            partition=f"{kept.partition[0]}-{kept.partition[1]}",
+            error=str(error),
+        )
+        kept.failed = True
+        self._unfollow(kept.partition)
+        self._poke(kept)
+
+    async def _recover(self, kept: _OwnReplica) -> None:
+        """Others lead; then it is opened as after a crash."""
+        kept.let_go()
+        # Before it is opened again, however long that takes: what was written and not synced may be
+        # on followers and not here, so that this process must not go on in the epoch that it led.
+        stepped_down = False
+        while not stepped_down:
+            stepped_down = await self._step_down(kept.partition, for_nobody=True)
+            await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(REOPEN_S)
+        kept.failed, kept.played = False, None
+
+    async def _step_down(self, partition: Partition, *, for_nobody: bool) -> bool:
+        """Another leads, if one is in sync; else nobody does if ``for_nobody``. False: the store
+        could not be asked."""
+        try:
+            live = dict(live_of(await self._brokers.look()))
+            live.pop(self._me.broker, None)
+            stored = await self._image.store.change(
+                *partition, lambda state: self._without_me(state, live, for_nobody)
+            )
+        except NoNodeError:
+            return True
+        except MetadataError as error:
+            log.info("partition is not handed over", partition=partition, error=str(error))
+            return False
+        self._image.stored(partition, stored)
+        return True
+
+    def _without_me(
+        self, state: PartitionState, live: election.Live, for_nobody: bool
+    ) -> PartitionState | None:
+        others = any(each.broker in live for each in state.isr)
+        if state.leader != self._me.broker or not (others or for_nobody):
+            return None
+        return election.elect(state, live)
+
+    async def hand_over(self) -> None:
+        """Have others lead what is led here, where they are in sync."""
+        led = self.led()
+        for start in range(0, len(led), HAND_OVERS_AT_ONCE):
+            some = led[start : start + HAND_OVERS_AT_ONCE]
+            await asyncio.gather(*(self._step_down(each, for_nobody=False) for each in some))
+
+    def close(self) -> None:
+        """Play nothing more; before the log directory is closed."""
+        for kept in self._kept.values():
+            kept.let_go()
+        self._kept.clear()
+
+
+def _leader(kept: _OwnReplica) -> PartitionLeader | None:
+    return None if kept.hosted is None or kept.failed else kept.hosted.machine.leader

@@ -1,0 +1,189 @@
+"""What goes wrong with brokers that replicate, by the seed: processes, power, disks that are slow,
+links between them, the metadata store, sessions.
+
+Every fault ends by itself or when the run heals. No disk is lost for good, and syncs are waited
+for, so that whatever was acknowledged must survive.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from magnetar_sim.loop import call_from_outside
+from magnetar_sim.replica_machines import ReplicaMachine, ReplicaWorld
+
+LASTS_S = (0.3, 1.5, 4.0)
+
+
+class ReplicaFaults:
+    """Of one run. ``leading``: who leads most just now."""
+
+    def __init__(
+        self,
+        world: ReplicaWorld,
+        rng: random.Random,
+        machines: Sequence[ReplicaMachine],
+        leading: Callable[[], ReplicaMachine | None],
+    ) -> None:
+        self.over = False
+        self.disks_broken = 0
+        self._world = world
+        self._random = rng
+        self._machines = machines
+        self._leading = leading
+
+    def plan(self, count: int, begin_s: float, end_s: float) -> None:
+        rng = self._random
+        kinds: list[Callable[[], None]] = [
+            self._crash, self._crash, self._power, self._power, self._close, self._pause,
+            self._expire, self._cut_off, self._store_down, self._lost_answers,
+            self._slow_disk, self._broken_disk, self._lag,
+        ]  # fmt: skip
+        if len(self._machines) > 1:
+            kinds += [self._block, self._isolate, self._break, self._slow]
+        favourites = rng.sample(kinds, rng.choice((2, 4, len(kinds))))
+        for _ in range(count):
+            self._at(rng.uniform(begin_s, end_s), rng.choice(favourites))
+        if rng.random() < 0.2:
+            self._at(rng.uniform(begin_s, end_s), self._power_of_all)
+
+    def _at(self, when_s: float, act: Callable[[], None]) -> None:
+        call_from_outside(self._world.loop, when_s, act, lambda: self.over)
+
+    def _after(self, act: Callable[[], None]) -> float:
+        lasts_s = self._random.choice(LASTS_S) * self._random.uniform(0.5, 1.5)
+        self._at(self._world.loop.time() + lasts_s, act)
+        return lasts_s
+
+    def _note(self, what: str) -> None:
+        self._world.trace.note("fault", what)
+
+    def _pick(self) -> ReplicaMachine:
+        """The leader more often than not."""
+        leading = self._leading()
+        if leading is not None and self._random.random() < 0.5:
+            return leading
+        return self._random.choice(self._machines)
+
+    # -- processes and disks ------------------------------------------------------------------
+
+    def _down_s(self) -> float:
+        return self._random.choice((0.1, 0.5, 4.0)) * self._random.uniform(0.5, 1.5)
+
+    def _crash(self) -> None:
+        self._pick().crash(self._down_s(), power=False)
+
+    def _power(self) -> None:
+        self._pick().crash(self._down_s(), power=True)
+
+    def _power_of_all(self) -> None:
+        self._note("the power of all fails")
+        for machine in self._machines:
+            machine.crash(self._down_s(), power=True)
+
+    def _close(self) -> None:
+        self._pick().close_in_order()
+
+    def _pause(self) -> None:
+        process = self._pick().process
+        if process is not None and process.alive:
+            process.pause()
+            self._note(f"{process.name} is paused for {self._after(process.resume):.1f} s")
+
+    def _slow_disk(self) -> None:
+        disk = self._pick().disk
+        disk.slowness = self._random.choice((30.0, 300.0))
+        self._after(partial(setattr, disk, "slowness", 1.0))
+
+    def _broken_disk(self) -> None:
+        """It takes no writes for a while: replicas on it are given up."""
+        machine = self._pick()
+        machine.disk.fails_writes = True
+        self.disks_broken += 1
+        mended = partial(setattr, machine.disk, "fails_writes", False)
+        self._note(f"the disk of {machine.name} takes nothing for {self._after(mended):.1f} s")
+
+    # -- the metadata store -------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        name = self._pick().name
+        self._note(f"the session of {name} expires")
+        self._world.metadata.expire(name)
+
+    def _cut_off(self) -> None:
+        name, cut_off = self._pick().name, self._world.metadata.cut_off
+        cut_off[name] = None
+        lasts_s = self._after(lambda: cut_off.pop(name, None))
+        self._note(f"{name} is cut off from the store for {lasts_s:.1f} s")
+
+    def _store_down(self) -> None:
+        metadata = self._world.metadata
+        metadata.up = False
+        self._note(f"the store is down for {self._after(self._store_up):.1f} s")
+
+    def _store_up(self) -> None:
+        self._world.metadata.up = True
+
+    def _lost_answers(self) -> None:
+        metadata = self._world.metadata
+        metadata.lost_answers = 0.2
+        self._after(partial(setattr, metadata, "lost_answers", 0.0))
+
+    def _lag(self) -> None:
+        """The server that a broker reads from is behind the others."""
+        name, metadata = self._pick().name, self._world.metadata
+        metadata.lag(name)
+        lasts_s = self._after(partial(metadata.catch_up, name))
+        self._note(f"what {name} reads of the store is up to {lasts_s:.1f} s old")
+
+    # -- links --------------------------------------------------------------------------------
+
+    def _pair(self) -> tuple[ReplicaMachine, ReplicaMachine]:
+        one = self._pick()
+        return one, self._random.choice([each for each in self._machines if each is not one])
+
+    def _block(self) -> None:
+        """One way, or both."""
+        one, other = self._pair()
+        links = [(one.name, other.name)]
+        if self._random.random() < 0.6:
+            links.append((other.name, one.name))
+        self._block_links(links)
+
+    def _isolate(self) -> None:
+        """From the other brokers alone."""
+        one = self._pick()
+        others = [each for each in self._machines if each is not one]
+        pairs = [(one.name, other.name) for other in others]
+        self._block_links([*pairs, *((other, name) for name, other in pairs)])
+
+    def _block_links(self, links: Sequence[tuple[str, str]]) -> None:
+        network = self._world.network
+        for link in links:
+            network.block(*link)
+
+        def unblock() -> None:
+            for link in links:
+                network.unblock(*link)
+
+        told = ", ".join(f"{source} -> {target}" for source, target in links)
+        self._note(f"blocked for {self._after(unblock):.1f} s: {told}")
+
+    def _break(self) -> None:
+        one, other = self._pair()
+        if self._world.network.break_between(one.name, other.name):
+            self._note(f"the connections of {one.name} and {other.name} break")
+
+    def _slow(self) -> None:
+        one, other = self._pair()
+        network, delay_s = self._world.network, self._random.choice((0.05, 0.4))
+
+        def set_delay(seconds: float) -> None:
+            network.slow(one.name, other.name, seconds)
+            network.slow(other.name, one.name, seconds)
+
+        set_delay(delay_s)
+        self._after(lambda: set_delay(0))
+        self._note(f"{one.name} and {other.name} are up to {delay_s} s apart")

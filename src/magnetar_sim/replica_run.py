@@ -1,0 +1,263 @@
+"""One run of ring 2 with brokers that replicate partitions among themselves: producers that wait
+for all in-sync replicas, consumers, faults; then healing, progress and the last look.
+
+What must hold: ``replica_history``. Phases, in seconds of virtual time: faults and work until
+``HEAL_S``, then every fault ends, and within ``PROGRESS_S`` all that must hold is there.
+
+Why: docs/adr/0114-brokers-replicate-partitions.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import Final
+
+from magnetar.log.partition.checkpoint_files import Partition
+from magnetar.log.partition.hosting import HostedReplica
+from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
+from magnetar.log.partition.replication.fetcher import FetchLimits
+from magnetar.log.partition.replication.node import ReplicationNode, ReplicationSettings
+from magnetar.log.partition.replication.partition_state import PartitionState
+from magnetar.metrics import Metrics
+from magnetar_sim.loop import SimLoop, run_in
+from magnetar_sim.metadata import MetadataServer
+from magnetar_sim.network import SimNetwork
+from magnetar_sim.replica_faults import ReplicaFaults
+from magnetar_sim.replica_history import ReplicaHistory, StoredBatch
+from magnetar_sim.replica_machines import ReplicaMachine, ReplicaWorld, whole
+from magnetar_sim.scheduler import SimulationError
+from magnetar_sim.trace import Trace
+
+SIZES: Final = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 1), (3, 2, 2),
+                (3, 3, 3), (4, 3, 2))  # fmt: skip
+"""Brokers, replicas, ``min_isr``."""
+TOPIC: Final = "t"
+FAULTS_FROM_S: Final = 1.0
+HEAL_S: Final = 8.0
+PROGRESS_S: Final = 90.0
+ANSWER_S: Final = 3.0
+
+
+class ReplicaRun:
+    """The run of ``seed``."""
+
+    def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.random = rng = random.Random(f"{seed}/replicas")
+        brokers, self._replicas, self._min_isr = rng.choice(SIZES)
+        self.history = ReplicaHistory()
+        session_s = rng.choice((1.0, 2.0))
+        network = SimNetwork(loop, random.Random(f"{seed}/network"))
+        loop.network = network
+        self.world = ReplicaWorld(
+            loop,
+            trace,
+            network,
+            MetadataServer(loop, random.Random(f"{seed}/metadata"), session_s),
+            self.history,
+            PartitionPolicy(
+                segments=SegmentLimits(segment_bytes_max=rng.choice((300, 2000, 1 << 20)))
+            ),
+            ReplicationSettings(
+                preferred_leader_interval_ms=rng.choice((0, 1500)),
+                fetch=FetchLimits(
+                    wait_ms=rng.choice((50, 500)),
+                    partition_bytes_max=rng.choice((1, 300, 1 << 20)),
+                ),
+            ),
+            session_s,
+            lag_ms_max=rng.choice((600, 1500)),
+        )
+        self.machines = [
+            ReplicaMachine(self.world, number, random.Random(f"{seed}/r{number}"))
+            for number in range(1, brokers + 1)
+        ]
+        self.partitions: list[Partition] = [(TOPIC, n) for n in range(rng.choice((1, 1, 2, 4)))]
+        self._values = 0
+        self._pause_s = rng.choice((0.03, 0.1, 0.3))
+        self._over = False
+        self._faults: ReplicaFaults | None = None
+        self._bug: str | None = None
+
+    @property
+    def confirmed(self) -> int:
+        """Values that producers were told are stored."""
+        return len(self.history.acknowledged)
+
+    @property
+    def ledgers(self) -> int:
+        """Epochs that somebody led."""
+        return self.history.elections
+
+    def note_bug(self, what: str) -> None:
+        self._bug = self._bug or what
+
+    def note_error(self, who: str, what: str) -> None:
+        """A replica is given up for its disk, and for nothing else."""
+        if self._faults is None or not self._faults.disks_broken:
+            self.note_bug(f"{who} logs an error, and nothing is wrong: {what}")
+
+    def check(self) -> None:
+        if self._bug is not None:
+            raise SimulationError(self._bug)
+        self.loop.check_spawned()
+
+    async def main(self) -> None:
+        self.trace.note(
+            "run",
+            f"brokers={len(self.machines)} replicas={self._replicas} min_isr={self._min_isr} "
+            f"partitions={len(self.partitions)}",
+        )
+        for machine in self.machines:
+            machine.start()
+        await self._make_topic()
+        actors = [
+            self.loop.create_task(self._produce(partition, name), name=f"{name} {partition}")
+            for partition in self.partitions
+            for name in ("p1", "p2")
+        ]
+        actors += [self.loop.create_task(self._consume(each)) for each in self.partitions]
+        begin_s = self.loop.time()
+        rng = self.random
+        faults = ReplicaFaults(self.world, rng, self.machines, self._leading)
+        self._faults = faults
+        faults.plan(rng.choice((1, 3, 8, 15)), begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1)
+        while self.loop.time() < begin_s + HEAL_S:
+            await asyncio.sleep(0.5)
+            self.check()
+        faults.over = True
+        self.trace.note("run", "all faults heal")
+        self.world.network.heal()
+        self.world.metadata.heal()
+        for machine in self.machines:
+            machine.heal()
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                await self._last_look(actors)
+        except TimeoutError:
+            raise SimulationError(f"no progress within {PROGRESS_S:.0f} s of healing") from None
+        self.check()
+
+    async def _make_topic(self) -> None:
+        numbers = [number for _, number in self.partitions]
+
+        async def make(node: ReplicationNode) -> bool:
+            if len(await node.brokers.look()) < len(self.machines):
+                return False
+            await node.create(TOPIC, numbers, self._replicas, self._min_isr)
+            return True
+
+        made = None
+        while not made:
+            made = await self.machines[0].ask(make)
+            await asyncio.sleep(0.1)
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def _leading(self) -> ReplicaMachine | None:
+        """Of the first partition."""
+        found = [machine for machine in self.machines if self._leads(machine, self.partitions[0])]
+        return found[0] if found else None
+
+    def _leads(self, machine: ReplicaMachine, partition: Partition) -> bool:
+        node = machine.node
+        hosted = None if node is None else node.replicas.find(partition)
+        return hosted is not None and hosted.machine.leader is not None
+
+    def _asked(self, partition: Partition) -> ReplicaMachine:
+        """Old leaders are asked too, by clients that have not heard of new ones."""
+        leading = [each for each in self.machines if self._leads(each, partition)]
+        return self.random.choice(leading or self.machines)
+
+    async def _produce(self, partition: Partition, name: str) -> None:
+        while not self._over:
+            await asyncio.sleep(self._pause_s * self.random.uniform(0.5, 1.5))
+            await self._produce_one(partition, name)
+
+    async def _produce_one(self, partition: Partition, name: str) -> StoredBatch | None:
+        self._values += 1
+        machine = self._asked(partition)
+        produce = partial(machine.produce, partition, self._values)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                stored = await machine.ask(produce)
+        except TimeoutError:
+            return None
+        if stored is not None:
+            self.history.acknowledge(partition, name, stored)
+        return stored
+
+    async def _consume(self, partition: Partition) -> None:
+        offset = 0
+        while not self._over:
+            await asyncio.sleep(self._pause_s * self.random.uniform(1, 3))
+            if self.random.random() < 0.05:
+                offset = 0
+            machine = self._asked(partition)
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    found = await machine.ask(partial(machine.consume, partition, offset))
+            except TimeoutError:
+                continue
+            for batch in found or ():
+                self.history.show(partition, batch, machine.name)
+                offset = batch.offset + 1
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def _last_look(self, actors: list[asyncio.Task[None]]) -> None:
+        for partition in self.partitions:
+            while await self._produce_one(partition, "last") is None:
+                self.check()
+                await asyncio.sleep(0.2)
+        self._over = True
+        for actor in actors:
+            await actor
+        while not all(map(self._is_whole, self.partitions)):
+            self.check()
+            await asyncio.sleep(0.5)
+        for partition in self.partitions:
+            self.history.ended(partition, await self._logs(partition))
+
+    def _state(self, partition: Partition) -> PartitionState | None:
+        for machine in self.machines:
+            if machine.node is not None:
+                found = machine.node.image.states.get(partition)
+                return None if found is None else found.state
+        return None
+
+    def _is_whole(self, partition: Partition) -> bool:
+        """All replicas are in sync, and have the same end."""
+        state = self._state(partition)
+        if state is None or len(state.isr) < len(state.replicas):
+            return False
+        ends = set()
+        for machine in self.machines:
+            if machine.number in state.replicas:
+                hosted = machine.node.replicas.find(partition) if machine.node else None
+                if hosted is None:
+                    return False
+                ends.add(hosted.source.log_end)
+        return len(ends) == 1
+
+    async def _logs(self, partition: Partition) -> dict[int, list[StoredBatch]]:
+        state = self._state(partition)
+        assert state is not None
+        found = {}
+        for machine in self.machines:
+            if machine.number in state.replicas:
+                assert machine.node is not None
+                assert machine.process is not None
+                hosted = machine.node.replicas.find(partition)
+                assert hosted is not None
+                log = await run_in(machine.process, _all_of(hosted), "last look")
+                assert log is not None
+                found[machine.number] = log
+        return found
+
+
+async def _all_of(hosted: HostedReplica) -> list[StoredBatch]:
+    return await hosted.run(partial(whole, hosted.source))

@@ -1,0 +1,53 @@
+"""Ring 2, brokers that replicate partitions: one rule of the loops around the machines broken each.
+(Rules of the machines themselves: ``partitions``.)"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Final
+
+from magnetar.log.partition.limits import SyncPolicy
+from magnetar.log.partition.replication import fetcher
+from magnetar.log.partition.replication.fetcher import Fetcher
+from tests.sim.mutants.mutant import Mutant, replaced
+
+SEEDS_MAX: Final = 150
+
+
+def _unsynced(source: Any, records: Any, now_ms: int) -> None:
+    """What a follower has got counts before it is on its disk."""
+    policy = source.policy
+    source.policy = replace(policy, sync=SyncPolicy.OPERATING_SYSTEM)
+    source.append_as_follower(records, now_ms)
+    source.policy = policy
+
+
+_REQUEST = Fetcher._request
+
+
+def _without_last_epoch(self: Any, asked: Any) -> Any:
+    request = _REQUEST(self, asked)
+    for topic in request.topics:
+        for part in topic.partitions:
+            part.last_fetched_epoch = -1
+    return request
+
+
+def _mutant(name: str, known: str, *changes: tuple[Any, str, Any]) -> Mutant:
+    def plant() -> AbstractContextManager[None]:
+        return replaced(*changes)
+
+    return Mutant(name, 2, known, plant, SEEDS_MAX, replicated=True)
+
+
+REPLICAS: tuple[Mutant, ...] = (
+    _mutant(
+        "a follower does not say which epoch its log ends in", "KIP-279",
+        (Fetcher, "_request", _without_last_epoch),
+    ),
+    _mutant(
+        "a follower's log counts before it is synced", "",
+        (fetcher, "_append", _unsynced),
+    ),
+)  # fmt: skip

@@ -1,0 +1,30 @@
+"""Ring 2 with brokers that replicate partitions: some seeds hold, do what they are for, and run the
+same again."""
+
+from __future__ import annotations
+
+from magnetar_sim.cluster_run import run_cluster
+from tests.sim.mutants.mutant import search
+from tests.sim.mutants.replicas import REPLICAS
+
+SEEDS = range(5)
+
+
+def test_every_invariant_holds_and_leaders_change() -> None:
+    confirmed = elections = 0
+    for seed in SEEDS:
+        outcome = run_cluster(seed, replicated=True)
+        assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
+        confirmed += outcome.confirmed
+        elections += outcome.ledgers
+    assert confirmed > 50 * len(SEEDS)
+    assert elections > 2 * len(SEEDS)
+
+
+def test_a_seed_runs_the_same_again() -> None:
+    first, again = (run_cluster(2, tracing=True, replicated=True) for _ in range(2))
+    assert first.trace == again.trace
+
+
+def test_a_planted_bug_is_found() -> None:
+    assert search(REPLICAS[0]).seeds is not None
