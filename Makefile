@@ -150,6 +150,7 @@ crashes: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.holes
 	$(BIN)/python -m tests.chaos.holes --kill --batching
 	$(BIN)/python -m tests.chaos.stream_restart
+	$(BIN)/python -m pytest -m slow tests/integration/test_kafka_transactions.py
 
 fire: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.spark_fire $(if $(ROWS),--rows $(ROWS)) $(if $(KILLS),--kills $(KILLS)) \

@@ -150,11 +150,12 @@ def test_kafka_python_and_aiokafka_commit_and_abort(server: KafkaStandalone) -> 
     assert read(server, topic, 2) == [2, 4]
 
 
-def test_consume_transform_produce_is_exactly_once_over_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_consume_transform_produce_is_exactly_once_over_kills(tmp_path: Path, kills: int) -> None:
     """Numbers are copied from one topic to another, with the offsets in the same transactions; the
     server is killed in the middle, and every third transaction is aborted."""
     server = KafkaStandalone(tmp_path / "data")
-    count = 300
+    count = 90 * (kills + 1)
     with contextlib.ExitStack() as stack:
         server.start()
         stack.callback(server.kill)
@@ -163,46 +164,45 @@ def test_consume_transform_produce_is_exactly_once_over_kills(tmp_path: Path) ->
             each.result(DEADLINE_S)
         feeder = confluent.Producer({"bootstrap.servers": server.bootstrap})
         sent(feeder, "from", range(count))
-        lives = 0
-        deadline = time.monotonic() + DEADLINE_S
-        while copied(server, 1 if lives < 3 else 1_000) < count:
-            assert time.monotonic() < deadline
-            lives += 1
-            if lives <= 3:
-                server.kill()
-                server.start()
+        for _ in range(kills):
+            assert copied(server, count, transactions=3) < count
+            server.kill()
+            server.start()
+        assert copied(server, count) == count
         assert read(server, "to", count) == [*range(count)]
 
 
-def copied(server: KafkaStandalone, rounds: int) -> int:
-    """One life of a copier: how far it has come. It ends without a word, in an open transaction."""
+def copied(server: KafkaStandalone, count: int, transactions: int | None = None) -> int:
+    """One life of a copier: how far it has come. With ``transactions`` it ends without a word in
+    the last of them."""
     consumer = confluent_consumer(server, "copiers", **{"enable.auto.commit": False})
     producer = transactional(server, "copier")
-    place = confluent.TopicPartition("from", 0)
-    consumer.assign([place])
-    (committed,) = consumer.committed([place], DEADLINE_S)
-    consumer.assign([confluent.TopicPartition("from", 0, max(0, committed.offset))])
+    (committed,) = consumer.committed([confluent.TopicPartition("from", 0)], DEADLINE_S)
     offset = max(0, committed.offset)
-    for number in range(3 * rounds):
-        found = consumer.consume(30, 3.0)
+    consumer.assign([confluent.TopicPartition("from", 0, offset)])
+    deadline = time.monotonic() + DEADLINE_S
+    number = 0
+    while offset < count:
+        assert time.monotonic() < deadline, f"{offset} of {count}"
+        found = consumer.consume(30, 0.5)
         if not found:
-            break
+            continue
+        number += 1
         producer.begin_transaction()
         for each in found:
             assert each.error() is None, each.error()
             producer.produce("to", value=each.value(), partition=0)
-        after = found[-1].offset() + 1
-        where = confluent.TopicPartition("from", 0, after)
+        where = confluent.TopicPartition("from", 0, found[-1].offset() + 1)
         group = consumer.consumer_group_metadata()
         producer.send_offsets_to_transaction([where], group, DEADLINE_S)
-        if number % 3 == 1:
+        if number == transactions:
+            producer.flush(DEADLINE_S)
+            break  # as if it died here
+        if number % 3 == 2:
             producer.abort_transaction(DEADLINE_S)
             consumer.seek(confluent.TopicPartition("from", 0, offset))
             continue
-        if number % 3 == 2 and rounds == 1:
-            producer.flush(DEADLINE_S)
-            break  # as if it died here
         producer.commit_transaction(DEADLINE_S)
-        offset = after
+        offset = where.offset
     consumer.close()
     return offset
