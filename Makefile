@@ -48,9 +48,10 @@ RING ?= 1
 TESTS ?= tests
 CUTS ?= 100
 FUZZ = $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(FIRST),--first $(FIRST))
-TWINS_TESTS := tests/unit/speedups tests/unit/wire/bookie tests/unit/wire/pulsar \
-	tests/unit/bookie/test_journal_format.py tests/unit/bookie/test_storage_parts.py \
-	tests/unit/protocols/pulsar/test_deliveries.py tests/unit/env/test_framed.py
+TWINS_TESTS := $(addprefix tests/unit/, wire/bookie/test_v2.py wire/bookie/test_digest.py \
+	wire/pulsar/test_plain_acks.py wire/pulsar/test_encoders.py wire/pulsar/test_golden.py \
+	bookie/test_journal_format.py bookie/test_journal_scan.py bookie/test_storage_parts.py \
+	protocols/pulsar/test_deliveries.py protocols/pulsar/test_golden_java.py)
 PROTO_BIN := $(VENV)-proto/bin
 
 .DEFAULT_GOAL := help
@@ -87,7 +88,7 @@ test: $(VENV)/.dev java
 	@test "$(TESTS)" != tests || $(MAKE) --no-print-directory test-pure
 	@scripts/speedups.sh check $(BIN)/python
 
-# What magnetar._speedups does is tested with its twins in Python as well.
+# The codecs over magnetar._speedups, with its twins in Python (tests/unit/speedups runs both).
 test-pure: $(VENV)/.dev
 	MAGNETAR_SPEEDUPS=0 $(BIN)/python -m pytest -n 3 --dist loadfile -m "not peer and not slow" \
 		$(TWINS_TESTS)

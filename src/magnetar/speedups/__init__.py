@@ -43,7 +43,7 @@ def _choose(wanted: str) -> tuple[bool, str]:
             f"MAGNETAR_SPEEDUPS=require, and magnetar._speedups cannot be used: {problem}; install "
             "a C compiler and Python's headers, then install the package again (make does)"
         )
-    return False, f"pure Python, several times slower (magnetar._speedups: {problem})"
+    return False, f"pure Python, which is slower (magnetar._speedups: {problem})"
 
 
 NATIVE, IN_USE = _choose(os.environ.get("MAGNETAR_SPEEDUPS", ""))

@@ -21,6 +21,7 @@ NEVER_TOLD = (
     errors.ConfigError,
     errors.DataLossError,
     errors.DefectError,
+    errors.JobError,
     errors.RestError,
     errors.StagedBacklogError,
     errors.StagedWriteError,
