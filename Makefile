@@ -134,7 +134,8 @@ chaos: $(VENV)/.dev java
 		$(if $(SEED),--seed $(SEED)) $(if $(KEPT),--java $(abspath $(KEPT))/pulsar)
 
 jobs: $(VENV)/.dev java
-	$(BIN)/python -m pytest -m "not peer" tests/integration/spark/test_audit.py
+	$(BIN)/python -m pytest -m "not peer" tests/integration/spark/test_audit.py \
+		tests/integration/spark/test_copying_jobs.py
 
 failovers: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.shared_topics --kinds killed $(if $(SEED),--seed $(SEED))

@@ -8,8 +8,12 @@ from typing import Any, Final
 from magnetar.pipeline.jobs.job import Job
 
 JOBS: Final = {
+    "aggregate": "magnetar.pipeline.jobs.aggregate:AGGREGATE",
     "audit": "magnetar.pipeline.jobs.audit:AUDIT",
+    "backfill": "magnetar.pipeline.jobs.backfill:BACKFILL",
     "erase": "magnetar.pipeline.jobs.erase:ERASE",
+    "mirror": "magnetar.pipeline.jobs.mirror:MIRROR",
+    "redrive": "magnetar.pipeline.jobs.redrive:REDRIVE",
     "table": "magnetar.pipeline.jobs.table:TABLE",
 }
 

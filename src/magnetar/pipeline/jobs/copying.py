@@ -1,0 +1,155 @@
+"""Streams that copy messages from topics to topics, exactly once: what ``redrive``, ``mirror`` and
+``aggregate`` have in common.
+
+A checkpoint is what such a job knows of itself. One that ends anywhere, and is run again with its
+checkpoint, goes on where it was, and no message is written twice (``pipeline.writing``). A run goes
+as far as topics reach when it begins, or follows them until it is interrupted; with a ``rate`` it
+takes so many messages in a second and no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.model.errors import ConfigError, JobError
+from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.jobs.job import option
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LOOK_S: Final = 0.5
+SOURCE: Final = "magnetar"
+READ: Final = "read"
+"""The observation that counts what a stream has read."""
+KEPT_TOGETHER: Final = {"maxPartitionBytes": "1g"}
+"""So that what a micro-batch reads of a topic partition is one task's, and keeps its order."""
+
+
+def checkpoint_option() -> Any:
+    return option(
+        "A directory that Spark reaches, where the job keeps how far it is. The next run with it "
+        "goes on from there.",
+        default="",
+    )
+
+
+def rate_option() -> Any:
+    return option("Messages a second; 0: as fast as it goes.", default=0)
+
+
+def follow_option() -> Any:
+    return option("Go on until interrupted, and not only to where topics end now.", default=False)
+
+
+def check_checkpoint(path: str) -> None:
+    """Raises ``ConfigError``."""
+    if not path:
+        raise ConfigError(
+            "--checkpoint is missing: the job writes exactly once by what it keeps there; give a "
+            "directory that Spark reaches, for example /var/lib/magnetar/redrive-flights"
+        )
+
+
+def read_stream(context: JobContext, options: Mapping[str, str], rate: int) -> DataFrame:
+    """Of topics, from their start on."""
+    reader = context.spark.readStream.format(SOURCE).options(**KEPT_TOGETHER, **options)
+    if rate:
+        reader = reader.option("maxOffsetsPerTrigger", str(rate))
+    return reader.load()
+
+
+def read_batch(context: JobContext, options: Mapping[str, str]) -> DataFrame:
+    """The same, as far as the topics reach now."""
+    return context.spark.read.format(SOURCE).options(**options).load()
+
+
+class Streamed:
+    """Counts of a stream that has ended. ``observed``: sums by name of its observations."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.observed: dict[str, int] = {}
+        self._seen = -1
+
+    def add(self, progress: Any) -> None:
+        """Of a micro-batch that is over."""
+        if progress.batchId <= self._seen:
+            return
+        self._seen = progress.batchId
+        self.batches += bool(progress.numInputRows)
+        for row in progress.observedMetrics.values():
+            for name, value in row.asDict().items():
+                self.observed[name] = self.observed.get(name, 0) + int(value or 0)
+
+
+def write_stream(
+    context: JobContext,
+    frame: DataFrame,
+    options: Mapping[str, str],
+    checkpoint: str,
+    what: str,
+    *,
+    rate: int = 0,
+    follow: bool = False,
+    mode: str = "append",
+) -> Streamed:
+    """Write it, and tell the progress in messages of ``what``. Raises ``JobError``."""
+    writer = frame.writeStream.format(SOURCE).outputMode(mode).options(**options)
+    writer = writer.option("checkpointLocation", checkpoint).option("commitWait", "taken-in")
+    if rate or follow:
+        writer = writer.trigger(processingTime="1 second")
+    else:
+        writer = writer.trigger(availableNow=True)
+    counted = Streamed()
+    with _told(what):
+        query = writer.start()
+        try:
+            _watch(context, query, counted, what, until_end=bool(rate) and not follow)
+        finally:
+            query.stop()
+            for progress in query.recentProgress:
+                counted.add(progress)
+    return counted
+
+
+def _watch(
+    context: JobContext, query: Any, counted: Streamed, what: str, *, until_end: bool
+) -> None:
+    done = 0
+    while not query.awaitTermination(LOOK_S):
+        for progress in query.recentProgress:
+            counted.add(progress)
+        last = query.lastProgress
+        if last is None:
+            continue
+        behind = _behind(last)
+        done = counted.observed.get(READ, 0)
+        context.progress(done, done + behind, what)
+        if until_end and last.batchId > 0 and behind == 0:
+            return
+
+
+def _behind(progress: Any) -> int:
+    """Messages between the last micro-batch and the ends of the topics."""
+    found = 0
+    for source in progress.sources:
+        latest = source.latestOffset
+        told = json.loads(latest) if isinstance(latest, str) else latest
+        found += int((told or {}).get("messages_behind", 0))
+    return found
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """An error of Spark's becomes one line."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+        raise JobError(f"{what} could not be written: {first.strip()}") from error

@@ -1,0 +1,136 @@
+"""The job ``mirror``: topics of one cluster are copied into another, each message once.
+
+Key, value, event time and properties stay as they are; a message has another id, and the publish
+time of its copy. A topic goes to one of the same name there, or behind a prefix; its partitions to
+those that it has there, by key. Order holds by key. Values are copied as bytes; schemas are not: a
+topic that has one is to be given it there first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from magnetar.model.errors import ConfigError
+from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.jobs.copying import (
+    READ,
+    check_checkpoint,
+    checkpoint_option,
+    follow_option,
+    rate_option,
+    read_batch,
+    read_stream,
+    write_stream,
+)
+from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+COLUMNS: Final = "key,value,topic,event_time,properties"
+
+
+@dataclass(frozen=True)
+class MirrorOptions:
+    """What is copied where."""
+
+    topics: tuple[str, ...] = argument("Topics to copy.", default=())
+    pattern: str | None = option(
+        "Topics whose full names match this regular expression, also those that come later.",
+        default=None,
+    )
+    service_url: str = service_url_option()
+    to_service_url: str = option(
+        "Where brokers of the other cluster answer; without it the same cluster's.", default=""
+    )
+    to_namespace: str | None = option("TENANT/NAMESPACE there; without it the same.", default=None)
+    prefix: str = option("What copies' names begin with.", default="")
+    checkpoint: str = checkpoint_option()
+    rate: int = rate_option()
+    follow: bool = follow_option()
+
+
+@dataclass
+class MirrorReport(Report):
+    """``by_topic``: of a run that only tries, how many messages would go to which topic."""
+
+    copied: int = 0
+    batches: int = 0
+    by_topic: dict[str, int] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[str]:
+        for topic, count in sorted(self.by_topic.items()):
+            yield f"{count:,} to {topic}"
+        yield f"{self.copied:,} messages copied, in {self.batches:,} micro-batches"
+
+
+def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
+    """Raises ``BrokerError``, ``JobError``."""
+    from pyspark.sql import functions as f
+
+    if bool(options.topics) is (options.pattern is not None):
+        raise ConfigError("give topics, or --pattern")
+    selection = (
+        {"topics": ",".join(options.topics)}
+        if options.pattern is None
+        else {"subscribePattern": options.pattern}
+    )
+    source = {"service.url": options.service_url, "columns": COLUMNS, **selection}
+    if context.dry_run:
+        copies = _copies(options, read_batch(context, source))
+        with context.watched("tasks that count messages", 0):
+            rows = copies.groupBy("topic").count().collect()
+        return MirrorReport(by_topic={row["topic"]: row["count"] for row in rows})
+    check_checkpoint(options.checkpoint)
+    _check_apart(options)
+    messages = read_stream(context, source, options.rate)
+    counted = write_stream(
+        context,
+        _copies(options, messages).observe("mirror", f.count(f.lit(1)).alias(READ)),
+        {"service.url": options.to_service_url or options.service_url},
+        options.checkpoint,
+        "messages",
+        rate=options.rate,
+        follow=options.follow,
+    )
+    return MirrorReport(copied=counted.observed.get(READ, 0), batches=counted.batches)
+
+
+def _check_apart(options: MirrorOptions) -> None:
+    same = options.to_service_url in ("", options.service_url)
+    if same and not options.prefix and options.to_namespace is None:
+        raise ConfigError(
+            "the copies would go to the topics that they come from: give another --to-service-url, "
+            "a --prefix or a --to-namespace"
+        )
+
+
+def _copies(options: MirrorOptions, messages: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    plain = f.regexp_replace("topic", r"-partition-\d+$", "")
+    parts = f.split(plain, "/")
+    namespace: Column = (
+        f.concat_ws("/", parts[2], parts[3])
+        if options.to_namespace is None
+        else f.lit(options.to_namespace)
+    )
+    local = f.concat(f.lit(options.prefix), parts[4])
+    name = f.concat(f.lit("persistent://"), namespace, f.lit("/"), local)
+    return messages.withColumn("topic", name)
+
+
+MIRROR: Final = Job(
+    "mirror",
+    "Copy topics into another cluster, each message once, and go on where it was.",
+    MirrorOptions,
+    mirror,
+    notes="""\b
+Examples:
+  magnetar pipeline mirror flights --to-service-url pulsar://10.1.0.1:6650 \\
+      --checkpoint /var/lib/magnetar/mirror-flights --follow
+  magnetar pipeline mirror --pattern 'persistent://public/default/.*' --prefix copy- \\
+      --to-service-url pulsar://10.1.0.1:6650 --checkpoint /var/lib/magnetar/mirror --rate 5000""",
+)

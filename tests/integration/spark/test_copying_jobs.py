@@ -1,0 +1,265 @@
+"""The jobs that copy, on a real platform (``redrive``, ``mirror``, ``backfill``, ``aggregate``):
+what goes where, once, also over several runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from pyspark.sql import SparkSession
+
+from magnetar.model.errors import ConfigError
+from magnetar.pipeline.jobs.aggregate import AGGREGATE, AggregateOptions
+from magnetar.pipeline.jobs.backfill import BACKFILL, BackfillOptions
+from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.jobs.job import run
+from magnetar.pipeline.jobs.mirror import MIRROR, MirrorOptions
+from magnetar.pipeline.jobs.redrive import REDRIVE, RedriveOptions
+from tests.standalone import Standalone
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+RECEIVE_MS = 10_000
+
+
+def dead_letters(
+    client: pulsar.Client, topic: str, letters: Sequence[tuple[str, dict[str, str]]]
+) -> None:
+    """``letters``: value and properties; the key is the value's first character."""
+    producer = client.create_producer(topic)
+    for value, properties in letters:
+        producer.send(
+            value.encode(), partition_key=value[0], properties=properties, event_timestamp=1234
+        )
+    producer.close()
+
+
+def read(client: pulsar.Client, topic: str) -> list[Any]:
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(RECEIVE_MS))
+    reader.close()
+    return found
+
+
+def values(client: pulsar.Client, topic: str) -> list[str]:
+    return [message.data().decode() for message in read(client, topic)]
+
+
+def origin(topic: str, **more: str) -> dict[str, str]:
+    return {"REAL_TOPIC": f"persistent://public/default/{topic}", "RECONSUMETIMES": "3", **more}
+
+
+def test_dead_letters_go_back_to_where_they_came_from(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    letters, one, two = f"{topic}-DLQ", f"{topic}-one", f"{topic}-two"
+    dead_letters(
+        client,
+        letters,
+        [
+            ("a1", origin(one, reason="timeout")),
+            ("b2", origin(two, reason="timeout")),
+            ("c3", origin(f"{one}-partition-0", reason="parse")),
+            ("d4", {"reason": "timeout"}),
+        ],
+    )
+    where = {"service_url": platform.service_url}
+    tried = run(REDRIVE, RedriveOptions((letters,), **where), JobContext(spark, dry_run=True))
+    wanted = {f"persistent://public/default/{name}": n for name, n in ((one, 2), (two, 1))}
+    assert (tried.by_topic, tried.without_origin, tried.ok) == (wanted, 1, False)
+    with pytest.raises(ConfigError, match="--checkpoint"):
+        run(REDRIVE, RedriveOptions((letters,), **where), JobContext(spark))
+
+    chosen = RedriveOptions(
+        (letters,),
+        with_property=("reason=timeout",),
+        checkpoint=str(tmp_path / "checkpoint"),
+        **where,
+    )
+    told: list[tuple[int, int, str]] = []
+    context = JobContext(spark, progress=lambda *each: told.append(each))
+    report = run(REDRIVE, chosen, context)
+    counts = report.read, report.redriven, report.passed_over, report.without_origin
+    assert counts == (4, 2, 1, 1)
+    assert not report.ok
+    assert values(client, one) == ["a1"]
+    (back,) = read(client, two)
+    assert (back.data(), back.partition_key(), back.event_timestamp()) == (b"b2", "b", 1234)
+    properties = back.properties()
+    assert properties.pop("REDRIVEN_FROM").startswith(f"persistent://public/default/{letters} ")
+    assert properties == {"reason": "timeout"}, "what is about the letter is left out"
+
+    dead_letters(client, letters, [("e5", origin(one, reason="timeout"))])
+    again = run(REDRIVE, chosen, JobContext(spark))
+    assert (again.read, again.redriven) == (1, 1)
+    assert values(client, one) == ["a1", "e5"], "each once, over two runs"
+    assert values(client, letters) == ["a1", "b2", "c3", "d4", "e5"]
+
+
+def test_dead_letters_by_key_and_condition_and_at_a_rate(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    letters, back = f"{topic}-DLQ", f"{topic}-back"
+    dead_letters(client, letters, [(f"{'ab'[n % 2]}{n}", {}) for n in range(10)])
+    options = RedriveOptions(
+        (letters,),
+        service_url=platform.service_url,
+        checkpoint=str(tmp_path / "checkpoint"),
+        to=back,
+        key=("a",),
+        where="cast(substring(cast(value as string), 2) as int) >= 4",
+        since="2020-01-01 00:00:00",
+        until="2100-01-01 00:00:00",
+        rate=4,
+    )
+    report = run(REDRIVE, options, JobContext(spark))
+    assert (report.read, report.redriven, report.ok) == (10, 3, True)
+    assert report.batches >= 3, "four messages a second"
+    assert values(client, back) == ["a4", "a6", "a8"]
+
+
+def test_topics_are_mirrored_and_gone_on_with(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    dead_letters(client, topic, [(f"k{n}", {"n": str(n)}) for n in range(20)])
+    options = MirrorOptions(
+        (topic,),
+        service_url=platform.service_url,
+        to_service_url=platform.service_url,
+        prefix="copy-",
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    tried = run(MIRROR, options, JobContext(spark, dry_run=True))
+    assert tried.by_topic == {f"persistent://public/default/copy-{topic}": 20}
+    assert run(MIRROR, options, JobContext(spark)).copied == 20
+    dead_letters(client, topic, [("k20", {"n": "20"})])
+    assert run(MIRROR, options, JobContext(spark)).copied == 1
+    assert run(MIRROR, options, JobContext(spark)).copied == 0
+    copies = read(client, f"copy-{topic}")
+    assert [each.data().decode() for each in copies] == [f"k{n}" for n in range(21)]
+    assert copies[7].properties() == {"n": "7"}
+    assert (copies[7].partition_key(), copies[7].event_timestamp()) == ("k", 1234)
+    with pytest.raises(ConfigError, match="come from"):
+        run(
+            MIRROR,
+            MirrorOptions(
+                (topic,),
+                service_url=platform.service_url,
+                to_service_url=platform.service_url,
+                checkpoint=str(tmp_path / "other"),
+            ),
+            JobContext(spark),
+        )
+
+
+def test_files_become_messages_once(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    rows = [(f"k{n % 3}", n, f"value {n}") for n in range(50)]
+    path = str(tmp_path / "rows")
+    spark.createDataFrame(rows, "name string, number int, text string").write.parquet(path)
+    options = BackfillOptions(
+        path,
+        topic,
+        service_url=platform.service_url,
+        key="name",
+        value="concat(number, ' ', text)",
+        where="number < 40",
+        order_by=("number",),
+        event_time="timestamp_millis(number)",
+    )
+    tried = run(BACKFILL, options, JobContext(spark, dry_run=True))
+    assert tried.rows == 40
+    report = run(BACKFILL, options, JobContext(spark))
+    assert (report.rows, report.name) == (40, tried.name)
+    found = read(client, topic)
+    assert sorted(int(each.data().split()[0]) for each in found) == list(range(40))
+    for key in ("k0", "k1", "k2"):
+        numbers = [int(m.data().split()[0]) for m in found if m.partition_key() == key]
+        assert numbers == sorted(numbers), "in order, by key"
+    assert {each.event_timestamp() for each in found[:1]} <= set(range(40))
+    run(BACKFILL, options, JobContext(spark))
+    assert len(read(client, topic)) == 40, "once, however often it is run"
+    spark.createDataFrame([(1,)], "value int").write.parquet(path + "-2")
+    odd = BackfillOptions(path + "-2", topic, service_url=platform.service_url)
+    with pytest.raises(ConfigError, match="columns value"):
+        run(BACKFILL, odd, JobContext(spark))
+
+
+WINDOWS = """
+[source]
+topic = "{topic}"
+values = "json"
+columns = "carrier string, delay int"
+time = "event_time"
+
+[window]
+size = "10 seconds"
+late = "5 seconds"
+
+[group]
+carrier = "value.carrier"
+
+[aggregates]
+flights = "count(*)"
+delay = "sum(value.delay)"
+
+[sink]
+topic = "{topic}-delays"
+"""
+
+
+def test_windows_that_a_file_declares(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    def publish(*messages: tuple[int, str, int]) -> None:
+        producer = client.create_producer(topic)
+        for second, carrier, delay in messages:
+            value = json.dumps({"carrier": carrier, "delay": delay}).encode()
+            producer.send(value, event_timestamp=second * 1000)
+        producer.close()
+
+    path = tmp_path / "delays.toml"
+    path.write_text(WINDOWS.format(topic=topic))
+    publish((1, "AA", 5), (2, "AA", 7), (3, "BA", 1), (12, "AA", 2), (40, "AA", 0))
+    options = AggregateOptions(
+        str(path), service_url=platform.service_url, checkpoint=str(tmp_path / "checkpoint")
+    )
+    tried = run(AGGREGATE, options, JobContext(spark, dry_run=True))
+    assert len(tried.sample) == 4
+    report = run(AGGREGATE, options, JobContext(spark))
+    assert report.read == 5
+    publish((60, "AA", 3))
+    run(AGGREGATE, options, JobContext(spark))
+    found = [json.loads(each.data()) for each in read(client, f"{topic}-delays")]
+    by_window = {(each["window_start"][17:19], each["carrier"]): each for each in found}
+    assert len(by_window) == len(found), "each result once"
+    wanted = {("00", "AA"): (2, 12), ("00", "BA"): (1, 1), ("10", "AA"): (1, 2)}
+    for place, (flights, delay) in wanted.items():
+        assert (by_window[place]["flights"], by_window[place]["delay"]) == (flights, delay)
+    (late,) = [each for each in read(client, f"{topic}-delays") if b'"BA"' in each.data()]
+    assert (late.partition_key(), late.event_timestamp()) == ("BA", 10_000)
+
+
+def test_a_job_as_a_command(
+    platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    dead_letters(client, f"{topic}-DLQ", [("a1", origin(topic))])
+    command = (
+        sys.executable, "-m", "magnetar", "pipeline", "redrive", f"{topic}-DLQ",
+        "--service-url", platform.service_url, "--checkpoint", str(tmp_path / "checkpoint"),
+        "--master", "local[1]", "--json", "--conf", "spark.driver.bindAddress=127.0.0.1",
+    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["redriven"], told["ok"], told["job"]) == (1, True, "redrive")
+    assert values(client, topic) == ["a1"]
