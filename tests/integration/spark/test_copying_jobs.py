@@ -14,6 +14,7 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
+from magnetar.cli.pipeline import SCRIPT
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.jobs.aggregate import AGGREGATE, AggregateOptions
 from magnetar.pipeline.jobs.backfill import BACKFILL, BackfillOptions
@@ -21,6 +22,7 @@ from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import run
 from magnetar.pipeline.jobs.mirror import MIRROR, MirrorOptions
 from magnetar.pipeline.jobs.redrive import REDRIVE, RedriveOptions
+from tests.spark_cluster import SparkCluster, environment, submit
 from tests.standalone import Standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -263,3 +265,22 @@ def test_a_job_as_a_command(
     told = json.loads(done.stdout)
     assert (told["redriven"], told["ok"], told["job"]) == (1, True, "redrive")
     assert values(client, topic) == ["a1"]
+
+
+def test_a_job_that_spark_submit_runs_on_a_cluster(
+    platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    dead_letters(client, topic, [(f"k{n}", {}) for n in range(30)])
+    with SparkCluster(tmp_path) as cluster:
+        command = submit(
+            cluster.url, ("spark.executor.memory=512m",), SCRIPT,
+            "audit", topic, "--service-url", platform.service_url,
+            "--report", str(tmp_path / "report.json"), "--progress", "none",
+        )  # fmt: skip
+        done = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=400, check=False
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "everything is there, once" in done.stdout
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert (told["ok"], told["messages"], told["copies"]) == (True, 30, told["entries"])

@@ -157,6 +157,27 @@ def test_what_survived_outlives_what_it_came_from() -> None:
     asyncio.run(scenario())
 
 
+def test_after_the_last_survivor_comes_what_was_published_after_the_horizon() -> None:
+    """Also where nothing is in memory."""
+
+    async def scenario() -> None:
+        world = World()
+        store = Process(world).store(KEEP)
+        log = await store.open(NAME)
+        places = await publish(log, "a=1", "b=1", "a=2", "a")
+        await compact(log, Words())
+        await publish(log, "c=1")
+        await store.close()
+        log = await Process(world).store(KEEP).open(NAME)
+        view = log.compaction.view
+        assert texts(await read(view)) == ["b=1", "c=1"]
+        for place in places[2:]:
+            (entry,) = await view.read(place, 1, 100)
+            assert bytes(entry.payload) == b"c=1"
+
+    asyncio.run(scenario())
+
+
 def test_nothing_that_a_compaction_reads_is_trimmed() -> None:
     async def scenario() -> None:
         log = await Process(World()).store(TRIM).open(NAME)
@@ -238,7 +259,9 @@ def _check_ledgers(world: World, log: ManagedLog) -> None:
         assert record.compacted.ledger_id in world.alive()
         held.add(record.compacted.ledger_id)
     assert held <= world.alive()
-    assert len(world.alive() - held) <= 1, (world.alive(), held)
+    left = world.alive() - held
+    assert len(left) <= 1, (world.alive(), held)
+    assert not any(world.ledgers[each].entries for each in left), "else the record names it"
 
 
 def test_an_owner_that_was_replaced_does_not_change_the_view() -> None:

@@ -62,6 +62,18 @@ def test_no_more_than_the_permits(kind: int) -> None:
     run(scenario)
 
 
+def test_the_compacted_view_is_for_one_consumer_at_a_time() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        answer = await peer.subscribe(kind=SHARED, read_compacted=True)
+        assert answer.type == BaseCommand.ERROR
+        assert answer.error.error == ServerError.NOT_ALLOWED
+        assert "shared" in answer.error.message
+        await consumers(world, 1, EXCLUSIVE, read_compacted=True)
+
+    run(scenario)
+
+
 def test_permits_count_the_messages_of_batches() -> None:
     async def scenario(world: World) -> None:
         [peer] = await consumers(world, 1)
