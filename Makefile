@@ -121,6 +121,7 @@ sim-mutants: $(VENV)/.dev
 
 scenarios: $(VENV)/.dev java
 	$(if $(STALL_S),STALL_S=$(STALL_S) )$(BIN)/python -m pytest --durations=0 tests/scenarios
+	$(BIN)/python -m pytest --durations=0 -m slow tests/integration/test_engines.py
 
 interop: $(VENV)/.dev java
 	@for tool in mvn javac; do command -v $$tool > /dev/null || \

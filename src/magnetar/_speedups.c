@@ -993,7 +993,9 @@ static int open_stored(PyObject *entry, Stored *stored) {
     PyObject *entry_id = ledger_id == NULL ? NULL : PyObject_GetAttr(entry, name_entry_id);
     PyObject *place = entry_id == NULL ? NULL : PyObject_GetAttr(entry, name_payload_offset);
     PyObject *owner = place == NULL ? NULL : PyObject_GetAttr(entry, name_data);
-    if (owner != NULL && PyBytes_AsStringAndSize(owner, &data, &bytes) == 0) {
+    /* Entries of partitions are views: those go out as they are, in parts. */
+    if (owner != NULL && PyBytes_Check(owner) &&
+        PyBytes_AsStringAndSize(owner, &data, &bytes) == 0) {
         stored->ledger_id = PyLong_AsUnsignedLongLongMask(ledger_id);
         stored->entry_id = PyLong_AsUnsignedLongLongMask(entry_id);
         offset = PyLong_AsSsize_t(place);

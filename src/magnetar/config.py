@@ -474,6 +474,14 @@ class BrokerConfig:
         default=30_000,
         metadata={"meaning": "silence before a PING; twice that closes", "least": 100},
     )
+    engine: str = field(
+        default="ledger",
+        metadata={
+            "meaning": "what keeps new topics, unless a policy says it: chains of ledgers on "
+            "bookies, or partitions in Kafka's files on brokers",
+            "choices": ("ledger", "partition"),
+        },
+    )
     auto_create_topics: bool = field(
         default=True, metadata={"meaning": "create a topic on first use"}
     )
@@ -561,6 +569,41 @@ class KafkaConfig:
             "meaning": "how long a transactional id that nobody uses is known; 0: for ever",
             "least": 0,
         },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionConfig:
+    """Logs in Kafka's files, on a broker's own disk."""
+
+    directory: Path = field(
+        default=Path(),
+        metadata={
+            "meaning": "where partitions lie; not set: in the data directory of standalone, and "
+            "a broker that is started alone keeps none"
+        },
+    )
+    sync: str = field(
+        default="each-batch",
+        metadata={
+            "meaning": "when what is appended is synced; UNSAFE unless it is each-batch: what is "
+            "acknowledged may be lost with the power",
+            "choices": ("each-batch", "interval", "operating-system"),
+        },
+    )
+    sync_interval_ms: int = field(
+        default=1000, metadata={"meaning": "time between syncs, with interval", "least": 1}
+    )
+    segment_bytes_max: int = field(
+        default=1 << 30,
+        metadata={"meaning": "size of a segment", "least": 1 << 14, "most": (1 << 31) - 1},
+    )
+    segment_age_ms_max: int = field(
+        default=7 * 86_400_000, metadata={"meaning": "age of a segment", "least": 1000}
+    )
+    tail_cache_bytes: int = field(
+        default=64 << 20,
+        metadata={"meaning": "newest entries in memory, over all partitions", "least": 0},
     )
 
 
@@ -712,6 +755,7 @@ class Config:
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     kafka: KafkaConfig = field(default_factory=KafkaConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     connections: ConnectionsConfig = field(default_factory=ConnectionsConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)

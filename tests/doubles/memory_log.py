@@ -369,6 +369,9 @@ class MemoryCheckpoints:
 class MemoryLog:
     """One log; ledger ids start at 1."""
 
+    followable = True
+    owns_sequences = False
+
     def __init__(self, name: str, ledger_entries: int) -> None:
         self.name = name
         self.closed = False

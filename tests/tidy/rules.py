@@ -109,7 +109,9 @@ DECIDING: tuple[str, ...] = (
     "magnetar.log.partition.retention",
     "magnetar.log.partition.serving.batch_places",
     "magnetar.log.partition.serving.envelopes",
+    "magnetar.log.partition.serving.partition_names",
     "magnetar.log.policy",
+    "magnetar.log.sequences",
     "magnetar.log.survivors",
     "magnetar.repair.copies",
     "magnetar.repair.insight.faults",
@@ -326,13 +328,14 @@ ABOVE_THE_SEAM = {"cluster", "topics", "protocols"}
 
 
 def topics_see_only_the_seam(modules: Sequence[Module]) -> list[str]:
-    """Topics and protocols import ``log.seam``, the values that it speaks of (policies) and
-    acknowledgement state, no engine."""
+    """Topics and protocols import ``log.seam``, the values that it speaks of (policies), the rules
+    of sequences and acknowledgement state, no engine."""
     allowed = (
         "magnetar.log.seam",
         "magnetar.log.policy",
         "magnetar.log.acknowledgements",
         "magnetar.log.ack_images",
+        "magnetar.log.sequences",
         "magnetar.log.survivors",
     )
     return [

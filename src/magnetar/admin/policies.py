@@ -99,6 +99,8 @@ class PolicyService:
             return DelayedDeliveryPolicy(*policy.delays)
         if field == "read_only_brokers":
             return policy.reading
+        if field == "engine":
+            return policy.log.engine.value
         if field == "message_ttl_s":
             return _whole(policy.message_ttl_ms, 1000)
         return _whole(policy.subscription_expiry_ms, MINUTE_MS)

@@ -48,6 +48,11 @@ POLICIES: Final = (
         "read_only_brokers",
         "Which subscriptions read-only brokers serve, and which of them (ours, not Pulsar's)",
     ),
+    Policy(
+        "engine",
+        "engine",
+        "What keeps logs that are made: ledger or partition (ours, not Pulsar's)",
+    ),
 )
 TOPICS_ONLY: Final = (
     Policy(

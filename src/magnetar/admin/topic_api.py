@@ -127,12 +127,17 @@ def _add_partitions(router: APIRouter, service: TopicService) -> None:
 
     @router.put(path, status_code=204, responses=CONFLICT, openapi_extra=WITH_BODY)
     async def create_partitioned(
-        tenant: Segment, namespace: Segment, topic: TopicSegment, request: Request
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        request: Request,
+        engine: str = "",
     ) -> Response:
-        """Create a partitioned topic; the body is the number of partitions."""
+        """Create a partitioned topic; the body is the number of partitions. ``engine`` (ours):
+        ledger or partition, what is to keep it."""
         name = topic_name(tenant, namespace, topic)
         count = bodies.partition_count(await bodies.read_json(request))
-        if not await service.create_partitioned(name, count):
+        if not await service.create_partitioned(name, count, engine):
             return reason(409, f"{name} exists already")
         return Response(status_code=204)
 
@@ -157,12 +162,17 @@ def _add_partitions(router: APIRouter, service: TopicService) -> None:
 def _add_changes(router: APIRouter, service: TopicService) -> None:
     @router.put(TOPIC, status_code=204, responses=CONFLICT, openapi_extra=WITH_BODY)
     async def create(
-        tenant: Segment, namespace: Segment, topic: TopicSegment, request: Request
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        request: Request,
+        engine: str = "",
     ) -> Response:
-        """Create a topic that is not partitioned."""
+        """Create a topic that is not partitioned. ``engine`` (ours): ledger or partition, what is
+        to keep it."""
         name = topic_name(tenant, namespace, topic)
         bodies.check_topic(await bodies.read_json(request))
-        if not await service.create(name):
+        if not await service.create(name, engine):
             return reason(409, f"{name} exists already")
         return Response(status_code=204)
 

@@ -133,7 +133,7 @@ def _subscription(
         msg_backlog=backlog.messages,
         msg_backlog_no_delayed=max(0, backlog.messages - delayed),
         entries_backlog=backlog.entries,
-        backlog_size=backlog_bytes(stored.ledgers, cursor.mark_delete) if backlog.entries else 0,
+        backlog_size=backlog_bytes(stored, cursor.mark_delete, backlog.entries),
         msg_delayed=delayed,
         delayed_message_index_size_in_bytes=0 if delays is None else delays.index.size_bytes,
         unacked_messages=sum(consumer.seat.unacked for consumer in consumers),

@@ -30,6 +30,7 @@ from magnetar.admin.topic_stats import (
 from magnetar.admin.views import LookupView
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At, Owner
+from magnetar.cluster.policies import decode_engine
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.model.errors import (
     BrokerError,
@@ -111,12 +112,14 @@ class TopicService:
         await self._control.namespaces.check(name)
         return await self._control.partitioned.partitions(name)
 
-    async def create_partitioned(self, topic: str, partitions: int) -> bool:
-        """False when the topic exists already, partitioned or not."""
+    async def create_partitioned(self, topic: str, partitions: int, engine: str = "") -> bool:
+        """False when the topic exists already, partitioned or not. ``engine``: what is to keep it;
+        empty: as policies say. Raises ``InvalidPolicyError``."""
         name = parse_topic(topic)
         await self._control.namespaces.check(name)
-        if await self._topics.exists(name):
+        if await self._topics.exists(name) or await self._control.partitioned.partitions(name):
             return False
+        await self._choose_engine(name, engine)
         return await self._control.partitioned.create(name, partitions)
 
     async def grow_partitions(self, topic: str, partitions: int) -> None:
@@ -172,11 +175,19 @@ class TopicService:
 
     # -- topics -------------------------------------------------------------------------------
 
-    async def create(self, topic: str) -> bool:
-        """Make a topic without partitions; False when it exists already. Raises
-        ``ServedElsewhereError``."""
+    async def _choose_engine(self, name: TopicName, engine: str) -> None:
+        """Before there is a log: what it is made on counts for good."""
+        if engine:
+            await self._control.policies.set_topic(name, "engine", decode_engine(engine))
+
+    async def create(self, topic: str, engine: str = "") -> bool:
+        """Make a topic without partitions; False when it exists already. ``engine`` as for
+        ``create_partitioned``. Raises ``ServedElsewhereError``, ``InvalidPolicyError``."""
         name = parse_topic(topic)
         await self._check_here(name)
+        if await self._topics.exists(name):
+            return False
+        await self._choose_engine(name, engine)
         return await self._topics.create(name)
 
     async def delete(self, topic: str, force: bool = False) -> None:

@@ -17,6 +17,7 @@ from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from magnetar.app.broker import Broker
 from magnetar.app.checks import bookies_check, descriptors_check, metadata_check, topics_check
 from magnetar.app.ending import end_within
+from magnetar.app.partitions import open_partitions, partition_logs
 from magnetar.app.process import Process
 from magnetar.app.storage import METADATA_END_S, Cluster
 from magnetar.cluster.topic_name import parse_topic
@@ -29,6 +30,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import LedgerAccess
 from magnetar.ledger.directory import LedgerDirectory
 from magnetar.ledger.values import LedgerValues
+from magnetar.log.engines.store import LogStores
 from magnetar.log.managed.quorums import quorums_of_logs
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import SessionExpiredError
@@ -97,9 +99,14 @@ async def start_broker(
         log.warning("nothing is ever deleted", what=KEPT_FOR_EVER)
     history = TableHistory()
     end_within(stack, LOGS_END_S, "tables", history.close)
-    logs = ManagedLogStore(
+    of_ledgers = ManagedLogStore(
         metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms, history=history
     )
+    leading = None if membership.read_only else await open_partitions(process, metadata)
+    partitions = None
+    if leading is not None:
+        partitions = partition_logs(process, metadata, of_ledgers, leading)
+    logs = LogStores(of_ledgers, partitions)
     end_within(stack, LOGS_END_S, "logs", logs.close)
     directory = LedgerDirectory(ledgers.manager, ledgers.registry)
 

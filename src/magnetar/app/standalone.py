@@ -14,6 +14,7 @@ import structlog
 
 from magnetar.app.fate import Fate
 from magnetar.app.outside import real
+from magnetar.app.partitions import with_partitions
 from magnetar.app.process import Process
 from magnetar.app.serving import (
     BrokerParts,
@@ -54,6 +55,7 @@ async def run(
         data_dir = DataDir.open(config.data_dir, "standalone")
         stack.callback(data_dir.close)
         check_bookies(data_dir, bookies)
+        config = with_partitions(config, data_dir.path)
         line = await _start(Process(config, real(), stack, fate), bookies, data_dir)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         ready(line)

@@ -26,6 +26,7 @@ PARTS: Final = (
     "subscriptionExpirationTime",
     "delayedDelivery",
     READ_ONLY,
+    "engine",
 )
 TOPIC_PARTS: Final = tuple(part for part in PARTS if part != "subscriptionExpirationTime")
 
@@ -80,6 +81,11 @@ def _options(command: F) -> F:
                 "subscription=PATTERN (* and ?), type=TYPE, property=NAME=VALUE (of the consumer), "
                 "and to=any, to=zone:NAME, to=brokers:ID,ID or to=owner. Several: the first that "
                 "fits counts. They take the place of those that were set before.",
+            ),
+            click.option(
+                "--engine",
+                type=click.Choice(("ledger", "partition")),
+                help="What keeps topics that are made from now on.",
             ),
         )
     ):
@@ -253,6 +259,8 @@ def _bodies(said: Mapping[str, Any]) -> dict[str, Any]:
         }
     if said["read_from"]:
         found[READ_ONLY] = rules_body(said["read_from"])
+    if said["engine"] is not None:
+        found["engine"] = said["engine"]
     return found
 
 

@@ -48,8 +48,8 @@ class RestClient:
         """The parts of the platform; one that is not well answers too (with status 503)."""
         return _json(self._send("GET", "/health", {}, accepted=(503,)))
 
-    def put(self, path: str, body: object = None) -> None:
-        self._send("PUT", path, {}, body)
+    def put(self, path: str, body: object = None, **query: str | int) -> None:
+        self._send("PUT", path, query, body)
 
     def post(self, path: str, body: object) -> Any:
         return self._send("POST", path, {}, body).json()

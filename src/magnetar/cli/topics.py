@@ -140,13 +140,32 @@ def _subscription_row(
     )
 
 
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(("ledger", "partition")),
+    help="What keeps it, for good; else as policies and broker.engine say.",
+)
+
+
+@topics.command()
+@click.argument("topic")
+@engine_option
+@url_option
+def create(topic: str, engine: str | None, url: str) -> None:
+    """Create TOPIC, without partitions."""
+    RestClient(url).put(topic_path(topic), **({"engine": engine} if engine else {}))
+    click.echo(f"created {topic}")
+
+
 @topics.command("create-partitioned")
 @click.argument("topic")
 @click.argument("partitions", type=click.IntRange(1, 10_000))
+@engine_option
 @url_option
-def create_partitioned(topic: str, partitions: int, url: str) -> None:
+def create_partitioned(topic: str, partitions: int, engine: str | None, url: str) -> None:
     """Create TOPIC with PARTITIONS partitions."""
-    RestClient(url).put(f"{topic_path(topic)}/partitions", partitions)
+    query = {"engine": engine} if engine else {}
+    RestClient(url).put(f"{topic_path(topic)}/partitions", partitions, **query)
     click.echo(f"created {topic} with {partitions} partitions")
 
 

@@ -12,6 +12,7 @@ them, in the namespace's node and in a topic's:
 | ``subscription_expiration_time_minutes`` | a number; 0: subscriptions do not expire |
 | ``delayed_delivery_policies`` | ``{"active", "tickTime", "maxDeliveryDelayInMillis"}`` |
 | ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
+| ``engine`` | ours: ``ledger`` or ``partition``, what keeps logs that are made |
 | ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
 | ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
 """
@@ -130,6 +131,7 @@ class Policies:
     subscription_expiration_minutes: int | None = None
     delayed_delivery: DelayedDeliveryPolicy | None = None
     read_only_brokers: ReadRules | None = None
+    engine: str | None = None
     schema_strategy: SchemaStrategy | None = None
     schema_validation_enforced: bool | None = None
 
@@ -150,6 +152,14 @@ def decode_expiration(value: object) -> int:
     return as_number("subscriptionExpirationTime", value, 0)
 
 
+def decode_engine(value: object) -> str:
+    if value not in ENGINES:
+        raise InvalidPolicyError(
+            f"engine: {str(value)[:80]!r} cannot be used; accepted: {', '.join(ENGINES)}"
+        )
+    return str(value)
+
+
 def decode_strategy(value: object) -> SchemaStrategy | None:
     if value == UNDEFINED:
         return None
@@ -167,6 +177,8 @@ def decode_flag(value: object) -> bool:
     return value
 
 
+ENGINES: Final = ("ledger", "partition")
+"""What logs are kept by: ``log.policy.Engine``."""
 UNDEFINED: Final = "UNDEFINED"
 """Pulsar's name for a strategy that is not said."""
 
@@ -177,6 +189,7 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "subscription_expiration_minutes": ("subscription_expiration_time_minutes", decode_expiration),
     "delayed_delivery": ("delayed_delivery_policies", DelayedDeliveryPolicy.decode),
     "read_only_brokers": ("read_only_brokers", ReadRules.decode),
+    "engine": ("engine", decode_engine),
     "schema_strategy": ("schema_compatibility_strategy", decode_strategy),
     "schema_validation_enforced": ("schema_validation_enforced", decode_flag),
 }

@@ -8,10 +8,19 @@ why they keep everything: docs/adr/0053-retention-keeps-by-default.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from magnetar.model.ledger import Quorums
 
 UNLIMITED = -1
+
+
+class Engine(Enum):
+    """What a log is kept by: chains of ledgers on bookies, or the leader and the followers of a
+    partition."""
+
+    LEDGER = "ledger"
+    PARTITION = "partition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +54,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class LogPolicy:
-    """``quorums`` None: the cluster's."""
+    """``quorums`` None: the cluster's. ``engine``: of a log that is made; one that is there stays
+    on its own."""
 
     roll: RollRule
     retention: Retention = field(default_factory=Retention)
     quorums: Quorums | None = None
+    engine: Engine = Engine.LEDGER

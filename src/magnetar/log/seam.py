@@ -171,6 +171,8 @@ class LogStats:
     table: TableMark | None = None
     awaiting_table: tuple[int, ...] = ()
     """Ledgers that bookies keep only because they are not in the table yet."""
+    on_ledgers: bool = True
+    """Its ledgers are on bookies, and entries are numbered from 0 without gaps in each."""
 
 
 class Binding(NamedTuple):
@@ -571,6 +573,11 @@ class WritableLog(ReadableLog, Protocol):
     tabled: TabledLedgers
     epoch: int
     """Of this opening: greater than that of every earlier one."""
+    followable: bool
+    """Whether read-only brokers can follow it (``LogStore.follow``)."""
+    owns_sequences: bool
+    """It holds record batches against the sequences of their idempotent producers itself, and
+    answers a repeated one as it did the first time."""
 
     def append(
         self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None

@@ -60,7 +60,9 @@ class Entry:
     kept: ClassVar[Sequence[int]] = ()
     """Which messages of a batch compaction has left, as Pulsar's ack sets; empty: all."""
 
-    def __init__(self, ledger_id: int, entry_id: int, data: bytes, payload_offset: int) -> None:
+    def __init__(
+        self, ledger_id: int, entry_id: int, data: bytes | memoryview, payload_offset: int
+    ) -> None:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.data = data

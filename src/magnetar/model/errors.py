@@ -211,6 +211,10 @@ class NoSuchLogError(LogClosedError):
     """There is no log of that name, or the one that was followed was deleted."""
 
 
+class OtherEngineError(LogError):
+    """The log is kept by another engine than the one that was asked."""
+
+
 class CursorNotFoundError(LogError):
     """The log has no cursor of that name."""
 

@@ -8,11 +8,12 @@ asked again once the topic is open (``opened``).
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from magnetar.cluster.topic_name import TopicName
 from magnetar.cluster.topic_policies import TopicPolicies
 from magnetar.config import BrokerConfig
-from magnetar.log.policy import LogPolicy
+from magnetar.log.policy import Engine, LogPolicy
 from magnetar.topics.dispatch.delayed import DelayPolicy
 from magnetar.topics.policy import TopicPolicy, topic_policy
 
@@ -27,7 +28,7 @@ class PoliciesInForce:
         """Grows with every change that is told of."""
         self._policies = policies
         self._configured = TopicPolicy(
-            configured,
+            replace(configured, engine=Engine(config.engine)),
             DelayPolicy(tick_ms=config.delayed_delivery_tick_ms),
             config.message_ttl_ms,
             config.subscription_expiry_ms,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from magnetar.cluster.policies import Policies, RetentionPolicy
 from magnetar.cluster.read_rules import NO_RULES, ReadRules
-from magnetar.log.policy import UNLIMITED, LogPolicy, Retention
+from magnetar.log.policy import UNLIMITED, Engine, LogPolicy, Retention
 from magnetar.topics.dispatch.delayed import DelayPolicy
 
 MINUTE_MS: Final = 60_000
@@ -50,6 +50,8 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
         expiry_ms = said.subscription_expiration_minutes * MINUTE_MS
     if said.read_only_brokers is not None:
         reading = said.read_only_brokers
+    if said.engine is not None:
+        log = replace(log, engine=Engine(said.engine))
     return TopicPolicy(log, delays, ttl_ms, expiry_ms, reading)
 
 

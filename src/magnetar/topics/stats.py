@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from magnetar.log.seam import LedgerStats
+from magnetar.log.seam import LogStats
 from magnetar.model.ids import Position
 from magnetar.topics.subscription import Kind
 
@@ -15,11 +15,16 @@ KIND_NAMES: Mapping[Kind, str] = {
 }
 
 
-def backlog_bytes(ledgers: Sequence[LedgerStats], after: Position) -> int:
-    """Bytes of what lies after ``after``, in the ledgers of a log (``LogStats.ledgers``). The
-    ledger in which ``after`` lies counts by its share of entries: an estimate."""
+def backlog_bytes(stored: LogStats, after: Position, backlog_entries: int) -> int:
+    """Bytes of what lies after ``after``, in a log of which that many entries do. The ledger in
+    which ``after`` lies counts by its share of entries: an estimate; as a whole where entries are
+    not numbered without gaps."""
+    if not backlog_entries:
+        return 0
+    if not stored.on_ledgers:
+        return stored.stored_bytes * backlog_entries // max(stored.entries, 1)
     total = 0
-    for each in ledgers:
+    for each in stored.ledgers:
         if each.ledger_id > after.ledger_id:
             total += each.stored_bytes
         elif each.ledger_id == after.ledger_id and each.entries:

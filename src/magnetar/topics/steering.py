@@ -31,6 +31,7 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import MagnetarError, ServiceNotReadyError
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Kind, Subscription
+from magnetar.topics.topic import Topic
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +100,7 @@ class ReadSteering:
         if asks.at_end or (found is not None and (found.consumers or not found.durable)):
             return None
         rules = topic.policy.reading
-        if not rules.rules:
+        if not rules.rules or not _followable(topic):
             return None
         bound = await self._bindings.bound_to(topic.name, asks.subscription)
         sought = Sought(str(topic.name), asks.subscription)
@@ -145,7 +146,9 @@ class ReadSteering:
         for number, topic in enumerate(self._topics()):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            if not topic.closed and (self._here is not None or topic.policy.reading.rules):
+            if topic.closed or not _followable(topic):
+                continue
+            if self._here is not None or topic.policy.reading.rules:
                 yield topic
 
     async def _look_at(
@@ -224,3 +227,8 @@ def _type(kind: Kind) -> str:
 
 def _about(topic: SubscribableTopic, subscription: Subscription) -> dict[str, str]:
     return {"topic": str(topic.name), "subscription": subscription.name}
+
+
+def _followable(topic: SubscribableTopic) -> bool:
+    """Whether others could serve it: not every engine's logs can be followed."""
+    return not isinstance(topic, Topic) or topic.log.followable

@@ -34,6 +34,7 @@ SAID = {
         "maxDeliveryDelayInMillis": 5000,
     },
     "read_only_brokers": {"rules": [{"subscription": "r-*", "to": "zone:eu"}]},
+    "engine": "partition",
     "schema_compatibility_strategy": "FORWARD",
     "schema_validation_enforced": True,
 }
@@ -44,6 +45,7 @@ MEANT = Policies(
     0,
     DelayedDeliveryPolicy(False, 100, 5000),
     ReadRules((ReadRule(Target(zone="eu"), "r-*"),)),
+    "partition",
     SchemaStrategy.FORWARD,
     True,
 )
@@ -69,6 +71,7 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.subscription_expiration_minutes,
         MEANT.delayed_delivery,
         MEANT.read_only_brokers,
+        MEANT.engine,
         MEANT.schema_strategy,
         MEANT.schema_validation_enforced,
     )

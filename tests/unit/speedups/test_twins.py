@@ -313,3 +313,5 @@ def test_messages_are_protobufs(twins: Any) -> None:
     assert twins.join_messages(300, 2, entries, len(expected) - 1) is None
     other = Entry(5, 0, bytes(40), 36)  # of a producer of another protocol
     assert twins.join_messages(300, 2, [*entries, other], 1 << 20) is None
+    view = Entry(5, 0, memoryview(entries[0].data), 36)  # of a partition
+    assert twins.join_messages(300, 2, [view], 1 << 20) is None

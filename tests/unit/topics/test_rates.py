@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
-from magnetar.log.seam import LedgerStats
+from magnetar.log.seam import LedgerStats, LogStats
 from magnetar.model.ids import Position
 from magnetar.topics.rates import SAMPLE_INTERVAL_S, Rate
 from magnetar.topics.stats import backlog_bytes
@@ -48,11 +49,18 @@ def test_topics_that_nobody_uses_are_not_kept() -> None:
 
 
 def test_a_backlog_is_what_lies_after_the_last_acknowledged_entry() -> None:
+    def backlog(ledgers: Sequence[LedgerStats], after: Position) -> int:
+        stored = LogStats("t", 15, 1500, tuple(ledgers), after, {})
+        return backlog_bytes(stored, after, 9)
+
     told = ((3, 10, 1000, "closed"), (4, 5, 500, "closed"), (7, 0, 0, "open"))
     ledgers = [LedgerStats(*each) for each in told]
-    assert backlog_bytes(ledgers, Position(3, -1)) == 1500
-    assert backlog_bytes(ledgers, Position(3, 4)) == 1000
-    assert backlog_bytes(ledgers, Position(4, 4)) == 0
-    assert backlog_bytes(ledgers, Position(4, 3)) == 100
-    assert backlog_bytes(ledgers, Position(2, 9)) == 1500
-    assert backlog_bytes((), Position(-1, -1)) == 0
+    assert backlog(ledgers, Position(3, -1)) == 1500
+    assert backlog(ledgers, Position(3, 4)) == 1000
+    assert backlog(ledgers, Position(4, 4)) == 0
+    assert backlog(ledgers, Position(4, 3)) == 100
+    assert backlog(ledgers, Position(2, 9)) == 1500
+    assert backlog((), Position(-1, -1)) == 0
+    gaps = LogStats("t", 15, 1500, (), Position(0, 90), {}, on_ledgers=False)
+    assert backlog_bytes(gaps, Position(0, 70), 3) == 300
+    assert backlog_bytes(gaps, Position(0, 90), 0) == 0

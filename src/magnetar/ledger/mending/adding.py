@@ -34,7 +34,7 @@ async def add_copies(
             finished.set_result(None)
 
     ids = [entry.entry_id for entry in entries]
-    data = [entry.data for entry in entries]
+    data = [bytes(entry.data) for entry in entries]
     client.add_entries(ledger_id, master_key, ids, data, flags, done)
     try:
         async with asyncio.timeout(timeout_s):

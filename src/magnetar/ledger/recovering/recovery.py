@@ -184,7 +184,7 @@ class _Recovery:
                 f"ledger {self._metadata.ledger_id} cannot be closed: its last entry cannot be "
                 f"read: {error}"
             ) from error
-        return self._reads.digest.verify(entry.data, entry_id)[1]
+        return self._reads.digest.verify(bytes(entry.data), entry_id)[1]
 
 
 class _Rewrites:

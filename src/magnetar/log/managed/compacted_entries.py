@@ -59,4 +59,4 @@ def original(stored: Entry) -> Entry:
     kept = struct.unpack_from(f">{words}Q", stored.data, start)
     start += 8 * words
     start += header_bytes(stored.data, start)
-    return SurvivingEntry(*position, stored.data, start, kept)
+    return SurvivingEntry(*position, bytes(stored.data), start, kept)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from magnetar.log.ack_store import AckStore
-from magnetar.log.acknowledgements import AckImage, AckState
+from magnetar.log.acknowledgements import AckImage, AckState, LedgerChain
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.cursor_format import decode_records, recovery_start
 from magnetar.log.managed.cursor_store import CursorStore
@@ -111,7 +111,9 @@ class ManagedLending:
             self._store.mark_dirty()
 
 
-async def stored_state(name: str, chain: Chain, record: CursorRecord, ledgers: Ledgers) -> AckState:
+async def stored_state(
+    name: str, chain: LedgerChain, record: CursorRecord, ledgers: Ledgers
+) -> AckState:
     """The acknowledgements that were stored. Fences the cursor's ledger, so that a former owner
     stores nothing more, then reads it. Raises ``LogError`` when the ledger is not what a cursor
     wrote."""
@@ -128,7 +130,7 @@ async def stored_state(name: str, chain: Chain, record: CursorRecord, ledgers: L
 
 async def recover_state(
     name: str,
-    chain: Chain,
+    chain: LedgerChain,
     node: RecordNode[CursorRecord],
     ledgers: Ledgers,
     confirm_owned: Callable[[], Awaitable[None]],

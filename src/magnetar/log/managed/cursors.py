@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -26,7 +26,7 @@ from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.log.ack_store import AckStore, NullAckStore
-from magnetar.log.acknowledgements import AckState
+from magnetar.log.acknowledgements import AckState, LedgerChain
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.cursor import (
     ManagedCursor,
@@ -45,7 +45,7 @@ from magnetar.log.managed.records import (
     decode_cursor,
     encode_cursor,
 )
-from magnetar.log.seam import Cursor
+from magnetar.log.seam import Cursor, CursorLending
 from magnetar.model.errors import (
     CursorNotFoundError,
     LogError,
@@ -138,23 +138,71 @@ def readers_cursor(chain: Chain, name: str, start: Position) -> Cursor:
     return ManagedCursor(name, chain, state, {}, NullAckStore(state))
 
 
+class StoredCursor(Cursor, Protocol):
+    """A cursor, and what keeps it."""
+
+    store: AckStore
+
+
+class CursorKind(Protocol):
+    """What cursors of an engine are, beside what is stored of them."""
+
+    @property
+    def chain(self) -> LedgerChain:
+        """The log, as acknowledgements count it."""
+        ...
+
+    def mark_before(self, start: Position) -> Position:
+        """The mark-delete position of a cursor that reads ``start`` next."""
+        ...
+
+    def make(
+        self,
+        name: str,
+        state: AckState,
+        properties: Mapping[str, str],
+        store: AckStore,
+        lending: CursorLending | None = None,
+    ) -> StoredCursor: ...
+
+
+class ChainCursors:
+    """Implements ``CursorKind``: of logs on ledgers."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+
+    def mark_before(self, start: Position) -> Position:
+        return self.chain.mark_before(start)
+
+    def make(
+        self,
+        name: str,
+        state: AckState,
+        properties: Mapping[str, str],
+        store: AckStore,
+        lending: CursorLending | None = None,
+    ) -> StoredCursor:
+        return ManagedCursor(name, self.chain, state, properties, store, lending)
+
+
 class ManagedCursors:
     """Implements ``log.seam.Cursors``."""
 
     def __init__(
         self,
         log_name: str,
-        chain: Chain,
+        kind: CursorKind,
         context: CursorContext,
         scope: TaskScope,
         events: CursorEvents,
     ) -> None:
         self._log_name = log_name
-        self._chain = chain
+        self._kind = kind
         self._context = context
         self._scope = scope
         self._events = events
-        self._open: dict[str, ManagedCursor] = {}
+        self._open: dict[str, StoredCursor] = {}
         self._stores: dict[str, CursorStore] = {}
         """Of those that are open."""
         self._deleted: dict[str, AckStore] = {}  # something of what they keep is left
@@ -176,7 +224,7 @@ class ManagedCursors:
                         "yet; try again"
                     )
                 record = CursorRecord(
-                    self._chain.mark_before(start), properties=dict(properties or {})
+                    self._kind.mark_before(start), properties=dict(properties or {})
                 )
                 try:
                     cursor = await self._make(name, record)
@@ -185,13 +233,13 @@ class ManagedCursors:
                     raise
             return cursor
 
-    async def _make(self, name: str, record: CursorRecord) -> ManagedCursor:
+    async def _make(self, name: str, record: CursorRecord) -> StoredCursor:
         context = self._context
         self._half_made[name] = None  # until it is known: it may be there, and nobody has it
         node = await cursor_node(context.metadata, self._log_name, name, record)
         label = f"{self._log_name}/{name}"
         state = await recover_state(
-            label, self._chain, node, context.ledgers, self._events.confirm_owned
+            label, self._kind.chain, node, context.ledgers, self._events.confirm_owned
         )
         del self._half_made[name]
         return self._add(name, node, state)
@@ -235,9 +283,9 @@ class ManagedCursors:
     async def _read(self, item: tuple[str, RecordNode[CursorRecord]]) -> AckState:
         name, node = item
         label = f"{self._log_name}/{name}"
-        return await stored_state(label, self._chain, node.record, self._context.ledgers)
+        return await stored_state(label, self._kind.chain, node.record, self._context.ledgers)
 
-    def _add(self, name: str, node: RecordNode[CursorRecord], state: AckState) -> ManagedCursor:
+    def _add(self, name: str, node: RecordNode[CursorRecord], state: AckState) -> StoredCursor:
         context = self._context
         store = CursorStore(
             f"{self._log_name}/{name}",
@@ -251,13 +299,15 @@ class ManagedCursors:
             on_lost=self._events.lost,
         )
         lending = ManagedLending(state, store)
-        cursor = ManagedCursor(name, self._chain, state, node.record.properties, store, lending)
+        cursor = self._kind.make(name, state, node.record.properties, store, lending)
         self._open[name] = cursor
         self._stores[name] = store
         return cursor
 
     def reader(self, name: str, start: Position) -> Cursor:
-        return readers_cursor(self._chain, name, start)
+        """See the seam."""
+        state = AckState(self._kind.chain, self._kind.mark_before(start))
+        return self._kind.make(name, state, {}, NullAckStore(state))
 
     async def delete(self, name: str) -> None:
         self._events.require_usable()

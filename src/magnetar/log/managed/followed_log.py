@@ -51,6 +51,7 @@ from magnetar.log.managed.read_ahead import ReadAheadCache
 from magnetar.log.managed.records import closed_stats, decode_log, log_path
 from magnetar.log.managed.stamping import behind_header
 from magnetar.log.managed.tail_cache import TailCache
+from magnetar.log.policy import Engine
 from magnetar.log.seam import FollowedCursors, LedgerStats, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
@@ -62,6 +63,7 @@ from magnetar.model.errors import (
     NoNodeError,
     NoSuchLedgerError,
     NoSuchLogError,
+    OtherEngineError,
 )
 from magnetar.model.ids import Position
 
@@ -240,6 +242,10 @@ class FollowedLog:
         except NoNodeError:
             raise self._end(self._no_such_log()) from None
         read = Known(decode_log(self.name, stored.value), stored.version)
+        if read.record.engine is not Engine.LEDGER:
+            raise self._end(
+                OtherEngineError(f"log {self.name} is on the engine {read.record.engine.value}")
+            )
         told = news(self._known, read)
         if told is News.GONE:
             raise self._end(self._no_such_log())
@@ -338,7 +344,7 @@ class FollowedLog:
         offset = first.payload_offset
         if any(entry.payload_offset != offset for entry in taken):
             return  # headers of several lengths: not of our writing
-        data = [entry.data for entry in taken]
+        data = [bytes(entry.data) for entry in taken]
         self._tail.add(first.ledger_id, first.entry_id, data, sum(map(len, data)), offset)
 
     # -- ending -------------------------------------------------------------------------------

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.seam import ReaderHold
 from magnetar.model.errors import LogFencedError, NotAllowedError
 from magnetar.model.ids import NO_ENTRY, Position
@@ -38,10 +37,27 @@ class HoldEvents:
     require_open: Callable[[], None]
 
 
+class HoldStore(Protocol):
+    """A log's record, as far as holds are concerned."""
+
+    name: str
+
+    @property
+    def stored_holds(self) -> tuple[ReaderHold, ...]: ...
+
+    def keep_holds(self, current: Callable[[], tuple[ReaderHold, ...]]) -> None:
+        """Each write of the record stores what ``current`` says from now on."""
+        ...
+
+    async def save(self) -> None:
+        """Write the record. Raises ``LogFencedError``, ``MetadataError``."""
+        ...
+
+
 class LogHolds:
     """The holds on one log, for its owner."""
 
-    def __init__(self, store: ChainStore, now_ms: Callable[[], int], events: HoldEvents) -> None:
+    def __init__(self, store: HoldStore, now_ms: Callable[[], int], events: HoldEvents) -> None:
         self._store = store
         self._now_ms = now_ms
         self._events = events

@@ -28,7 +28,7 @@ from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.compaction import CompactionEvents, LogCompaction
-from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCursors
+from magnetar.log.managed.cursors import ChainCursors, CursorContext, CursorEvents, ManagedCursors
 from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.holds import HoldEvents, LogHolds
@@ -83,6 +83,9 @@ class LogContext:
 class ManagedLog:
     """Implements ``log.seam.WritableLog``. Made by ``ManagedLogStore.open``."""
 
+    followable = True
+    owns_sequences = False
+
     def __init__(
         self, name: str, context: LogContext, store: ChainStore, policy: LogPolicy | None = None
     ) -> None:
@@ -123,7 +126,7 @@ class ManagedLog:
             self._maybe_trim, self._on_lost, self._require_open, store.confirm_owned
         )
         self._cursors = ManagedCursors(
-            name, self._chain, context.cursors, self._scope, cursor_events
+            name, ChainCursors(self._chain), context.cursors, self._scope, cursor_events
         )
         self.cursors: Cursors = self._cursors
         self.checkpoints: Checkpoints = store

@@ -89,6 +89,7 @@ class LogRecord(_message.Message):
     HANDED_OVER_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
     COMPACTED_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     trimmed_ledger_id: _builtins.int
@@ -100,6 +101,8 @@ class LogRecord(_message.Message):
     """deletion has begun and must be finished"""
     first_offset: _builtins.int
     """of the first message that is held, or of the next one"""
+    engine: _builtins.str
+    """"partition"; empty: on ledgers"""
     created_ms: _builtins.int
     """when the log was made; 0 in records of older releases"""
     @_builtins.property
@@ -144,11 +147,12 @@ class LogRecord(_message.Message):
         handed_over: Global___HandedOver | None = ...,
         table: Global___TableMark | None = ...,
         compacted: Global___Compacted | None = ...,
+        engine: _builtins.str = ...,
         created_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "handed_over", b"handed_over", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "epoch", b"epoch", "first_offset", b"first_offset", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "engine", b"engine", "epoch", b"epoch", "first_offset", b"first_offset", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

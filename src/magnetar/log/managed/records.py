@@ -28,6 +28,7 @@ from magnetar.log.managed.managed_pb2 import LedgerRecord as LedgerMessage
 from magnetar.log.managed.managed_pb2 import LogRecord as LogMessage
 from magnetar.log.managed.managed_pb2 import ReaderHold as HoldMessage
 from magnetar.log.managed.managed_pb2 import TableMark as TableMessage
+from magnetar.log.policy import Engine
 from magnetar.log.seam import (
     Binding,
     Checkpoint,
@@ -71,7 +72,7 @@ class Compacted(NamedTuple):
 class LogRecord:
     """A log's metadata. ``deleting`` are ledgers that left the log and may still exist.
     ``handed_over``: all cursors, by an owner that has written this record last, and writes none of
-    them any more; None: there is no such owner."""
+    them any more; None: there is no such owner. A log on another ``engine`` has no ledgers."""
 
     ledgers: tuple[LedgerInfo, ...] = ()
     deleting: tuple[int, ...] = ()
@@ -85,6 +86,7 @@ class LogRecord:
     handed_over: tuple[HandedCursor, ...] | None = None
     table: TableMark | None = None
     compacted: Compacted | None = None
+    engine: Engine = Engine.LEDGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,8 @@ def encode_log(record: LogRecord) -> bytes:
         handed_over=_handed_message(record.handed_over),
         table=None if record.table is None else TableMessage(**record.table._asdict()),
         compacted=_compacted_message(record.compacted),
+        # As it was before there was another engine, so that older releases read it.
+        engine="" if record.engine is Engine.LEDGER else record.engine.value,
     )
     return message.SerializeToString()
 
@@ -255,7 +259,17 @@ def decode_log(name: str, value: bytes) -> LogRecord:
         handed_over=_handed(message),
         table=_table(message),
         compacted=_compacted(message),
+        engine=_engine(name, message),
     )
+
+
+def _engine(name: str, message: LogMessage) -> Engine:
+    try:
+        return Engine(message.engine or Engine.LEDGER.value)
+    except ValueError:
+        raise LogError(
+            f"log {name} is on the engine {message.engine!r}, which this release does not have"
+        ) from None
 
 
 def _stored(name: str, number: int) -> StoredAt:

@@ -43,13 +43,14 @@ from magnetar.log.managed.records import (
 )
 from magnetar.log.managed.stamping import extent_of
 from magnetar.log.managed.tail_cache import TailCache
-from magnetar.log.policy import LogPolicy, Retention, RollRule
+from magnetar.log.policy import Engine, LogPolicy, Retention, RollRule
 from magnetar.model.errors import (
     LogError,
     LogFencedError,
     MagnetarError,
     NoNodeError,
     NoSuchLogError,
+    OtherEngineError,
 )
 
 log = structlog.get_logger(__name__)
@@ -116,6 +117,11 @@ class ManagedLogStore:
         self._housekeeping: asyncio.TimerHandle | None = None
         self._closed = False
 
+    @property
+    def cursor_context(self) -> CursorContext:
+        """What durable cursors stand on, whatever engine their logs are on."""
+        return self._context.cursors
+
     # -- opening ------------------------------------------------------------------------------
 
     @property
@@ -152,7 +158,8 @@ class ManagedLogStore:
     async def _open_once(
         self, name: str, policy: LogPolicy | None, create: bool, guard: Guard
     ) -> ManagedLog:
-        node = await self._look(name, create, guard)
+        engine = (policy or self.policy).engine
+        node = await self._look(name, create and engine is Engine.LEDGER, guard)
         opened_before, handed = node.record.epoch > 0, node.record.handed_over
         store = await self._take_over(name, node)
         opened = ManagedLog(name, self._context, store, policy)
@@ -180,6 +187,8 @@ class ManagedLogStore:
             if isinstance(outcome, BaseException):
                 raise outcome
         assert not isinstance(found, BaseException)
+        if found is not None and found.record.engine is not Engine.LEDGER:
+            raise OtherEngineError(f"log {name} is on the engine {found.record.engine.value}")
         if found is not None and not found.record.deleted:
             return found
         if not create:
@@ -301,6 +310,8 @@ class ManagedLogStore:
             node = await self._log_node(name)
         except NoNodeError:
             return
+        if node.record.engine is not Engine.LEDGER and not node.record.deleted:
+            raise OtherEngineError(f"log {name} is on the engine {node.record.engine.value}")
         await self._delete(name, node)
 
     async def _delete(self, name: str, node: RecordNode[LogRecord]) -> None:

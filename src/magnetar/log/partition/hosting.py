@@ -375,6 +375,11 @@ class PartitionHost:
                     f"files of {partition[0]}-{partition[1]} are not deleted: {error}"
                 ) from error
 
+    async def free_bytes(self) -> int:
+        """Of the file system that has the directory. Raises ``OSError``."""
+        space = await self._lanes[1].run(lambda: self.disk.space(self.directory.path))
+        return space.free_bytes
+
     # -- what passes with time ----------------------------------------------------------------
 
     async def _keep(self) -> None:

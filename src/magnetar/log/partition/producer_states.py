@@ -5,9 +5,8 @@ Owns the rules of sequences, the last stable offset, and the bytes of ``.snapsho
 
 Rules:
 
-* A leader takes a batch of a producer only if it continues that producer's sequence; one of its
-  last five batches again is answered with the offset that it has, and stored once. A smaller epoch
-  than the producer's is refused. Followers and recovery take what the leader took.
+* A leader takes a batch of a producer only by the rules of ``log.sequences``; a repeat is answered
+  with the offset that it has, and stored once. Followers and recovery take what the leader took.
 * A transaction is open from its first batch to its marker. Nothing at or after the first batch of
   the oldest open one is stable.
 * What is known is lost with the process; it is made again from the latest snapshot and the batches
@@ -30,11 +29,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from magnetar.log.partition.batch_header import BatchHead
-from magnetar.model.errors import (
-    MetadataFormatError,
-    OutOfOrderSequenceError,
-    StaleProducerEpochError,
-)
+from magnetar.log.sequences import BATCHES_KEPT, SEQUENCES, find_repeated
+from magnetar.model.errors import MetadataFormatError
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.kafka.batches import NO_PRODUCER
 
@@ -43,9 +39,6 @@ _COUNT: Final = struct.Struct(">i")
 _PRODUCER: Final = struct.Struct(">qhiqiqiq")
 _ABORTED: Final = struct.Struct(">hqqqq")
 _SNAPSHOT_VERSION, _ABORTED_VERSION = 1, 0
-BATCHES_KEPT: Final = 5
-"""Of a producer: as many as it may have under way."""
-SEQUENCES: Final = 1 << 31
 
 
 class KeptBatch(NamedTuple):
@@ -96,29 +89,7 @@ class ProducerStates:
         state = self.producers.get(header.producer_id)
         if header.producer_id == NO_PRODUCER or state is None or header.control:
             return None  # of a producer that is not known any more any sequence is taken
-        if header.producer_epoch < state.epoch:
-            raise StaleProducerEpochError(
-                f"producer {header.producer_id} is at epoch {state.epoch} here; a batch of epoch "
-                f"{header.producer_epoch} is of an instance that has been replaced"
-            )
-        if header.producer_epoch == state.epoch:
-            for kept in state.batches:
-                if (kept.first_sequence, kept.last_sequence) == _sequences(header):
-                    return kept
-        self._check_next(header, state)
-        return None
-
-    def _check_next(self, header: BatchHead, state: ProducerState) -> None:
-        expected = 0
-        if header.producer_epoch == state.epoch:
-            if not state.batches:  # only markers are left of it
-                return
-            expected = (state.batches[-1].last_sequence + 1) % SEQUENCES
-        if header.base_sequence != expected:
-            raise OutOfOrderSequenceError(
-                f"producer {header.producer_id} of epoch {header.producer_epoch} sends sequence "
-                f"{header.base_sequence}; {expected} comes next: what lies between was not stored"
-            )
+        return find_repeated(header, state.epoch, state.batches)
 
     def appended(
         self, header: BatchHead, marker: tuple[bool, int] | None = None
@@ -185,10 +156,6 @@ class ProducerStates:
             for producer_id, state in self.producers.items()
             if state.open_from >= 0 or state.time_ms >= before_ms
         }
-
-
-def _sequences(header: BatchHead) -> tuple[int, int]:
-    return header.base_sequence, header.last_sequence
 
 
 # -- bytes --------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ What Kafka's names of settings mean here:
 ==================  ===========================================================================
 ``retention.ms``    the topic's retention by time, in whole minutes (rounded up); -1: no limit
 ``retention.bytes`` the topic's retention by size, in whole MiB (rounded up); -1: no limit
+``magnetar.engine`` when a topic is made: what keeps it, ``ledger`` or ``partition``; not Kafka's
 ==================  ===========================================================================
 
 Others are described, where clients ask for them, as what holds here, and cannot be changed:
@@ -19,7 +20,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from magnetar.cluster.policies import RetentionPolicy
+from magnetar.cluster.policies import RetentionPolicy, decode_engine
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import (
     InvalidPolicyError,
@@ -66,6 +67,7 @@ MEGABYTE: Final = 1 << 20
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 TWICE: Final = "the topic is there twice in one request"
+ENGINE: Final = "magnetar.engine"
 BY_NAMES: Final = 5
 """The last version of DeleteTopics that has names alone."""
 FROM_TOPIC: Final = 1
@@ -128,9 +130,15 @@ async def _create(
     if count < 1:
         said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, f"{count} partitions"
         return
-    changes = _changes({config.name: config.value for config in new.configs})
+    configs = {config.name: config.value for config in new.configs}
+    engine = configs.pop(ENGINE, None)
+    if engine is not None:
+        decode_engine(engine)
+    changes = _changes(configs)
     existing = await services.count_of(topic) or await services.topics.exists(topic)
     if not existing and not validate_only:
+        if engine is not None:  # before there is a log: what it is made on counts for good
+            await services.control.policies.set_topic(topic, "engine", engine)
         existing = not await services.control.partitioned.create(topic, count)
         if not existing and changes:
             await _set_retention(services, topic, changes)
@@ -311,6 +319,8 @@ async def _described(
         )
         for name, value in FIXED.items()
     ]
+    engine = (await services.topics.policies.of(topic)).log.engine.value
+    found.append(DescribedConfig(ENGINE, engine, read_only=True, source=FROM_DEFAULT))
     return [each for each in found if resource.keys is None or each.name in resource.keys]
 
 

@@ -25,6 +25,9 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LogClosedError,
     MagnetarError,
+    MessageTooLargeError,
+    PartitionError,
+    ProtocolError,
     ServiceNotReadyError,
 )
 from magnetar.model.ids import Position
@@ -45,6 +48,8 @@ from magnetar.wire.kafka.batches import (
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.markers import build_marker
 
+REFUSALS: Final = (PartitionError, MessageTooLargeError, ProtocolError)
+"""What a log that looks at batches itself refuses one for."""
 PLACES_KEPT: Final = 256
 """Offsets whose positions are remembered: each consumer asks next for what follows its last."""
 TOUCH_S: Final = 1.0
@@ -123,7 +128,7 @@ class Partition:
     @property
     def producers_known(self) -> bool:
         """Idempotent batches can be taken at once."""
-        return self._known
+        return self._known or self.log.owns_sequences
 
     def produce(self, batch: memoryview, told: Told) -> int:
         """Append a batch; ``told`` once, now or later. ``batch`` need be valid during the call
@@ -140,14 +145,15 @@ class Partition:
             told(refused)
             return 0
         known: KnownBatch | None = None
-        if header.producer_id >= 0:
+        if header.producer_id >= 0 and not self.log.owns_sequences:
             assert self._known, "know_producers comes first"
-            found = self._states.check(header)
-            if isinstance(found, KnownBatch):
-                _answer_repeat(found, told)
+            try:
+                known = self._states.check(header)
+            except PartitionError as error:
+                told(Produced(error_code(error), why=str(error)))
                 return 0
-            if found is not ErrorCode.NONE:
-                told(Produced(found, why=_out_of_order(header)))
+            if known is not None:
+                _answer_repeat(known, told)
                 return 0
             known = self._states.add(header)
         if header.attributes & TRANSACTIONAL:
@@ -195,6 +201,11 @@ class Partition:
             what.told(Produced(ErrorCode.NONE, what.stamp.base_offset))
             return
         assert error is not None
+        if isinstance(error, REFUSALS):  # of this batch: the log goes on, and others with it
+            if is_part(what.header):
+                self.transactions.doubt()
+            what.told(Produced(error_code(error), why=str(error)))
+            return
         self._known = False
         self._states.forget()
         self.transactions.doubt()
@@ -266,7 +277,7 @@ class Partition:
     async def know_producers(self) -> None:
         """Read from the log's end what is stored of idempotent producers. Raises as reading."""
         async with self._loading:
-            while not self._known:
+            while not self.producers_known:
                 await self._idle.wait()
                 states = ProducerSequences()
                 for header in await self._last_headers():
@@ -366,11 +377,4 @@ def _no_part(header: BatchHeader) -> str:
     return (
         f"producer {header.producer_id} (epoch {header.producer_epoch}) has no open transaction "
         "with this partition"
-    )
-
-
-def _out_of_order(header: BatchHeader) -> str:
-    return (
-        f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
-        f"{header.base_sequence}, which does not follow its last batch"
     )

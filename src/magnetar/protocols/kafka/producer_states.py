@@ -1,25 +1,12 @@
-"""Idempotent producers of one partition: which batch comes next, and which has come before.
+"""What is known of idempotent producers of a log that knows nothing of them: as much as the end of
+the log says.
 
-A producer numbers its records; a batch has its producer's id and epoch and its first record's
-sequence. The last ``BATCHES_KEPT`` batches of a producer are known, as many as a client has under
-way: one of them that comes again is answered as the first time, and not stored twice.
-
-=========================================  ==================================================
-batch                                      verdict
-=========================================  ==================================================
-of an unknown producer                     new, whatever its sequence (its state has expired)
-of an older epoch than the producer's      ``INVALID_PRODUCER_EPOCH``
-of a newer epoch, first sequence 0         new; what the older epoch sent is forgotten
-of a newer epoch, any other sequence       ``OUT_OF_ORDER_SEQUENCE_NUMBER``
-one of those that are known                repeat
-follows the last one                       new
-any other                                  ``OUT_OF_ORDER_SEQUENCE_NUMBER``
-=========================================  ==================================================
-
-Rules: a batch is known from when it is appended, not from when it is stored: those behind it come
-before it is. When an append fails, all that is known is forgotten and read from the log again, for
-what came behind it may be stored or not. The state is no record of its own: batches in the log say
-it (docs/adr/0106-kafka-protocol-over-logs.md).
+By which rules a batch is new, a repeat or refused: ``log.sequences``. Rules for what is known: a
+batch is known from when it is appended, not from when it is stored: those behind it come before it
+is. When an append fails, all that is known is forgotten and read from the log again, for what came
+behind it may be stored or not. The state is no record of its own: batches in the log say it
+(docs/adr/0106-kafka-protocol-over-logs.md). Logs that hold batches against sequences themselves
+(``WritableLog.owns_sequences``) need none of this.
 
 Pure.
 """
@@ -30,10 +17,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
+from magnetar.log.sequences import BATCHES_KEPT, find_repeated
 from magnetar.wire.kafka.batches import BatchHeader
-from magnetar.wire.kafka.errors import ErrorCode
 
-BATCHES_KEPT: Final = 5
 PRODUCERS_MAX: Final = 10_000
 """Of one partition; the one that was silent for the longest time gives way."""
 
@@ -75,23 +61,11 @@ class ProducerSequences:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def check(self, header: BatchHeader) -> KnownBatch | ErrorCode:
-        """The batch that it repeats; ``NONE`` if it is new; else why it is refused."""
+    def check(self, header: BatchHeader) -> KnownBatch | None:
+        """The batch that it repeats; None if it is new. Raises ``OutOfOrderSequenceError``,
+        ``StaleProducerEpochError``."""
         state = self._producers.get(header.producer_id)
-        if state is None:
-            return ErrorCode.NONE
-        if header.producer_epoch < state.epoch:
-            return ErrorCode.INVALID_PRODUCER_EPOCH
-        if header.producer_epoch > state.epoch:
-            first = header.base_sequence == 0
-            return ErrorCode.NONE if first else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        sequences = header.base_sequence, header.last_sequence
-        for known in state.batches:
-            if (known.first_sequence, known.last_sequence) == sequences:
-                return known
-        last = state.batches[-1].last_sequence if state.batches else -1
-        follows = header.base_sequence == (last + 1) & 0x7FFFFFFF
-        return ErrorCode.NONE if follows else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return None if state is None else find_repeated(header, state.epoch, state.batches)
 
     def add(self, header: BatchHeader, base_offset: int = -1) -> KnownBatch:
         """A batch that is new is appended, or was found in the log."""

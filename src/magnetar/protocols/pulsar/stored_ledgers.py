@@ -41,7 +41,10 @@ async def fill_stored_ledgers(
         raise NotAllowedError(
             f"{len(question.stored_ledgers)} ledgers in one question; at most {LEDGERS_MAX}"
         )
-    of_log = {ledger.ledger_id for ledger in source.stats().ledgers}
+    stats = source.stats()
+    if not stats.on_ledgers:
+        return
+    of_log = {ledger.ledger_id for ledger in stats.ledgers}
     asked = [ledger_id for ledger_id in question.stored_ledgers if ledger_id in of_log]
     ledgers, bookies = await stored.describe(asked)
     for ledger_id in asked:

@@ -25,7 +25,7 @@ class EntryParts(Protocol):
     @property
     def entry_id(self) -> int: ...
     @property
-    def data(self) -> bytes: ...
+    def data(self) -> bytes | memoryview: ...
     @property
     def payload_offset(self) -> int: ...
 
@@ -138,7 +138,7 @@ def join_messages(
     consumer_id: int, partition: int, entries: Sequence[EntryParts], bytes_max: int
 ) -> bytes | None:
     """The MESSAGE frames of ``entries``; None if they are more than ``bytes_max`` together, or if
-    one does not begin as Pulsar's clients begin what they send."""
+    one is a view, or does not begin as Pulsar's clients begin what they send."""
     parts: list[bytes | memoryview] = []
     low = BYTES
     total = 0
@@ -147,6 +147,8 @@ def join_messages(
     flag = command_bytes = 0
     for entry in entries:
         data, offset, entry_id = entry.data, entry.payload_offset, entry.entry_id & U64
+        if not isinstance(data, bytes):
+            return None  # a view of more than one entry: it goes out as it is, in parts
         if not 0 <= offset < len(data) or data[offset] != _PULSAR_BEGIN:
             return None
         if entry.ledger_id != ledger_id or entry_id >> 7 != block:

@@ -109,6 +109,9 @@ CODES: Final[Mapping[type[errors.MagnetarError], ErrorCode]] = MappingProxyType(
         errors.NotAllowedError: ErrorCode.POLICY_VIOLATION,
         errors.InvalidPolicyError: ErrorCode.INVALID_CONFIG,
         errors.MessageTooLargeError: ErrorCode.MESSAGE_TOO_LARGE,
+        errors.CorruptBatchError: ErrorCode.CORRUPT_MESSAGE,
+        errors.OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        errors.StaleProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
         # Of a bound on open topics: passes by itself.
         errors.TooManyConnectionsError: ErrorCode.LEADER_NOT_AVAILABLE,
     }

@@ -7,19 +7,28 @@ them. A test takes ``engine`` and writes as nobody does who knows which one it h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 
 from magnetar.config import LedgerConfig
+from magnetar.log.managed.store import policy_of
+from magnetar.log.policy import Engine as Engines
 from magnetar.log.seam import Content, LogStore, ReadableLog, WritableLog
 from magnetar.model.ids import EARLIEST, Position
 from tests.doubles.memory_log import MemoryLogStore
 from tests.unit.log.doubles import NAME, Outcomes, Process, World
+from tests.unit.log.partition.world import PartitionWorld
 
 LEDGER_ENTRIES = 5
 MANY = 1 << 20
+
+
+@asynccontextmanager
+async def nothing_runs() -> AsyncIterator[None]:
+    yield
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,10 @@ class Engine:
 
     name: str
     stores: Callable[[], LogStore]
+    followed: bool = True
+    """Whether other processes follow its logs."""
+    running: Callable[[], AbstractAsyncContextManager[None]] = nothing_runs
+    """What has to run on the loop that uses its stores."""
 
 
 def _managed() -> Engine:
@@ -41,24 +54,49 @@ def _memory() -> Engine:
     return Engine("memory", lambda: store)
 
 
-ENGINES: tuple[Callable[[], Engine], ...] = (_managed, _memory)
+def _partition() -> Engine:
+    """Another store over the same replicas is another owner: it leads in another epoch."""
+    world, parts = World(), PartitionWorld()
+    config = LedgerConfig(ledger_entries_max=LEDGER_ENTRIES, cursor_flush_interval_ms=1)
+    policy = replace(policy_of(config), engine=Engines.PARTITION)
+
+    def store() -> LogStore:
+        process = Process(world)
+        return parts.store(process, process.store(config), policy, LEDGER_ENTRIES)
+
+    return Engine("partition", store, followed=False, running=parts.running)
+
+
+ENGINES: tuple[Callable[[], Engine], ...] = (_managed, _memory, _partition)
 each_engine = pytest.mark.parametrize("engine", [make() for make in ENGINES], ids=lambda e: e.name)
+each_followed_engine = pytest.mark.parametrize(
+    "engine", [each for each in (make() for make in ENGINES) if each.followed], ids=lambda e: e.name
+)
+
+
+def run_with(engine: Engine, scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run ``scenario`` beside what ``engine`` needs."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), engine.running():
+            await scenario()
+
+    asyncio.run(run())
 
 
 def with_log(engine: Engine, scenario: Callable[[WritableLog], Awaitable[None]]) -> None:
     """Run ``scenario`` with a new log of ``engine``, and delete the log after it."""
 
     async def run() -> None:
-        async with asyncio.timeout(60):
-            store = engine.stores()
-            source = await store.open(NAME)
-            try:
-                await scenario(source)
-            finally:
-                await source.close()
-                await store.delete(NAME)
+        store = engine.stores()
+        source = await store.open(NAME)
+        try:
+            await scenario(source)
+        finally:
+            await source.close()
+            await store.delete(NAME)
 
-    asyncio.run(run())
+    run_with(engine, run)
 
 
 @dataclass(frozen=True)
@@ -72,7 +110,12 @@ class Reading:
 
 each_reading = pytest.mark.parametrize(
     "reading",
-    [Reading(make(), followed) for make in ENGINES for followed in (False, True)],
+    [
+        Reading(made, followed)
+        for made in (make() for make in ENGINES)
+        for followed in (False, True)
+        if made.followed or not followed
+    ],
     ids=lambda r: f"{r.engine.name}-{'followed' if r.followed else 'own'}",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.log.seam import Checkpoint, WritableLog
-from tests.unit.log.contract.engines import Engine, each_engine, fill, with_log
+from tests.unit.log.contract.engines import Engine, each_engine, fill, run_with, with_log
 from tests.unit.log.doubles import NAME
 
 
@@ -35,4 +35,4 @@ def test_what_was_saved_is_what_the_next_owner_finds(engine: Engine) -> None:
             assert again.checkpoints.stored is None
             await again.close()
 
-    asyncio.run(main())
+    run_with(engine, main)

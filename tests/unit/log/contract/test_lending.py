@@ -13,7 +13,14 @@ from magnetar.log.acknowledgements import AckImage
 from magnetar.log.seam import Binding
 from magnetar.model.errors import LogClosedError, LogError
 from magnetar.model.ids import EARLIEST, Position
-from tests.unit.log.contract.engines import Engine, append, each_engine, fill
+from tests.unit.log.contract.engines import (
+    Engine,
+    append,
+    each_engine,
+    each_followed_engine,
+    fill,
+    run_with,
+)
 from tests.unit.log.doubles import NAME
 
 BOUND = Binding(3, "a:8080", 7, "pulsar://a:6650")
@@ -57,10 +64,10 @@ def test_who_has_a_cursor_and_what_it_acknowledges_is_found_by_the_next_owner(
         await log.close()
         await engine.stores().delete(NAME)
 
-    asyncio.run(scenario())
+    run_with(engine, scenario)
 
 
-@each_engine
+@each_followed_engine
 def test_a_lent_cursor_begins_when_the_log_is_seen_as_far_as_it_is_acknowledged(
     engine: Engine,
 ) -> None:
@@ -99,4 +106,4 @@ def test_a_lent_cursor_begins_when_the_log_is_seen_as_far_as_it_is_acknowledged(
         await source.close()
         assert len(ended) == 1
 
-    asyncio.run(scenario())
+    run_with(engine, scenario)

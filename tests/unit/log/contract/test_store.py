@@ -8,7 +8,16 @@ import pytest
 
 from magnetar.model.errors import LogClosedError, LogError, NoSuchLogError
 from magnetar.model.ids import EARLIEST
-from tests.unit.log.contract.engines import MANY, Engine, each_engine, fill, read_all, seen
+from tests.unit.log.contract.engines import (
+    MANY,
+    Engine,
+    each_engine,
+    each_followed_engine,
+    fill,
+    read_all,
+    run_with,
+    seen,
+)
 from tests.unit.log.doubles import NAME
 
 
@@ -32,7 +41,7 @@ def test_a_log_opened_again_holds_what_was_confirmed_and_stored(engine: Engine) 
         await log.close()
         await store.delete(NAME)
 
-    asyncio.run(scenario())
+    run_with(engine, scenario)
 
 
 @each_engine
@@ -54,10 +63,10 @@ def test_logs_are_listed_by_prefix_and_gone_once_deleted(engine: Engine) -> None
         assert await read_all(log) == []
         await store.close()
 
-    asyncio.run(scenario())
+    run_with(engine, scenario)
 
 
-@each_engine
+@each_followed_engine
 def test_a_follower_goes_on_through_owners_until_the_log_is_deleted(engine: Engine) -> None:
     async def scenario() -> None:
         following, owner = engine.stores(), engine.stores()
@@ -88,10 +97,10 @@ def test_a_follower_goes_on_through_owners_until_the_log_is_deleted(engine: Engi
         await source.close()
         await source.close()
 
-    asyncio.run(scenario())
+    run_with(engine, scenario)
 
 
-@each_engine
+@each_followed_engine
 def test_a_follower_that_was_closed_reads_no_more_and_can_be_had_again(engine: Engine) -> None:
     async def scenario() -> None:
         following, owner = engine.stores(), engine.stores()
@@ -111,4 +120,4 @@ def test_a_follower_that_was_closed_reads_no_more_and_can_be_had_again(engine: E
         await log.close()
         await owner.delete(NAME)
 
-    asyncio.run(scenario())
+    run_with(engine, scenario)

@@ -17,6 +17,7 @@ have a slash in it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -63,6 +64,11 @@ class StateStore:
         path = state_path(topic, number)
         found = await self._metadata.get(path)
         return VersionedState(decode_state(found.value, path), found.version)
+
+    async def delete(self, topic: str, number: int) -> None:
+        """It is no error if there is none."""
+        with suppress(NoNodeError):
+            await self._metadata.delete(state_path(topic, number))
 
     async def partitions(self) -> list[tuple[str, int]]:
         """Of which there is a state, in order."""

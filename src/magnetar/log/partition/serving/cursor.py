@@ -105,3 +105,22 @@ class PartitionCursor:
 
     async def wait_stored(self) -> None:
         await self.store.wait_stored()
+
+
+class PartitionCursors:
+    """What cursors of a partition are, for what keeps them (``log.managed.cursors.CursorKind``)."""
+
+    def __init__(self, places: BatchPlaces) -> None:
+        self._places = places
+        self.chain = OffsetOrder(places)
+        self.mark_before = self.chain.mark_before
+
+    def make(
+        self,
+        name: str,
+        state: AckState,
+        properties: Mapping[str, str],
+        store: AckStore,
+        lending: CursorLending | None = None,
+    ) -> PartitionCursor:
+        return PartitionCursor(name, self._places, state, properties, store, lending)

@@ -1,0 +1,78 @@
+"""What a partition has no part in: tables, and compaction by key. Refused, and said so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
+
+from magnetar.log.seam import (
+    Buffer,
+    CompactedStats,
+    ReadableLog,
+    Survivor,
+    TableMark,
+    TakenLedger,
+)
+from magnetar.model.entry import Entry
+from magnetar.model.errors import NotAllowedError
+from magnetar.model.ids import Position
+
+
+class NoTable:
+    """Implements ``log.seam.TabledLedgers``."""
+
+    def __init__(self, log_name: str) -> None:
+        self._log_name = log_name
+
+    @property
+    def mark(self) -> TableMark | None:
+        return None
+
+    def _refused(self) -> NotAllowedError:
+        return NotAllowedError(
+            f"log {self._log_name} is a partition, and tables take closed ledgers only; use a "
+            "topic on ledgers"
+        )
+
+    async def attach(self, mark: TableMark) -> None:
+        raise self._refused()
+
+    async def take(self, where: str, taken: Sequence[TakenLedger]) -> None:
+        raise self._refused()
+
+    def rewritten(self, where: str) -> None:
+        raise self._refused()
+
+    async def forget(self, where: str, ledger_id: int) -> None:
+        raise self._refused()
+
+    async def detach(self, where: str) -> None:
+        raise self._refused()
+
+
+class NoCompaction:
+    """Implements ``log.seam.KeyCompaction``: the log was never compacted, and is not."""
+
+    def __init__(self, source: ReadableLog) -> None:
+        self.view = source
+
+    @property
+    def stats(self) -> CompactedStats | None:
+        return None
+
+    def payload(self, entry: Entry) -> Buffer:
+        return entry.payload
+
+    def _refused(self) -> NotAllowedError:
+        return NotAllowedError(
+            f"log {self.view.name} is a partition, which is not compacted by key yet; use a topic "
+            "on ledgers"
+        )
+
+    def reading(self) -> AbstractContextManager[None]:
+        raise self._refused()
+
+    async def replace(
+        self, horizon: Position, survivors: AsyncIterator[Sequence[Survivor]]
+    ) -> None:
+        raise self._refused()

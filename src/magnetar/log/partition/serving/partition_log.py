@@ -1,0 +1,470 @@
+"""A partition as ``log.seam.WritableLog``: what its leader's replica holds, as entries.
+
+Owns the way of appends (wrapped or as they came, placed by the lane, answered when they are
+committed), reading, retention, and the end of it all when another leads.
+
+Invariants beside those of the seam:
+
+* What may be read is what is committed: ``places`` grows with the high watermark, and with nothing
+  else.
+* Outcomes come in the order of the appends, though what was refused is known before what waits for
+  followers.
+* It leads one epoch. When the replica leads another one, or none, the log is lost
+  (``LogFencedError``), whoever opened it again.
+
+Why: docs/adr/0111-partitions-behind-the-seam.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+
+from magnetar.env.tasks import TaskScope, defect, fails
+from magnetar.log.ack_store import AckStore
+from magnetar.log.partition.batch_header import read_header
+from magnetar.log.partition.group_append import Outcome
+from magnetar.log.partition.hosting import HostedReplica
+from magnetar.log.partition.limits import Kept
+from magnetar.log.partition.local_log import Appended
+from magnetar.log.partition.replication.leader import AppendOutcome
+from magnetar.log.partition.serving.envelopes import ENVELOPE, wrap
+from magnetar.log.partition.serving.no_table import NoCompaction, NoTable
+from magnetar.log.partition.serving.positions import PartitionPositions
+from magnetar.log.partition.serving.stored_entries import HeldEntries, entry_of, read_entries
+from magnetar.log.partition.serving.tail import PartitionTail
+from magnetar.log.policy import LogPolicy
+from magnetar.log.seam import (
+    AppendDone,
+    Buffer,
+    Checkpoints,
+    Content,
+    Cursors,
+    Holds,
+    KeyCompaction,
+    LedgerStats,
+    LogStats,
+    Positions,
+    Run,
+    Stamp,
+    TabledLedgers,
+)
+from magnetar.log.watching import ReadableWatch
+from magnetar.model.entry import Entry
+from magnetar.model.errors import (
+    ImplausibleMessageError,
+    LogClosedError,
+    LogError,
+    LogFencedError,
+    MagnetarError,
+    NoEntryError,
+    NotEnoughReplicasAfterAppendError,
+    OffsetOutOfRangeError,
+)
+from magnetar.model.ids import Position
+
+log = structlog.get_logger(__name__)
+
+READ_BYTES_LEAST: Final = 64 << 10
+"""What is read of a file at once, however little is asked for: whoever reads on finds it cached by
+the system."""
+
+
+class LogCompany(Protocol):
+    """What belongs to a log beside its entries, whatever its engine: kept by who opened it."""
+
+    cursors: Cursors
+    checkpoints: Checkpoints
+    holds: Holds
+
+    def stores(self) -> Iterable[AckStore]:
+        """Of the durable cursors."""
+        ...
+
+    def needed_from(self) -> list[Position]:
+        """Positions at or after which somebody still needs what the log holds."""
+        ...
+
+    @property
+    def created_ms(self) -> int: ...
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        ...
+
+    async def close(self, lost: bool) -> list[MagnetarError]:
+        """Store the cursors, hand them over. What could not be done; nothing is written if the log
+        is ``lost``."""
+        ...
+
+
+@dataclass(slots=True)
+class _Append:
+    """One on its way. ``last_offset``: of what was placed, inclusive."""
+
+    done: AppendDone
+    stamp: Stamp | None
+    size: int
+    placed: bool = False
+    last_offset: int = -1
+    runs: tuple[Run, ...] = ()
+    error: MagnetarError | None = None
+
+
+class PartitionLog:
+    """Implements ``log.seam.WritableLog``. Made by ``engines.PartitionLogStore``."""
+
+    followable = False
+    owns_sequences = True
+
+    def __init__(
+        self,
+        name: str,
+        hosted: HostedReplica,
+        epoch: int,
+        found: HeldEntries,
+        tail: PartitionTail,
+        policy: LogPolicy,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.lost: LogFencedError | None = None
+        self.places = found.places
+        self.positions: Positions = PartitionPositions(found.places)
+        self.tabled: TabledLedgers = NoTable(name)
+        self.compaction: KeyCompaction = NoCompaction(self)
+        self.cursors: Cursors
+        self.checkpoints: Checkpoints
+        self.holds: Holds
+        self._company: LogCompany
+        """Joins before anybody has the log."""
+        self._hosted = hosted
+        self._uncommitted = deque(found.uncommitted)
+        self._tail = tail
+        self.scope = TaskScope(f"log/{name}", fails(self.task_failed))
+        self._policy = policy
+        self._now_ms = now_ms
+        self._watch = ReadableWatch()
+        self._lost_watchers: list[Callable[[LogFencedError], None]] = []
+        self._appends: deque[_Append] = deque()
+        self._pending_bytes = 0
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._closed = False
+        self._trimming = False
+        self._loop = asyncio.get_running_loop()
+        self._unwatch = hosted.watch(self._advance)
+        self.watch_readable = self._watch.watch
+        self._advance()
+
+    def join(self, company: LogCompany) -> None:
+        """What belongs to the log beside its entries."""
+        self._company = company
+        self.cursors = company.cursors
+        self.checkpoints = company.checkpoints
+        self.holds = company.holds
+
+    # -- appending ----------------------------------------------------------------------------
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    def append(
+        self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None
+    ) -> None:
+        """See the seam."""
+        stamp = None if content is None else content.stamp
+        size = sum(map(len, payloads))
+        append = _Append(done, stamp, size)
+        self._appends.append(append)
+        self._pending_bytes += size
+        self._drained.clear()
+        try:
+            self.require_open()
+            leader = self._hosted.machine.leader
+            if leader is not None:
+                leader.check_append()
+            batches = self._batches(payloads, content)
+        except MagnetarError as error:
+            append.placed, append.error = True, error
+            self._loop.call_soon(self._answer)  # behind those that came before it
+            return
+        self._hosted.append(batches, self.epoch, partial(self._placed, append, batches))
+
+    def _batches(self, payloads: Sequence[Buffer], content: Content | None) -> list[bytearray]:
+        """Copies, since the buffers are valid during the call only."""
+        if content is not None and content.stamp is not None:
+            batch = bytearray(payloads[0])
+            if read_header(batch).attributes & ENVELOPE:
+                raise ImplausibleMessageError("a batch has attributes that no producer sets")
+            return [batch]
+        now_ms = self._now_ms()
+        if content is None:
+            return [wrap(payload, 1, now_ms) for payload in payloads]
+        return [
+            wrap(payload, messages, time_ms or now_ms)
+            for payload, messages, time_ms in zip(
+                payloads, content.messages, content.publish_times_ms, strict=True
+            )
+        ]
+
+    def _placed(
+        self, append: _Append, batches: Sequence[bytearray], outcomes: Sequence[Outcome]
+    ) -> None:
+        """The lane has them, or has refused them."""
+        runs: list[Run] = []
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if not isinstance(outcome, Appended):
+                append.error = append.error or outcome
+                continue
+            append.last_offset = max(append.last_offset, outcome.last_offset)
+            if append.error is None:
+                runs.append(Run(*self.places.position(outcome.first_offset), 1))
+            if append.stamp is not None:
+                append.stamp.base_offset = outcome.first_offset
+                append.stamp.leader_epoch = self.epoch
+            if not outcome.repeated:
+                self._uncommitted.append((outcome.first_offset, outcome.last_offset + 1))
+                entry = entry_of(self.places, memoryview(batch), read_header(batch))
+                self._tail.add(outcome.first_offset, entry)
+        append.runs = tuple(runs)
+        append.placed = True
+
+    def _advance(self) -> None:
+        """The high watermark may have moved, or another leads."""
+        if self.lost is None and not self._closed and self._hosted.leader_epoch != self.epoch:
+            self._lose(
+                LogFencedError(
+                    f"log {self.name} is led in another epoch than {self.epoch}: another broker "
+                    "owns it, or it was opened again"
+                )
+            )
+            return
+        committed = self._hosted.high_watermark
+        grew = False
+        waiting = self._uncommitted
+        while waiting and waiting[0][1] <= committed:
+            self.places.add(*waiting.popleft())
+            grew = True
+        self._answer()
+        if grew:
+            self._watch.grew()
+
+    def _answer(self) -> None:
+        """Those whose outcome is known, and all of those before them."""
+        appends, end = self._appends, self.places.end
+        while appends and appends[0].placed:
+            append = appends[0]
+            if append.last_offset >= end and not self._too_few(append):
+                break
+            appends.popleft()
+            self._pending_bytes -= append.size
+            append.done(append.error, append.runs)
+        if not appends:
+            self._drained.set()
+
+    def _too_few(self, append: _Append) -> bool:
+        leader = self._hosted.machine.leader
+        if leader is None or leader.outcome(append.last_offset) is not AppendOutcome.TOO_FEW:
+            return False
+        append.runs = ()
+        append.error = NotEnoughReplicasAfterAppendError(
+            f"log {self.name}: appended, and too few replicas are in sync; it may be lost"
+        )
+        return True
+
+    # -- being lost ---------------------------------------------------------------------------
+
+    def lose(self, error: LogFencedError) -> None:
+        """Another broker owns the log, as something beside its entries has shown."""
+        if self.lost is None:
+            self._lose(error)
+
+    def _lose(self, error: LogFencedError) -> None:
+        self.lost = error
+        self._unwatch()
+        appends, self._appends = self._appends, deque()
+        self._pending_bytes = 0
+        self._drained.set()
+        for append in appends:
+            self._loop.call_soon(append.done, append.error or error, ())
+        watchers, self._lost_watchers = self._lost_watchers, []
+        for lost in watchers:
+            self._loop.call_soon(lost, error)
+
+    def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
+        """See the seam."""
+        if self.lost is not None:
+            self._loop.call_soon(lost, self.lost)
+        else:
+            self._lost_watchers.append(lost)
+
+    def task_failed(self, task: str, error: BaseException) -> None:
+        """Something that the log needs has ended: the log ends as if it were taken from us."""
+        self.lose(LogFencedError(f"log {self.name} ends: {defect(task, error)}"))
+
+    def require_open(self) -> None:
+        """Raises ``LogFencedError``, ``LogClosedError``."""
+        if self.lost is not None:
+            raise self.lost
+        if self._closed:
+            raise LogClosedError(f"log {self.name} is closed")
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        """See the seam."""
+        places = self.places
+        offset = places.following(places.offset(start))
+        if self._closed or offset >= places.end or max_entries <= 0:
+            return []
+        return self._tail.read(offset, places.end, max_entries, max_bytes)
+
+    async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """See the seam. Raises ``LogClosedError``, ``NoEntryError``, ``LogError``."""
+        places, source = self.places, self._hosted.source
+        while True:
+            if self._closed:
+                raise LogClosedError(f"log {self.name} is closed")
+            found = self.read_cached(start, max_entries, max_bytes)
+            if found is not None:
+                return found
+            offset, end = places.following(places.offset(start)), places.end
+            try:
+                found = await self._hosted.run(
+                    partial(read_entries, source, places, offset, end, max_entries, max_bytes)
+                )
+            except OffsetOutOfRangeError as error:
+                if offset >= source.log_start:
+                    raise NoEntryError(f"log {self.name}: {error}") from error
+                places.trim(source.log_start)  # it was trimmed meanwhile
+                continue
+            except OSError as error:
+                raise LogError(f"log {self.name} cannot be read at {offset}: {error}") from error
+            if found:
+                return found
+            if places.following(places.offset(start)) == offset:
+                raise NoEntryError(f"log {self.name}: nothing was read at offset {offset}")
+
+    async def first_at(self, time_ms: int) -> Position:
+        """See the seam."""
+        places, source = self.places, self._hosted.source
+        if self._closed:
+            raise LogClosedError(f"log {self.name} is closed")
+        if time_ms <= 0:
+            return self.positions.first
+        try:
+            header = await self._hosted.run(partial(source.first_at, time_ms))
+        except OSError as error:
+            raise LogError(f"log {self.name} cannot be searched: {error}") from error
+        if header is None or header.base_offset >= places.end:
+            return places.position(places.end)
+        return places.position(places.following(header.base_offset))
+
+    # -- what is kept -------------------------------------------------------------------------
+
+    def set_policy(self, policy: LogPolicy) -> None:
+        """See the seam."""
+        self._policy = policy
+        self.trim_nowait()
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        if not self._closed and self.lost is None:
+            self.trim_nowait()
+            self._company.tick()
+
+    def trim_nowait(self) -> None:
+        """Let go what neither retention nor anybody who reads needs any more."""
+        retention = self._policy.retention
+        unused = self._closed or self._trimming or self.lost is not None or not self.places.entries
+        if unused or retention.everything:
+            return
+        self._trimming = True
+        self.scope.spawn(self._trim(), "trim")
+
+    async def _trim(self) -> None:
+        retention, source, now_ms = self._policy.retention, self._hosted.source, self._now_ms()
+        needed = [self.places.offset(each) for each in self._company.needed_from()]
+        end = min([self.places.end, *needed])
+        kept = Kept(retention.kept_ms, retention.kept_bytes)
+        try:
+            await self._hosted.run(lambda: source.let_go(kept, committed_end=end, now_ms=now_ms))
+        except OSError as error:
+            self._hosted.fail(error)
+            return
+        finally:
+            self._trimming = False
+        self.places.trim(source.log_start)
+        leader = self._hosted.machine.leader
+        if leader is not None:
+            leader.trimmed(source.log_start)
+
+    # -- stats, ending ------------------------------------------------------------------------
+
+    def stats(self) -> LogStats:
+        """See the seam. What it calls ledgers are spans of offsets."""
+        source, places = self._hosted.source, self.places
+        stored_bytes = source.byte_count if places.entries else 0
+        times = [each.greatest[0] for each in source.segments]
+        firsts = [each.first_time_ms for each in source.segments if each.first_time_ms >= 0]
+        spans = places.entries_by_ledger()
+        ledgers = tuple(
+            LedgerStats(
+                ledger,
+                entries,
+                stored_bytes // len(spans),
+                "open" if ledger == spans[-1][0] else "closed",
+                min(firsts, default=0) if len(spans) == 1 else 0,
+                max(times, default=0),
+            )
+            for ledger, entries in spans
+        )
+        retention = self._policy.retention
+        return LogStats(
+            self.name,
+            places.entries,
+            stored_bytes,
+            ledgers,
+            self.positions.readable,
+            {name: each.mark_delete for name, each in self.cursors.durable().items()},
+            places.position(places.start - 1),
+            self._company.created_ms,
+            self.holds.all(),
+            not retention.everything and places.entries > 0 and not self._closed,
+            on_ledgers=False,
+        )
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def abandon(self) -> None:
+        """End without finishing anything (opening failed)."""
+        self._closed = True
+        self._unwatch()
+        await self.scope.close()
+
+    async def close(self) -> None:
+        """See the seam. Raises what could not be finished, after everything was tried."""
+        if self._closed:
+            return
+        self._closed = True  # from here on appends are refused; those before have their outcomes
+        await self._drained.wait()
+        self._unwatch()
+        errors = await self._company.close(self.lost is not None)
+        await self.scope.close()
+        self._tail.clear()
+        if errors and self.lost is None:
+            raise LogError(
+                f"log {self.name} was not closed cleanly; the next opening recovers it: "
+                + "; ".join(str(error) for error in errors)
+            ) from errors[0]

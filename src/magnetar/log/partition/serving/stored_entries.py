@@ -1,0 +1,96 @@
+"""Entries out of a partition's files, and the list of its batches. Blocking: jobs of its lane."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyroaring import BitMap
+
+from magnetar.env.disk import Disk
+from magnetar.log.partition.batch_header import HEADER_BYTES, BatchHead, Buffer, read_header
+from magnetar.log.partition.checkpoint_files import read_file, replace_file
+from magnetar.log.partition.local_log import LocalLog
+from magnetar.log.partition.segment import STARTS, Segment
+from magnetar.log.partition.serving.batch_places import BatchPlaces, decode_starts, encode_starts
+from magnetar.log.partition.serving.envelopes import ENVELOPE, enclosed
+from magnetar.model.entry import Entry
+from magnetar.model.errors import MetadataFormatError
+
+
+class HeldEntries(NamedTuple):
+    """A log as it lies in its files: its entries, and its ends. ``uncommitted``: (first, next)
+    offset of batches that are in the log and not in ``places``, in order."""
+
+    places: BatchPlaces
+    uncommitted: list[tuple[int, int]]
+
+
+def entry_of(places: BatchPlaces, data: memoryview, header: BatchHead) -> Entry:
+    """``data``: the batch, stamped. The entry is a view of it."""
+    ledger_id, entry_id = places.position(header.base_offset)
+    if header.attributes & ENVELOPE:
+        start, end = enclosed(data)
+        return Entry(ledger_id, entry_id, data[:end], start)
+    return Entry(ledger_id, entry_id, data, 0)
+
+
+def read_entries(
+    source: LocalLog,
+    places: BatchPlaces,
+    offset: int,
+    end_offset: int,
+    max_entries: int,
+    max_bytes: int,
+) -> list[Entry]:
+    """One read of the file, about ``max_bytes``; entries from the one that begins at ``offset`` on,
+    at least one if there is one. Raises as ``LocalLog.range_from``."""
+    found = source.range_from(offset, end_offset, max_bytes)
+    if found is None:
+        return []
+    view = memoryview(found.read())
+    entries: list[Entry] = []
+    at = 0
+    while len(view) - at >= HEADER_BYTES and len(entries) < max_entries:
+        header = read_header(view, at)
+        if header.byte_count > len(view) - at:
+            break
+        if header.base_offset >= offset:
+            entries.append(entry_of(places, view[at : at + header.byte_count], header))
+        at += header.byte_count
+    return entries
+
+
+def find_entries(source: LocalLog, disk: Disk, high_watermark: int, span: int) -> HeldEntries:
+    """All that the log holds. Raises ``OSError``, ``CorruptBatchError``."""
+    places = BatchPlaces(source.log_start, source.log_start, span)
+    uncommitted: list[tuple[int, int]] = []
+    for segment in source.segments:
+        sealed = segment is not source.segments[-1]
+        if sealed and segment.next_offset <= high_watermark:
+            starts = _stored_starts(segment, disk)
+            places.add_all(segment.base_offset + each for each in starts)
+            places.end = max(places.end, segment.next_offset)
+            continue
+        for _, header in segment.headers():
+            if header.next_offset <= high_watermark:
+                places.add_all((header.base_offset,))
+                places.end = header.next_offset
+            else:
+                uncommitted.append((header.base_offset, header.next_offset))
+    places.remove(0, source.log_start)
+    places.end = max(places.end, places.start)
+    places.pack()
+    return HeldEntries(places, uncommitted)
+
+
+def _stored_starts(segment: Segment, disk: Disk) -> BitMap:
+    """From beside the segment; made there if it is missing, or of another state of it."""
+    path = segment.path(STARTS)
+    data: Buffer = read_file(disk, path) or b""
+    try:
+        return decode_starts(bytes(data), segment.byte_count, segment.next_offset, path.name)
+    except MetadataFormatError:
+        starts = BitMap(header.base_offset - segment.base_offset for _, header in segment.headers())
+        starts.run_optimize()
+        replace_file(disk, path, encode_starts(starts, segment.byte_count, segment.next_offset))
+        return starts

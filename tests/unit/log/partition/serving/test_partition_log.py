@@ -1,0 +1,232 @@
+"""A partition behind the seam: what is its own, beside the contract that every engine keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from magnetar.config import LedgerConfig
+from magnetar.log.managed.store import policy_of
+from magnetar.log.partition.leading import PartitionLeading
+from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy
+from magnetar.log.partition.replication.partition_state import Member, PartitionState
+from magnetar.log.partition.replication.state_store import StateStore
+from magnetar.log.partition.serving.partition_names import other_name, partition_of
+from magnetar.log.policy import Engine, LogPolicy, Retention
+from magnetar.log.seam import Content, LogStore, WritableLog
+from magnetar.model.errors import (
+    LogError,
+    LogFencedError,
+    NotAllowedError,
+    NotLeaderError,
+    OtherEngineError,
+)
+from magnetar.model.ids import EARLIEST, Position
+from tests.unit.log.contract.engines import append, fill, read_all
+from tests.unit.log.doubles import NAME, Outcomes, Process, World
+from tests.unit.log.partition.world import SMALL, PartitionWorld
+
+CONFIG = LedgerConfig(cursor_flush_interval_ms=1)
+POLICY = replace(policy_of(CONFIG), engine=Engine.PARTITION)
+
+
+class Setting:
+    """A cluster with one broker, which may be started again."""
+
+    def __init__(self, policy: PartitionPolicy = SMALL) -> None:
+        self.world = World()
+        self.parts = PartitionWorld(policy)
+
+    def store(self, policy: LogPolicy = POLICY) -> LogStore:
+        process = Process(self.world)
+        return self.parts.store(process, process.store(CONFIG), policy, 1 << 31)
+
+    def run(self, scenario: Callable[[], Awaitable[None]], closing: bool = True) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(60), self.parts.running(closing):
+                await scenario()
+
+        asyncio.run(main())
+
+
+def test_what_was_acknowledged_is_there_after_a_kill() -> None:
+    setting = Setting()
+
+    async def before() -> None:
+        source = await setting.store().open(NAME)
+        held = await append(source, [b"x"] * 30, Content([1 + i % 3 for i in range(30)], [1] * 30))
+        cursor = await source.cursors.open("c", EARLIEST)
+        cursor.acknowledge([held[0], held[1], held[7]])
+        await cursor.wait_stored()
+
+    async def after() -> None:
+        source = await setting.store().open(NAME)
+        assert source.epoch == 2
+        assert len(await read_all(source)) == 30
+        assert source.positions.end_offset == 60
+        cursor = source.cursors.durable()["c"]
+        assert source.positions.next_position(cursor.mark_delete) == Position(0, 3)
+        assert cursor.backlog_entries() == 27
+        (further,) = await fill(source, 1)
+        assert further == Position(0, 60)
+        await source.close()
+
+    setting.run(before, closing=False)
+    setting.run(after)
+
+
+def test_one_that_was_opened_again_is_lost_to_its_former_owner() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        first = await setting.store().open(NAME)
+        await fill(first, 3)
+        told: list[LogFencedError] = []
+        first.watch_lost(told.append)
+        second = await setting.store().open(NAME)
+        assert second.epoch > first.epoch
+        outcomes = Outcomes()
+        first.append([b"late"], outcomes)
+        await outcomes.wait(1)
+        assert isinstance(outcomes.errors[0], LogFencedError)
+        assert len(told) == 1
+        await fill(second, 2)
+        assert len(await read_all(second)) == 5
+        await first.close()
+        await second.close()
+
+    setting.run(scenario)
+
+
+@pytest.mark.parametrize("held_back", [True, False])
+def test_retention_lets_go_what_no_subscription_needs(held_back: bool) -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        held = await append(source, [bytes(100)] * 40)
+        cursor = await source.cursors.open("c", EARLIEST)
+        if held_back:
+            cursor.acknowledge_cumulative(held[19])
+        else:
+            cursor.acknowledge_cumulative(held[-1])
+        await cursor.wait_stored()
+        source.set_policy(replace(POLICY, retention=Retention(-1, 1000)))
+        async with asyncio.timeout(30):
+            while source.positions.first == held[0]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert source.stats().stored_bytes < (6_000 if held_back else 2_000)
+        first = source.positions.first
+        assert held[0] < first <= (held[20] if held_back else held[-1])
+        entries = await source.read(EARLIEST, 1, 1)
+        assert Position(entries[0].ledger_id, entries[0].entry_id) == first
+        assert source.positions.entries_between(EARLIEST, held[-1]) == 40 - held.index(first)
+        await source.close()
+
+    setting.run(scenario)
+
+
+def test_entries_are_read_from_files_when_memory_has_let_them_go() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        store = setting.store()
+        source = await store.open(NAME)
+        values = [b"%d" % i + bytes(i) for i in range(60)]
+        await append(source, values)
+        await source.close()
+        source = await store.open(NAME)  # nothing is in memory
+        assert source.read_cached(EARLIEST, 9, 1 << 20) is None
+        assert await read_all(source) == values
+        await source.close()
+
+    setting.run(scenario)
+
+
+def test_logs_stay_on_the_engine_that_they_were_made_on() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        on_ledgers = replace(POLICY, engine=Engine.LEDGER)
+        source: WritableLog = await setting.store(on_ledgers).open(NAME)
+        assert source.followable
+        await source.close()
+        source = await setting.store().open(NAME)
+        assert source.followable, "it was there"
+        await source.close()
+        other = f"{NAME}2"
+        source = await setting.store().open(other)
+        await source.close()
+        with pytest.raises(NotAllowedError, match="read-only"):
+            await setting.store().follow(other)
+        source = await setting.store(on_ledgers).open(other)
+        assert not source.followable
+        await source.close()
+        process = Process(setting.world)
+        with pytest.raises(OtherEngineError):
+            await process.store(CONFIG).delete(other)
+        await setting.store().delete(other)
+        assert not await setting.store().exists(other)
+
+    setting.run(scenario)
+
+
+def test_two_names_of_one_partition_are_not_both_made() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        with pytest.raises(NotAllowedError, match="same partition"):
+            await setting.store().open(f"{NAME}-partition-0")
+        await source.close()
+
+    setting.run(scenario)
+
+
+def test_names() -> None:
+    assert partition_of("public/default/persistent/t") == ("t", 0)
+    assert partition_of("public/default/persistent/a.b-partition-12") == ("a.b", 12)
+    assert partition_of("x/y/persistent/t") == ("x%2Fy%2Fpersistent%2Ft", 0)
+    assert partition_of("public/default/persistent/t-partition-012") == ("t-partition-012", 0)
+    assert other_name("public/default/persistent/t-partition-1") is None
+    with pytest.raises(LogError, match="too long"):
+        partition_of("public/default/persistent/" + "t" * 250)
+
+
+def test_who_has_no_replica_in_sync_does_not_lead() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        states = StateStore(Process(setting.world).metadata)
+        elsewhere = PartitionState((1, 2), 1, (Member(1, 5),), (), 1, 9, 3)
+        await states.create("t", 0, elsewhere)
+        assert setting.parts.host is not None
+        with pytest.raises(NotLeaderError, match="cannot be led here"):
+            await PartitionLeading(setting.parts.host, states).lead(("t", 0))
+
+    setting.run(scenario)
+
+
+def test_an_unsafe_policy_acknowledges_before_the_sync_and_goes_on_after_a_kill() -> None:
+    """The directory forgets whom it was counted as: as the only replica it goes on all the same."""
+    unsafe = PartitionPolicy(SyncPolicy.INTERVAL, 10_000_000, SegmentLimits())
+    setting = Setting(unsafe)
+
+    async def before() -> None:
+        source = await setting.store().open(NAME)
+        await fill(source, 5)
+        host = setting.parts.host
+        assert host is not None
+        replica = host.replicas[partition_of(NAME)]
+        assert replica.source.synced_end < replica.source.log_end == replica.high_watermark
+
+    async def after() -> None:
+        source = await setting.store().open(NAME)
+        assert len(await read_all(source)) == 5, "a kill is no loss of power"
+        await source.close()
+
+    setting.run(before, closing=False)
+    setting.run(after)

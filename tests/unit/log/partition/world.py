@@ -1,0 +1,93 @@
+"""Partitions behind the seam: one process's replicas in a directory, and stores over them."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from magnetar.env.disk import RealDisk
+from magnetar.env.tasks import TaskScope, fails
+from magnetar.log.engines.partition_store import PartitionLogStore
+from magnetar.log.engines.store import LogStores
+from magnetar.log.managed.store import ManagedLogStore
+from magnetar.log.partition.hosting import PartitionHost
+from magnetar.log.partition.leading import PartitionLeading
+from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
+from magnetar.log.partition.replication.state_store import StateStore
+from magnetar.log.policy import LogPolicy
+from magnetar.log.seam import LogStore
+from tests.unit.log.doubles import Process
+
+NOW_MS = 1_700_000_000_000
+SMALL = PartitionPolicy(segments=SegmentLimits(segment_bytes_max=600, index_interval_bytes=100))
+
+
+class PolicyStores(LogStores):
+    """With a policy of its own for logs that are opened without one."""
+
+    def __init__(
+        self, ledgers: ManagedLogStore, partitions: PartitionLogStore, policy: LogPolicy
+    ) -> None:
+        super().__init__(ledgers, partitions)
+        self._policy = policy
+
+    @property
+    def policy(self) -> LogPolicy:
+        return self._policy
+
+
+class PartitionWorld:
+    """What a process has while ``running``. Its directory is kept from one run to the next, as by
+    a process that was killed, unless it is closed in order."""
+
+    def __init__(self, policy: PartitionPolicy = SMALL) -> None:
+        self.host: PartitionHost | None = None
+        self.now_ms = NOW_MS
+        self.defects: list[BaseException] = []
+        self._policy = policy
+        self._directory = tempfile.TemporaryDirectory(prefix="partitions-")
+        self._rng = random.Random(5)
+
+    @property
+    def path(self) -> Path:
+        return Path(self._directory.name) / "partitions"
+
+    @asynccontextmanager
+    async def running(self, closing: bool = True) -> AsyncIterator[None]:
+        """``closing``: it ends in order."""
+        scope = TaskScope("partitions", fails(lambda _task, error: self.defects.append(error)))
+        self.host = await PartitionHost.open(
+            RealDisk(),
+            self.path,
+            self._policy,
+            scope,
+            now_ms=lambda: self.now_ms,
+            draw=lambda: self._rng.getrandbits(63),
+        )
+        try:
+            yield
+            if closing:
+                await self.host.close()
+        finally:
+            await scope.close()
+        assert not self.defects
+
+    def store(
+        self, process: Process, ledgers: ManagedLogStore, policy: LogPolicy, span: int
+    ) -> LogStore:
+        """A store as another owner has it, with ``span`` offsets a ledger id."""
+        assert self.host is not None, "it runs"
+        leading = PartitionLeading(self.host, StateStore(process.metadata))
+        partitions = PartitionLogStore(
+            process.metadata,
+            ledgers,
+            leading,
+            RealDisk(),
+            tail_bytes_max=1 << 20,
+            now_ms=lambda: self.now_ms,
+            span=span,
+        )
+        return PolicyStores(ledgers, partitions, policy)
