@@ -85,11 +85,12 @@ class Kafka:
 
 
 @contextmanager
-def kafka(parts: Fetched) -> Iterator[Kafka]:
-    """Start a broker on an empty directory of the disk that is measured; end it."""
+def kafka(parts: Fetched, settings: str = "") -> Iterator[Kafka]:
+    """Start a broker on an empty directory of the disk that is measured; end it. ``settings``:
+    lines of its configuration beside what it is shipped with."""
     with work_directory() as folder:
         ports = free_port(), free_port()
-        config = _configured(folder, *ports)
+        config = _configured(folder, *ports, settings)
         java = [find_java(), *JVM_FLAGS, "-cp", str(parts.server / "*")]
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         form = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)]
@@ -110,7 +111,7 @@ def kafka(parts: Fetched) -> Iterator[Kafka]:
                 process.wait()
 
 
-def _configured(folder: Path, port: int, controller_port: int) -> Path:
+def _configured(folder: Path, port: int, controller_port: int, settings: str) -> Path:
     path = folder / "server.properties"
     path.write_text(
         "process.roles=broker,controller\nnode.id=1\n"
@@ -122,6 +123,7 @@ def _configured(folder: Path, port: int, controller_port: int) -> Path:
         f"log.dirs={folder / 'log'}\n"
         "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
         "transaction.state.log.min.isr=1\ngroup.initial.rebalance.delay.ms=0\n"
+        f"{settings}"
     )
     return path
 

@@ -240,7 +240,7 @@ class PartitionLog:
 
     def _advance(self) -> None:
         """The high watermark may have moved, or another leads."""
-        if self.lost is None and not self._closed and self._hosted.leader_epoch != self.epoch:
+        if self.lost is None and self._hosted.leader_epoch != self.epoch:
             self._lose(
                 LogFencedError(
                     f"log {self.name} is led in another epoch than {self.epoch}: another broker "

@@ -101,6 +101,26 @@ def test_one_that_was_opened_again_is_lost_to_its_former_owner() -> None:
     setting.run(scenario)
 
 
+def test_closing_ends_though_another_leads_meanwhile() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        first = await setting.store().open(NAME)
+        replica = next(iter(setting.parts.host.replicas.values())) if setting.parts.host else None
+        assert replica is not None
+        outcomes = Outcomes()
+        async with replica._changing:  # nothing is appended before the part has changed
+            first.append([b"late"], outcomes)
+            closing = asyncio.ensure_future(first.close())
+            await asyncio.sleep(0.01)
+        second = await setting.store().open(NAME)
+        await closing
+        await outcomes.wait(1)
+        await second.close()
+
+    setting.run(scenario)
+
+
 @pytest.mark.parametrize("held_back", [True, False])
 def test_retention_lets_go_what_no_subscription_needs(held_back: bool) -> None:
     setting = Setting()
