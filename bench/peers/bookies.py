@@ -95,6 +95,8 @@ def load(
     done = DONE.search(said)
     assert done is not None, said[-4000:]
     count = int(done[1])
+    if not count:
+        raise SystemExit(f"no add of {outstanding} outstanding was stored in 5 s: lower --share")
     return {
         "adds_per_s": count * 1000 / int(done[2]),
         "cpu_us": (cpu_s(pids) - begun_s) * 1e6 / count,
