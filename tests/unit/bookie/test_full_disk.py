@@ -123,7 +123,7 @@ def test_a_full_journal_refuses_entries_and_takes_them_again_by_itself(tmp_path:
             await eventually(lambda: not bookie.read_only)
             refused = await add_until_refused(bookie, 1, 0)
             assert refused == 0
-            assert bookie.read_only
+            assert told[:3] == [True, False, True]  # by now it may have looked again
             disk.full = ()
             await eventually(lambda: not bookie.read_only)
             await add(bookie, 1, range(20))
