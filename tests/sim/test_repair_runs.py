@@ -6,7 +6,7 @@ from collections import Counter
 from unittest.mock import patch
 
 from magnetar.metrics import Metrics
-from magnetar.repair.marks import ShortageMarks
+from magnetar.repair.marks import Lock, ShortageMarks
 from magnetar_sim.cluster_run import run_cluster
 
 MET = (
@@ -28,16 +28,23 @@ def test_everything_happens_and_every_invariant_holds() -> None:
 
 
 def test_nothing_rests_on_locks() -> None:
-    """They save work; a session may end while its holder goes on."""
+    """They save work; a session may end while its holder goes on. (But for who takes marks away:
+    these seeds do not meet the moment that the lock is for.)"""
 
-    async def granted(self: ShortageMarks, ledger_id: int, holder: str) -> bool:
-        return True
+    async def granted(self: ShortageMarks, ledger_id: int, holder: str) -> Lock:
+        return Lock(ledger_id, holder, await self._sessions.session_id())
 
     metrics = Metrics()
     with patch.object(ShortageMarks, "lock", granted):
         for seed in range(100, 115):
             outcome = run_cluster(seed, metrics, repaired=True)
             assert outcome.failure is None, f"seed {seed}"
+
+
+def test_an_auditor_that_heard_nobody_asks_again() -> None:
+    """It gave up each time before it had asked, and there was no other."""
+    outcome = run_cluster(2_000_052, repaired=True)
+    assert outcome.failure is None
 
 
 def test_a_run_follows_from_its_seed() -> None:

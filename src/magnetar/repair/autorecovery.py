@@ -218,12 +218,14 @@ class AutoRecovery:
             scope.spawn(self.auditor.run_hearings(), "answers")
             with NodeChanges(self._around.store, self.election.vote_path) as changes:
                 while await self.election.is_elected():
+                    # Before it is judged: what it has not heard was perhaps long ago, and only an
+                    # auditor asks all bookies. Whoever gave up at once would do so for ever.
+                    await changes.wait(self._look_again_s)
                     if self._silences.cut_off:
                         # Whoever hears bookies finds those that are silent; this one never would.
                         log.warning("most bookies do not answer: others may be the auditor")
                         await self.election.withdraw()
                         break
-                    await changes.wait(self._look_again_s)
         finally:
             self.counts.auditing(False)
             await scope.close()
