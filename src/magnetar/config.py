@@ -258,6 +258,14 @@ class LedgerConfig:
         default=4 * 3_600_000,
         metadata={"meaning": "age at which a log rolls its ledger", "least": 1},
     )
+    tabled_ledger_ms_least: int = field(
+        default=600_000,
+        metadata={
+            "meaning": "how long a closed ledger stays at the bookies though it is in a table: "
+            "what producers that come back send again is held against it",
+            "least": 0,
+        },
+    )
     tail_cache_bytes: int = field(
         default=64 << 20,
         metadata={

@@ -38,7 +38,7 @@ from tests.standalone import Standalone
 
 TOPIC = "persistent://public/default/fire"
 BUCKET = "tables"
-SETTINGS = ("ledger.ledger_entries_max=50",)
+SETTINGS = ("ledger.ledger_entries_max=50", "ledger.tabled_ledger_ms_least=0")
 DONE_S = 300.0
 BETWEEN_S = (1.0, 5.0)
 KINDS = ("job", "job", "platform", "storage")

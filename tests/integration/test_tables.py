@@ -36,7 +36,10 @@ WAIT_S = 60.0
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    settings = (f"ledger.ledger_entries_max={LEDGER_ENTRIES}",)
+    settings = (
+        f"ledger.ledger_entries_max={LEDGER_ENTRIES}",
+        "ledger.tabled_ledger_ms_least=0",
+    )
     flags = [word for setting in settings for word in ("--set", setting)]
     with Standalone(tmp_path_factory.mktemp("tables") / "data", *flags) as running:
         yield running

@@ -52,7 +52,8 @@ def test_ledgers_go_to_object_storage_and_come_back(endpoint: str, tmp_path: Pat
         f"sqlite:///{tmp_path}/catalog.db",
         [f"s3.endpoint=http://{endpoint}", "s3.region=us-east-1"],
     )
-    with Standalone(tmp_path / "data", "--set", "ledger.ledger_entries_max=40") as platform:
+    small = ("--set", "ledger.ledger_entries_max=40", "--set", "ledger.tabled_ledger_ms_least=0")
+    with Standalone(tmp_path / "data", *small) as platform:
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         client = pulsar.Client(platform.service_url, logger=logger)
         publish(client, TOPIC, 0, 500, batching_enabled=True, batching_max_messages=3)

@@ -63,11 +63,16 @@ class ShelfReader:
         ]
 
 
-def store_of(process: Process, shelf: Shelf) -> ManagedLogStore:
+def store_of(process: Process, shelf: Shelf, least_ms: int = 0) -> ManagedLogStore:
     return ManagedLogStore(
         process.metadata,
         process.ledgers,
-        LedgerConfig(ledger_entries_max=4, cursor_flush_interval_ms=1, tail_cache_bytes=0),
+        LedgerConfig(
+            ledger_entries_max=4,
+            cursor_flush_interval_ms=1,
+            tail_cache_bytes=0,
+            tabled_ledger_ms_least=least_ms,
+        ),
         now_ms=lambda: process.world.now_ms,
         history=shelf,
     )
@@ -233,6 +238,21 @@ def test_a_broker_that_dies_loses_no_ledger(crash_at: int, effect: bool) -> None
     asyncio.run(scenario())
 
 
+def test_what_producers_may_send_again_stays_at_the_bookies_for_a_while() -> None:
+    async def scenario() -> None:
+        world = World()
+        log = await store_of(Process(world), Shelf(world), least_ms=500).open(NAME)
+        await publish(log, 0, 6)
+        first = log.stats().ledgers[0].ledger_id
+        await log.tabled.attach(AT_ONCE)
+        await log.tabled.take("t", [taken_of(log, first)])
+        assert (await settled(log))[0] is StoredAt.BOTH
+        world.now_ms += 500
+        assert (await settled(log))[0] is StoredAt.TABLE
+
+    asyncio.run(scenario())
+
+
 def test_records_keep_where_ledgers_are() -> None:
     async def scenario() -> None:
         world = World()
@@ -263,7 +283,7 @@ def test_bookies_keep_what_the_table_or_the_retention_says() -> None:
     def ids(
         marks: list[Position], held: list[Position], kept: Retention, own: TableMark
     ) -> list[int]:
-        return [each.ledger_id for each in past_bookies(chain, marks, held, kept, own, 2500)]
+        return [each.ledger_id for each in past_bookies(chain, marks, held, kept, own, 0, 2500)]
 
     forever, none = Retention(), Retention(0, 0)
     assert ids([], [], forever, TableMark("t")) == []

@@ -78,6 +78,7 @@ class LogContext:
     roll_queue_bytes_max: int
     now_ms: Callable[[], int]
     history: History = field(default_factory=NoHistory)
+    tabled_ms_least: int = 0
 
 
 class ManagedLog:
@@ -252,6 +253,7 @@ class ManagedLog:
             self._holds.needed_after(),
             self._appender.policy.retention,
             table,
+            self._context.tabled_ms_least,
             self._context.now_ms(),
         )
 

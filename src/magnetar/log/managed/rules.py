@@ -39,13 +39,16 @@ def past_bookies(
     held: Iterable[Position],
     retention: Retention,
     table: TableMark,
+    least_ms: int,
     now_ms: int,
 ) -> list[LedgerInfo]:
     """The ledgers of a log with a table that bookies need not keep any longer, in order: whether
     they are in the table yet (``StoredAt.BOTH``) or are waited for.
 
     ``held``: after these positions somebody reads at the bookies. Where the table has bounds of its
-    own, cursors hold nothing: what they have not acknowledged is read from the table.
+    own, cursors hold nothing: what they have not acknowledged is read from the table. None goes
+    that was closed less than ``least_ms`` ago: what a producer sends again when it comes back is
+    held against what lies there, byte for byte, and compressed entries come back otherwise.
     """
     own = Retention(table.kept_ms, table.kept_bytes)
     bounds = retention if own.everything else own
@@ -57,7 +60,7 @@ def past_bookies(
     kept_bytes = sum(info.stored_bytes for info in there)
     found = []
     for info in there:
-        if not info.closed or not _passed(info, slowest):
+        if not info.closed or not _passed(info, slowest) or now_ms - info.closed_ms < least_ms:
             break
         if not _past_retention(info, bounds, kept_bytes, now_ms):
             break

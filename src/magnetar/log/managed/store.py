@@ -111,6 +111,7 @@ class ManagedLogStore:
             roll_queue_bytes_max=config.roll_queue_bytes_max,
             now_ms=now_ms,
             history=history or NoHistory(),
+            tabled_ms_least=config.tabled_ledger_ms_least,
         )
         self._open: dict[str, ManagedLog] = {}
         self._followed: dict[str, FollowedLog] = {}
