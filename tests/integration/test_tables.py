@@ -189,11 +189,12 @@ def test_a_subscription_with_holes_goes_on_over_the_border(
     consumer.close()
     take(platform, tmp_path, topic, kept_ms=1)
     wait_until(lambda: any(each["offloaded"] for each in ledgers(platform, topic)))
+    publish(client, topic, 600, 640, batching_enabled=True, batching_max_messages=4)
     assert not ledgers(platform, topic)[-1]["offloaded"]
 
     consumer = client.subscribe(topic, "s", **settings)
     left = set()
-    while len(left) + len(acknowledged) < 600:
+    while len(left) + len(acknowledged) < 640:
         message = consumer.receive(timeout_millis=30_000)
         consumer.acknowledge(message)
         left.add(message.data()[:6])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,11 +48,37 @@ def spans_of(times: pa.Array, by: str) -> Ints:
     return months
 
 
+class WrittenFile(NamedTuple):
+    """A file that is in no snapshot yet, in plain values, so that it goes from one process to
+    another. ``statistics``: as pyiceberg names them."""
+
+    path: str
+    span: Span
+    byte_count: int
+    spec_id: int
+    statistics: Mapping[str, Any]
+
+    def data_file(self) -> DataFile:
+        number = self.span.number
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record() if number is None else Record(number),
+            file_size_in_bytes=self.byte_count,
+            sort_order_id=None,
+            spec_id=self.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **self.statistics,
+        )
+
+
 class _OpenFile:
     """A file that is being written, and the rows that wait to be a group of it."""
 
-    def __init__(self, path: str, writer: ParquetFormatWriter, partition: Record) -> None:
-        self.path, self.writer, self.partition = path, writer, partition
+    def __init__(self, path: str, writer: ParquetFormatWriter) -> None:
+        self.path, self.writer = path, writer
         self.rows: list[pa.Table] = []
         self.row_bytes = 0
         self.file_bytes = 0
@@ -81,7 +107,7 @@ class FileWriter:
         self._properties: Mapping[str, str] = properties
         self._locations = load_location_provider(table.location(), table.properties)
         self._open: dict[Span, _OpenFile] = {}
-        self._done: list[DataFile] = []
+        self._done: list[WrittenFile] = []
         self.rows = 0
 
     def write(self, rows: pa.Table) -> None:
@@ -108,7 +134,7 @@ class FileWriter:
         for file in self._open.values():
             file.write_group()
 
-    def close(self) -> list[DataFile]:
+    def close(self) -> list[WrittenFile]:
         for span in list(self._open):
             self._finish(span)
         return self._done
@@ -142,24 +168,12 @@ class FileWriter:
         writer = ParquetFormatWriter(
             self._io.new_output(path), self._schema, dict(self._properties)
         )
-        partition = Record() if span.number is None else Record(span.number)
-        return _OpenFile(path, writer, partition)
+        return _OpenFile(path, writer)
 
     def _finish(self, span: Span) -> None:
         file = self._open.pop(span)
         file.write_group()
         statistics = file.writer.close()
-        self._done.append(
-            DataFile.from_args(
-                content=DataFileContent.DATA,
-                file_path=file.path,
-                file_format=FileFormat.PARQUET,
-                partition=file.partition,
-                file_size_in_bytes=len(self._io.new_input(file.path)),
-                sort_order_id=None,
-                spec_id=self._spec_id,
-                equality_ids=None,
-                key_metadata=None,
-                **statistics.to_serialized_dict(),
-            )
-        )
+        size = len(self._io.new_input(file.path))
+        told = statistics.to_serialized_dict()
+        self._done.append(WrittenFile(file.path, span, size, self._spec_id, told))

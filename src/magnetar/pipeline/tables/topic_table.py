@@ -31,12 +31,12 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     TableAlreadyExistsError,
 )
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
 
 from magnetar.log.seam import TakenLedger
 from magnetar.model.errors import ConfigError, TableError
+from magnetar.pipeline.tables.files import WrittenFile
 from magnetar.tables.layout import TAKEN, VALUE, TablePlace, main_schema, side_schema
 from magnetar.tables.warehouse import CATALOGS, table_errors
 
@@ -57,15 +57,15 @@ class WrittenLedger(NamedTuple):
     """A ledger whose files are written and not in the table yet. Picklable."""
 
     taken: TakenLedger
-    main: Sequence[DataFile]
-    side: Sequence[DataFile]
+    main: Sequence[WrittenFile]
+    side: Sequence[WrittenFile]
     stored_bytes: int
     rows: int
     unfit: int
 
     @property
     def file_bytes(self) -> int:
-        return sum(file.file_size_in_bytes for file in (*self.main, *self.side))
+        return sum(file.byte_count for file in (*self.main, *self.side))
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class TopicTable:
         table: Table,
         partition: str,
         written: Sequence[WrittenLedger],
-        files: Mapping[int, Sequence[DataFile]],
+        files: Mapping[int, Sequence[WrittenFile]],
         known: frozenset[int],
     ) -> None:
         former = _taken(table, partition)
@@ -237,7 +237,7 @@ class TopicTable:
             with change.update_snapshot().fast_append() as append:
                 for each in new:
                     for file in files[each.ledger_id]:
-                        append.append_data_file(file)
+                        append.append_data_file(file.data_file())
 
 
 def _taken(table: Table | None, partition: str) -> TakenUpTo:

@@ -118,7 +118,7 @@ def rewritten(table: Table, rows: pa.Table) -> list[DataFile]:
             for part in _whole_entries(rows.slice(first, stop - first)):
                 writer.write(part)
             writer.end_ledger()
-    return writer.close()
+    return [file.data_file() for file in writer.close()]
 
 
 ENTRY_ROWS: Final = 20_000
