@@ -613,6 +613,52 @@ class PartitionConfig:
         default=64 << 20,
         metadata={"meaning": "newest entries in memory, over all partitions", "least": 0},
     )
+    broker_id: int = field(
+        default=-1,
+        metadata={
+            "meaning": "number of this broker among replicas, for a new directory; -1: drawn. Say "
+            "the former one after a disk was replaced",
+            "least": -1,
+            "most": (1 << 31) - 1,
+        },
+    )
+    replication_factor: int = field(
+        default=1,
+        metadata={
+            "meaning": "brokers that have a new partition, unless a policy says it",
+            "least": 1,
+            "most": 100,
+        },
+    )
+    min_insync_replicas: int = field(
+        default=1,
+        metadata={
+            "meaning": "replicas in sync without which nothing is taken, unless a policy says it",
+            "least": 1,
+            "most": 100,
+        },
+    )
+    replica_lag_ms_max: int = field(
+        default=30_000,
+        metadata={
+            "meaning": "a follower that was not at the log's end for so long is out of sync",
+            "least": 100,
+        },
+    )
+    unclean_leader_election: bool = field(
+        default=False,
+        metadata={
+            "meaning": "UNSAFE: a partition without a replica in sync is led by any, and loses "
+            "what that lacks"
+        },
+    )
+    preferred_leader_interval_ms: int = field(
+        default=300_000,
+        metadata={
+            "meaning": "how often partitions are given back to their first replica; 0: never",
+            "least": 0,
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from magnetar import __version__
 from magnetar.app.balancing import Balancing
 from magnetar.app.handing_over import cut_large_bundles
+from magnetar.app.replication import Replication
 from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.led_topics import LedTopics
 from magnetar.cluster.ownership import SoleBroker, TellClients
 from magnetar.cluster.reporting import Load
 from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.schemas.registry import ValueStore
 from magnetar.cluster.sharing import SharedTopics
-from magnetar.config import BrokerConfig, KafkaConfig
+from magnetar.config import BrokerConfig, KafkaConfig, PartitionConfig
 from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, defect, fails
+from magnetar.log.partition.leading import PartitionLeading
 from magnetar.log.seam import LogStore
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
@@ -68,6 +72,9 @@ class Broker:
     through for staged ones that nobody needs. ``staged_writes``: what is done for clients that
     write such ledgers and reach no metadata store.
 
+    ``partitions``: where this broker leads logs on partitions; they are replicated if it ``shares``
+    its cluster and listens for Kafka's protocol.
+
     Neither the log store nor the metadata store is closed with the broker: who made them does that.
     """
 
@@ -89,6 +96,8 @@ class Broker:
         shares: bool = False,
         read_only: bool = False,
         kafka: KafkaConfig | None = None,
+        partitions: PartitionLeading | None = None,
+        partition_config: PartitionConfig | None = None,
     ) -> None:
         self._config = config
         self._metrics = metrics or Metrics()
@@ -101,15 +110,14 @@ class Broker:
         def now_ms() -> int:
             return int(clock() * 1000)
 
-        bundles_scope = self._scope.inner("bundles", fails(self._task_failed))
-        self.control = ControlPlane.over(
-            topic_metadata,
-            values,
-            cluster,
-            _schema_policy(config),
-            now_ms,
-            partial(SharedTopics, topic_metadata, bundles_scope) if shares else SoleBroker,
-        )
+        self.control = self._control_plane(topic_metadata, values, cluster, now_ms, shares)
+        self.replication: Replication | None = None
+        """Where others of the cluster have replicas of partitions, too."""
+        connections = connections or Connections()
+        if partitions is not None and shares and kafka is not None and kafka.port >= 0:
+            self._replicate(
+                partitions, partition_config or PartitionConfig(), topic_metadata, connections
+            )
         self._format = EitherEntryFormat()
         parts = self.control, self._scope, self._traffic, self._format, now_ms
         self.topics = Topics(config, log_store, *parts)
@@ -117,7 +125,6 @@ class Broker:
         self.bindings = OwnerBindings(
             open_topics.loaded, open_topics.find, self._read_only_starts, silence_s
         )
-        connections = connections or Connections()
         self._links: OwnerLinks | None = None
         self.followed: FollowedTopics | None = None
         """At a read-only broker, which has no other topics."""
@@ -140,13 +147,42 @@ class Broker:
         self.pulsar.services.staged_writes = staged_writes
         self.kafka = None if read_only else self._kafka_server(kafka, connections, clock)
 
+    def _control_plane(
+        self,
+        metadata: MetadataStore,
+        values: ValueStore,
+        cluster: str,
+        now_ms: Callable[[], int],
+        shares: bool,
+    ) -> ControlPlane:
+        bundles_scope = self._scope.inner("bundles", fails(self._task_failed))
+        ownership = partial(SharedTopics, metadata, bundles_scope) if shares else SoleBroker
+        schemas = _schema_policy(self._config)
+        return ControlPlane.over(metadata, values, cluster, schemas, now_ms, ownership)
+
+    def _replicate(
+        self,
+        partitions: PartitionLeading,
+        config: PartitionConfig,
+        metadata: MetadataStore,
+        connections: Connections,
+    ) -> None:
+        """With the other brokers that listen for Kafka's protocol: replicas are fetched by it."""
+        control = self.control
+        scope = self._scope.inner("replication", fails(self._task_failed))
+        self.replication = Replication(
+            partitions, config, metadata, control.bundles.reports, connections, scope
+        )
+        led = LedTopics(control.ownership, self.replication, control.bundles.reports)
+        self.control = replace(control, ownership=led)
+
     def _kafka_server(
         self, kafka: KafkaConfig | None, connections: Connections, clock: Callable[[], float]
     ) -> KafkaServer | None:
         """Where it has a port: docs/adr/0108-kafka-beside-pulsar.md."""
         if kafka is None or kafka.port < 0:
             return None
-        return KafkaServer(
+        made = KafkaServer(
             kafka,
             self._config,
             self.control,
@@ -156,6 +192,8 @@ class Broker:
             connections,
             clock,
         )
+        made.services.replicated = self.replication
+        return made
 
     def _pulsar_server(
         self, config: BrokerConfig, connections: Connections, clock: Callable[[], float]
@@ -204,7 +242,9 @@ class Broker:
         await self.control.namespaces.prepare()
         await self.pulsar.start()
         if self.kafka is not None:
-            await self.kafka.start(self.pulsar.start_number)
+            replication = self.replication
+            number = self.pulsar.start_number if replication is None else replication.me.node_id
+            await self.kafka.start(number)
         self._scope.spawn(self.rates.run(), "rates")
         self._scope.spawn(self.upkeep.follow_changes(), "policies")
         if self._links is None:
@@ -239,6 +279,14 @@ class Broker:
             read_only=read_only,
             kafka_address="" if self.kafka is None else self.kafka.address,
         )
+        replication = self.replication
+        if replication is not None:
+            report = replace(
+                report,
+                node_id=replication.me.node_id,
+                lineage=replication.lineage,
+                process=replication.me.process,
+            )
         if self._links is not None:
             self._links.me = ReadOnlyBroker(report.broker_id, report.start, report.service_url)
         bundles = self.control.bundles
@@ -254,6 +302,8 @@ class Broker:
                 cut_off,
                 partial(self._before_drain, bundles),
             )
+            if replication is not None:  # registered: from now on it may be elected
+                replication.node.begin()
             self._scope.spawn(bundles.run(self._load), "report")
             if self._config.balance_interval_ms:
                 balancing = Balancing(self._config, bundles, self.topics, self.rates)
@@ -299,6 +349,8 @@ class Broker:
         if self.followed is not None:
             await bundles.drain()  # first: nobody is sent here any more
             await self.followed.close()
+        if self.replication is not None:  # first: clients are sent to the next leaders then
+            await self.replication.node.leave()
         await bundles.end()
 
     async def _read_only_starts(self) -> Mapping[str, int]:
@@ -321,6 +373,8 @@ class Broker:
         if self.followed is not None:
             await self.followed.close()
         await self.topics.close()
+        if self.replication is not None:
+            self.replication.node.close()
         await self._scope.close()
         if self._links is not None:
             self._links.close()

@@ -65,9 +65,16 @@ async def open_partitions(process: Process, metadata: MetadataStore) -> Partitio
         scope,
         now_ms=outside.clock_ms,
         draw=outside.new_token,
+        broker=config.partition.broker_id,
+        lag_ms_max=config.partition.replica_lag_ms_max,
     )
     end_within(stack, PARTITIONS_END_S, "partitions", host.close)
-    return PartitionLeading(host, StateStore(metadata))
+    return PartitionLeading(
+        host,
+        StateStore(metadata),
+        replication_factor=config.partition.replication_factor,
+        min_isr=config.partition.min_insync_replicas,
+    )
 
 
 def partition_logs(

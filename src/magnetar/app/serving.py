@@ -130,6 +130,8 @@ async def start_broker(
         membership.shares,
         membership.read_only,
         config.kafka,
+        leading,
+        config.partition,
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)

@@ -13,6 +13,7 @@ them, in the namespace's node and in a topic's:
 | ``delayed_delivery_policies`` | ``{"active", "tickTime", "maxDeliveryDelayInMillis"}`` |
 | ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
 | ``engine`` | ours: ``ledger`` or ``partition``, what keeps logs that are made |
+| ``partition_replication`` | ours: ``{"replicationFactor", "minInSyncReplicas"}``, of partitions |
 | ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
 | ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
 """
@@ -122,6 +123,30 @@ class DelayedDeliveryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicationPolicy:
+    """Of logs on partitions, when they are made; 0: as brokers are configured."""
+
+    replication_factor: int
+    min_in_sync: int
+
+    @classmethod
+    def decode(cls, value: object) -> ReplicationPolicy:
+        said = as_object("replication", value)
+        made = cls(
+            as_number("replicationFactor", said.pop("replicationFactor", None), 0, 100),
+            as_number("minInSyncReplicas", said.pop("minInSyncReplicas", None), 0, 100),
+        )
+        no_more("replication", said)
+        return made
+
+    def encode(self) -> dict[str, object]:
+        return {
+            "replicationFactor": self.replication_factor,
+            "minInSyncReplicas": self.min_in_sync,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Policies:
     """None: it is not said here."""
 
@@ -132,6 +157,7 @@ class Policies:
     delayed_delivery: DelayedDeliveryPolicy | None = None
     read_only_brokers: ReadRules | None = None
     engine: str | None = None
+    partition_replication: ReplicationPolicy | None = None
     schema_strategy: SchemaStrategy | None = None
     schema_validation_enforced: bool | None = None
 
@@ -190,6 +216,7 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "delayed_delivery": ("delayed_delivery_policies", DelayedDeliveryPolicy.decode),
     "read_only_brokers": ("read_only_brokers", ReadRules.decode),
     "engine": ("engine", decode_engine),
+    "partition_replication": ("partition_replication", ReplicationPolicy.decode),
     "schema_strategy": ("schema_compatibility_strategy", decode_strategy),
     "schema_validation_enforced": ("schema_validation_enforced", decode_flag),
 }

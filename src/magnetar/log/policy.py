@@ -55,9 +55,12 @@ class Retention:
 @dataclass(frozen=True, slots=True)
 class LogPolicy:
     """``quorums`` None: the cluster's. ``engine``: of a log that is made; one that is there stays
-    on its own."""
+    on its own. So do the replicas of a partition: ``replication_factor`` of them, of which
+    ``min_insync_replicas`` must be in sync for anything to be taken; 0: as configured."""
 
     roll: RollRule
     retention: Retention = field(default_factory=Retention)
     quorums: Quorums | None = None
     engine: Engine = Engine.LEDGER
+    replication_factor: int = 0
+    min_insync_replicas: int = 0

@@ -52,6 +52,12 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
         reading = said.read_only_brokers
     if said.engine is not None:
         log = replace(log, engine=Engine(said.engine))
+    if said.partition_replication is not None:
+        log = replace(
+            log,
+            replication_factor=said.partition_replication.replication_factor,
+            min_insync_replicas=said.partition_replication.min_in_sync,
+        )
     return TopicPolicy(log, delays, ttl_ms, expiry_ms, reading)
 
 

@@ -10,9 +10,13 @@ from typing import Any, Final
 from magnetar.log.partition.limits import SyncPolicy
 from magnetar.log.partition.replication import fetcher
 from magnetar.log.partition.replication.fetcher import Fetcher
+from magnetar.log.partition.replication.replicas import Replicas
+from magnetar.log.partition.replication.state_store import (
+    VersionedState,
+)
 from tests.sim.mutants.mutant import Mutant, replaced
 
-SEEDS_MAX: Final = 150
+SEEDS_MAX: Final = 200
 
 
 def _unsynced(source: Any, records: Any, now_ms: int) -> None:
@@ -21,6 +25,13 @@ def _unsynced(source: Any, records: Any, now_ms: int) -> None:
     source.policy = replace(policy, sync=SyncPolicy.OPERATING_SYSTEM)
     source.append_as_follower(records, now_ms)
     source.policy = policy
+
+
+async def _believes(self: Any, kept: Any, leader: Any, error: Any) -> VersionedState | None:
+    """What was not answered is taken for stored."""
+    if kept.hosted is None or leader.pending is None:
+        return None
+    return VersionedState(leader.proposal(), kept.hosted.machine.version + 1)
 
 
 _REQUEST = Fetcher._request
@@ -32,6 +43,10 @@ def _without_last_epoch(self: Any, asked: Any) -> Any:
         for part in topic.partitions:
             part.last_fetched_epoch = -1
     return request
+
+
+async def _stays(self: Any, partition: Any, *, for_nobody: bool) -> bool:
+    return True
 
 
 def _mutant(name: str, known: str, *changes: tuple[Any, str, Any]) -> Mutant:
@@ -49,5 +64,13 @@ REPLICAS: tuple[Mutant, ...] = (
     _mutant(
         "a follower's log counts before it is synced", "",
         (fetcher, "_append", _unsynced),
+    ),
+    _mutant(
+        "a change of the in-sync set that was not answered counts", "KIP-497",
+        (Replicas, "_in_doubt", _believes),
+    ),
+    _mutant(
+        "a log that failed is opened again in the epoch that it led", "",
+        (Replicas, "_step_down", _stays),
     ),
 )  # fmt: skip

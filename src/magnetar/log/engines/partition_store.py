@@ -137,7 +137,7 @@ class PartitionLogStore:
         self, name: str, node: RecordNode[LogRecord], policy: LogPolicy
     ) -> PartitionLog:
         opened_before, handed = node.record.epoch > 0, node.record.handed_over
-        hosted = await self._leading.lead(partition_of(name))
+        hosted = await self._leading.lead(partition_of(name), policy)
         epoch = hosted.leader_epoch
         assert epoch is not None
         record = PartitionRecord(name, node)

@@ -130,9 +130,7 @@ class HostedReplica:
         ``done`` is called on the loop, later, with an outcome for each: offsets (committed only
         when the high watermark is past them) or why it was not appended."""
         self._waiting.append((batches, leader_epoch, done))
-        if not self._soon:
-            self._soon = True
-            self._loop.call_soon(self._begin_group)
+        self._begin_soon()
 
     def _begin_group(self) -> None:
         self._soon = False
@@ -195,6 +193,10 @@ class HostedReplica:
     def _group_over(self) -> None:
         self._under_way = False
         self._quiet.set()
+        self._begin_soon()
+
+    def _begin_soon(self) -> None:
+        """Those that wait are a group, if nothing is under way then."""
         if self._waiting and not self._soon:
             self._soon = True
             self._loop.call_soon(self._begin_group)
@@ -210,28 +212,34 @@ class HostedReplica:
 
     async def learnt(self, stored: VersionedState) -> bool:
         """The store holds ``stored``. True if the part or its epoch is another one now."""
-        async with self._changing:
-            await self._quiet.wait()
-            source = self.source
-            log_start, log_end, synced_end = await self.run(
-                lambda: (source.log_start, source.log_end, source.synced_end)
-            )
-            durable = source.policy.sync.durable
-            changed = self.machine.learnt(
-                stored.state,
-                stored.version,
-                source.epochs,
-                log_start=log_start,
-                log_end=log_end,
-                stored_end=synced_end if durable else log_end,
-                now_ms=self._now_ms(),
-            )
-            if self.stored is None or stored.version > self.stored.version:
-                self.stored = stored
-            if changed:
-                await self.run(source.store_epochs)
+        try:
+            async with self._changing:
+                changed = await self._learn(stored)
+        finally:
+            self._begin_soon()  # appends waited; also if this was given up half way
         self.advanced()
-        self._group_over()
+        return changed
+
+    async def _learn(self, stored: VersionedState) -> bool:
+        await self._quiet.wait()
+        source = self.source
+        log_start, log_end, synced_end = await self.run(
+            lambda: (source.log_start, source.log_end, source.synced_end)
+        )
+        durable = source.policy.sync.durable
+        changed = self.machine.learnt(
+            stored.state,
+            stored.version,
+            source.epochs,
+            log_start=log_start,
+            log_end=log_end,
+            stored_end=synced_end if durable else log_end,
+            now_ms=self._now_ms(),
+        )
+        if self.stored is None or stored.version > self.stored.version:
+            self.stored = stored
+        if changed:
+            await self.run(source.store_epochs)
         return changed
 
     async def follow(
@@ -242,16 +250,20 @@ class HostedReplica:
     ) -> None:
         """A job on the log of a follower, and ``done`` on the loop behind it: the part does not
         change in between. Nothing is done if it has ended. Raises what ``job`` raises."""
-        async with self._changing:
-            if self.machine.follower is not follower or self.failure is not None:
-                return
-            await self.run(job)
-            done()
+        try:
+            async with self._changing:
+                if self.machine.follower is not follower or self.failure is not None:
+                    return
+                await self.run(job)
+                done()
+        finally:
+            self._begin_soon()  # to be refused: they waited
         self.advanced()
 
     async def settle(self) -> None:
         """Until nothing is under way."""
         while self._waiting or self._under_way:
+            self._begin_soon()
             await self._quiet.wait()
             await asyncio.sleep(0)
 

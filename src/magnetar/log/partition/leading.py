@@ -9,13 +9,16 @@ Rules:
 * A broker leads only with a replica in sync. One whose directory may have forgotten something is
   not (its lineage is another), but for the one case in which nobody else can know more: it is the
   only replica. Then it goes on with what is there, and says so.
-* Who is assigned is ``assign``'s to say, who is alive ``live``'s: alone they know this process.
+* Who is assigned, and who is alive, is the ``Company``'s to say.
+* A leader that lives keeps the partition: topics go to it, and not it to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 import structlog
 
@@ -23,61 +26,114 @@ from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.hosting import HostedReplica, PartitionHost
 from magnetar.log.partition.replication.election import Live, LiveBroker, move
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
-from magnetar.log.partition.replication.state_store import StateStore
-from magnetar.model.errors import NodeExistsError, NoNodeError, NotLeaderError
+from magnetar.log.partition.replication.state_store import StateStore, VersionedState
+from magnetar.log.policy import LogPolicy
+from magnetar.model.errors import (
+    NodeExistsError,
+    NoNodeError,
+    NotLeaderError,
+    ReplicationFactorError,
+)
 
 log = structlog.get_logger(__name__)
 
 
+class Company(Protocol):
+    """The other brokers that may have replicas."""
+
+    async def live(self) -> Live:
+        """Those that are registered. Raises ``MetadataError``."""
+        ...
+
+    async def replicas(self, partition: Partition, replication_factor: int) -> Sequence[int]:
+        """The brokers of a new partition, this one first. Raises ``ReplicationFactorError``,
+        ``MetadataError``."""
+        ...
+
+    def stored(self, partition: Partition, state: VersionedState) -> None:
+        """This process has written the state."""
+        ...
+
+
+class NoCompany:
+    """This process has the only replicas that there are."""
+
+    def __init__(self, host: PartitionHost) -> None:
+        self._host = host
+
+    async def live(self) -> Live:
+        host = self._host
+        return {host.me.broker: LiveBroker(host.start, host.me.lineage)}
+
+    async def replicas(self, partition: Partition, replication_factor: int) -> Sequence[int]:
+        if replication_factor > 1:
+            raise ReplicationFactorError(
+                f"{replication_factor} replicas are asked for, and this broker replicates with no "
+                "others (they need one ZooKeeper, kafka.port and partition.directory each)"
+            )
+        return (self._host.me.broker,)
+
+    def stored(self, partition: Partition, state: VersionedState) -> None:
+        """Nobody else asks."""
+
+
 class PartitionLeading:
-    """Of one process."""
+    """Of one process. ``replication_factor`` and ``min_isr``: of partitions whose policy does not
+    say it."""
 
     def __init__(
         self,
         host: PartitionHost,
         states: StateStore,
         *,
-        assign: Callable[[], Sequence[int]] | None = None,
-        live: Callable[[], Live] | None = None,
+        replication_factor: int = 1,
         min_isr: int = 1,
     ) -> None:
-        """``assign``: the brokers of a new partition, this one first."""
         self.host = host
         self.states = states
-        self.assign = assign or (lambda: (host.me.broker,))
-        self.live = live or (lambda: {host.me.broker: LiveBroker(host.start, host.me.lineage)})
+        self.company: Company = NoCompany(host)
+        self.replication_factor = replication_factor
         self.min_isr = min_isr
 
-    async def lead(self, partition: Partition) -> HostedReplica:
+    async def lead(self, partition: Partition, policy: LogPolicy | None = None) -> HostedReplica:
         """This process leads, in a new epoch. Raises ``NotLeaderError``, ``LogError``,
         ``MetadataError``."""
-        await self._make_state(partition)
-        hosted = await self.host.replica(partition)
-        stored = await self.states.change(*partition, self._taken)
+        topic_id = await self._make_state(partition, policy)
+        hosted = await self.host.replica(partition, topic_id)
+        live = await self.company.live()
+        stored = await self.states.change(*partition, partial(self._taken, live=live))
         await hosted.learnt(stored)
+        self.company.stored(partition, stored)
         if hosted.leader_epoch is None:
             state, me = stored.state, self.host.me
             why = f"broker {state.leader} leads it" if state.leader >= 0 else "nobody leads it"
             raise NotLeaderError(
                 f"{hosted.name} cannot be led here: broker {me.broker} has no replica that is in "
-                f"sync (replicas {list(state.replicas)}, {why})"
+                f"sync, or another leads (replicas {list(state.replicas)}, {why})"
             )
         return hosted
 
-    async def _make_state(self, partition: Partition) -> None:
+    async def _make_state(self, partition: Partition, policy: LogPolicy | None) -> str:
+        """If there is none; the topic's id."""
         try:
-            await self.states.read(*partition)
+            return (await self.states.read(*partition)).state.topic_id
         except NoNodeError:
-            replicas = tuple(self.assign())
+            said = (0, 0)
+            if policy is not None:
+                said = policy.replication_factor, policy.min_insync_replicas
+            factor = said[0] or self.replication_factor
+            replicas = tuple(await self.company.replicas(partition, factor))
             # Nobody has anything yet, so that all have all of it; but only who is known to be
             # there can be elected, and the others join when they have fetched.
-            first = PartitionState(replicas, self.min_isr, (self.host.me,))
+            least = said[1] or self.min_isr
+            first = PartitionState(replicas, least, (self.host.me,), topic_id=self.host.new_id())
             try:
                 await self.states.create(*partition, first)
-            except NodeExistsError:
-                return
+            except NodeExistsError:  # somebody else was first
+                return (await self.states.read(*partition)).state.topic_id
+            return first.topic_id
 
-    def _taken(self, state: PartitionState) -> PartitionState | None:
+    def _taken(self, state: PartitionState, live: Live) -> PartitionState | None:
         me = self.host.me
         if state.replicas == (me.broker,) and state.isr != (me,):
             log.warning(
@@ -87,7 +143,11 @@ class PartitionLeading:
                 lineage=me.lineage,
             )
             state = replace(state, isr=(Member(*me),), elr=())
-        return move(state, self.live(), me.broker)
+        leader = live.get(state.leader)
+        alive = leader is not None and leader.start == state.leader_start
+        if alive and state.leader != me.broker:
+            return None  # it serves: a topic goes where its log is led
+        return move(state, live, me.broker)
 
     async def delete(self, partition: Partition) -> None:
         """State and files go; others that have replicas learn it from the state. Raises

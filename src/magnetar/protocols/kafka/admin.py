@@ -5,6 +5,7 @@ What Kafka's names of settings mean here:
 ==================  ===========================================================================
 ``retention.ms``    the topic's retention by time, in whole minutes (rounded up); -1: no limit
 ``retention.bytes`` the topic's retention by size, in whole MiB (rounded up); -1: no limit
+``min.insync.replicas`` when a topic is made: of logs on partitions
 ``magnetar.engine`` when a topic is made: what keeps it, ``ledger`` or ``partition``; not Kafka's
 ==================  ===========================================================================
 
@@ -20,12 +21,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from magnetar.cluster.policies import RetentionPolicy, decode_engine
+from magnetar.cluster.policies import ReplicationPolicy, RetentionPolicy, decode_engine
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import (
     InvalidPolicyError,
     MagnetarError,
     NotAllowedError,
+    ReplicationFactorError,
     ServiceNotReadyError,
     TopicNotFoundError,
 )
@@ -67,6 +69,7 @@ MEGABYTE: Final = 1 << 20
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 TWICE: Final = "the topic is there twice in one request"
+MIN_IN_SYNC: Final = "min.insync.replicas"
 ENGINE: Final = "magnetar.engine"
 BY_NAMES: Final = 5
 """The last version of DeleteTopics that has names alone."""
@@ -134,18 +137,43 @@ async def _create(
     engine = configs.pop(ENGINE, None)
     if engine is not None:
         decode_engine(engine)
+    replication = await _replication(services, new.replication_factor, configs)
     changes = _changes(configs)
     existing = await services.count_of(topic) or await services.topics.exists(topic)
     if not existing and not validate_only:
         if engine is not None:  # before there is a log: what it is made on counts for good
             await services.control.policies.set_topic(topic, "engine", engine)
+        if replication is not None:
+            value = replication.encode()
+            await services.control.policies.set_topic(topic, "partition_replication", value)
         existing = not await services.control.partitioned.create(topic, count)
         if not existing and changes:
             await _set_retention(services, topic, changes)
     if existing:
         said.error_code, said.error_message = ErrorCode.TOPIC_ALREADY_EXISTS, "it exists already"
         return
-    said.partitions, said.replication_factor, said.configs = count, 1, []
+    factor = 1 if replication is None else max(1, replication.replication_factor)
+    said.partitions, said.replication_factor, said.configs = count, factor, []
+
+
+async def _replication(
+    services: KafkaServices, factor: int, configs: dict[str, str | None]
+) -> ReplicationPolicy | None:
+    """What is said of replicas, taken out of ``configs``. It counts for partitions; ledgers have
+    their own. Raises ``ReplicationFactorError``, ``InvalidPolicyError``, ``MetadataError``."""
+    least = configs.pop(MIN_IN_SYNC, None)
+    if services.replicated is None or (factor < 1 and least is None):
+        return None
+    brokers = await services.replicated.brokers()
+    if factor > brokers:
+        raise ReplicationFactorError(
+            f"{factor} replicas are asked for, and {brokers} brokers are there that can have them"
+        )
+    said = {
+        "replicationFactor": max(0, factor),
+        "minInSyncReplicas": int(least) if least and least.isdigit() else 0,
+    }
+    return ReplicationPolicy.decode(said)
 
 
 async def create_partitions(

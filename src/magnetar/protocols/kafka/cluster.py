@@ -14,7 +14,7 @@ from typing import Final
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import MagnetarError, TopicNotFoundError
 from magnetar.protocols.kafka.names import check_new, kafka_name, topic_of
-from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
+from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, KnownReplicas, Node
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead, versions_response
 from magnetar.wire.kafka.cluster_messages import (
@@ -128,6 +128,11 @@ def _partition(
     services: KafkaServices, index: int, topic: TopicName, leader: Node
 ) -> PartitionMetadata:
     said = PartitionMetadata(index=index, leader_id=leader.node_id)
+    replicated = services.replicated
+    known = None if replicated is None else replicated.replicas_of(topic)
+    if known is not None:
+        _tell_replicas(said, known, leader)
+        return said
     if leader is NO_NODE:
         said.error_code = ErrorCode.LEADER_NOT_AVAILABLE
         return said
@@ -137,6 +142,14 @@ def _partition(
     if opened is not None:
         said.leader_epoch = opened.log.epoch
     return said
+
+
+def _tell_replicas(said: PartitionMetadata, known: KnownReplicas, leader: Node) -> None:
+    """Of a log that brokers replicate."""
+    said.replicas, said.in_sync = list(known.replicas), list(known.in_sync)
+    said.leader_epoch = known.leader_epoch
+    if leader is NO_NODE or known.leader == NO_NODE.node_id:
+        said.leader_id, said.error_code = NO_NODE.node_id, ErrorCode.LEADER_NOT_AVAILABLE
 
 
 async def describe_cluster(

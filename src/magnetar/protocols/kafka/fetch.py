@@ -11,6 +11,7 @@ Rules:
   is over; an error ends the wait at once. Nothing is polled.
 * Who reads what is committed gets batches before the last stable offset only, and is told which
   transactions among them were aborted; markers go out to everybody, since clients go by them.
+* A follower's fetch (it names a replica) is answered by its partition's replica, not by a topic.
 * No session is kept (``session_id`` 0 is answered): every fetch names its partitions.
 * One answer is bounded by ``kafka.fetch_bytes_max`` and by what a connection may have unsent.
 """
@@ -79,6 +80,8 @@ class FetchedBatches(NamedTuple):
 async def fetch(
     session: KafkaSession, head: RequestHead, request: ClientFetchRequest
 ) -> FetchResponse:
+    if request.replica_id >= 0 and session.services.replicated is not None:
+        return await session.services.replicated.serve(request)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(max(0, request.wait_ms_max) / 1000, WAIT_S_MAX)
     grown = asyncio.Event()

@@ -57,7 +57,7 @@ class KafkaServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, start_number: int) -> None:
-        """Listen; ``start_number`` of the broker is its number as a node. Raises ``OSError`` when
+        """Listen; ``start_number``: the broker's number as a node. Raises ``OSError`` when
         the port is taken."""
         table, services = RequestTable(self.coordinator, self.transactions), self.services
         self._server = await asyncio.get_running_loop().create_server(

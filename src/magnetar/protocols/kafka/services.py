@@ -1,13 +1,14 @@
 """What every session of a broker's Kafka listener shares: topics by Kafka's names, brokers by
 Kafka's numbers.
 
-A broker's number (node id) is that of its start, which no other start of a broker has. Clients
-learn it, with the address, from Metadata and FindCoordinator, and forget it with the broker.
+A broker's number (node id) is that of its log directory, if it has replicas of partitions; else of
+its start, which no other start of a broker has. Clients learn it, with the address, from Metadata
+and FindCoordinator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -24,6 +25,7 @@ from magnetar.protocols.kafka.traffic import KafkaTraffic
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
 from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchResponse
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 NAMES_KEPT_MAX: Final = 100_000
@@ -42,6 +44,31 @@ NO_NODE: Final = Node(-1, "", -1)
 
 TakesPart: TypeAlias = Callable[[str, int, int, tuple[str, int]], Awaitable[ErrorCode]]
 """``(transactional id, producer id, epoch, partition)``."""
+
+
+class KnownReplicas(NamedTuple):
+    """Of a partition: node ids; ``leader`` -1: nobody leads it."""
+
+    leader: int
+    leader_epoch: int
+    replicas: Sequence[int]
+    in_sync: Sequence[int]
+
+
+class ReplicatedPartitions(Protocol):
+    """Logs that brokers replicate, as Kafka's clients and other brokers ask for them."""
+
+    def replicas_of(self, name: TopicName) -> KnownReplicas | None:
+        """As far as is known; None: its log is no such one."""
+        ...
+
+    async def brokers(self) -> int:
+        """How many can have replicas. Raises ``MetadataError``."""
+        ...
+
+    async def serve(self, request: ClientFetchRequest) -> FetchResponse:
+        """The fetch of a follower."""
+        ...
 
 
 class ClientConnection(Protocol):
@@ -77,6 +104,7 @@ class KafkaServices:
     clock: Callable[[], float]
     node: Node = NO_NODE
     takes_part: TakesPart | None = None
+    replicated: ReplicatedPartitions | None = None
     closing: bool = False
     sessions: dict[ClientConnection, None] = field(default_factory=dict)
     traffic: KafkaTraffic = field(default_factory=KafkaTraffic)
@@ -139,7 +167,8 @@ class KafkaServices:
         for report in reports.values():
             host, _, port = report.kafka_address.rpartition(":")
             if host and port.isdigit() and not report.read_only:
-                found[report.service_url] = Node(report.start, host, int(port))
+                number = report.start if report.node_id < 0 else report.node_id
+                found[report.service_url] = Node(number, host, int(port))
         return found
 
     async def leader_of(self, topic: TopicName, nodes: Mapping[str, Node]) -> Node:

@@ -221,3 +221,13 @@ def test_what_the_sync_policy_says_is_synced(tmp_path: Path) -> None:
         assert log.synced_end == (1 if sync.durable else 0)
         assert log.sync() == 1
         assert (policy.warning is None) == sync.durable
+
+
+def test_a_log_that_begins_anew_forgets_its_epochs_where_they_are(tmp_path: Path) -> None:
+    """The replica's machine holds the same object: it would go on comparing what is gone."""
+    source, _ = opened(tmp_path)
+    filled(source, 5, epoch=3)
+    epochs = source.epochs
+    source.restart_at(100, NOW_MS)
+    assert source.epochs is epochs
+    assert (epochs.starts, source.log_end) == ((), 100)
