@@ -330,6 +330,17 @@ class SimMetadataStore:
 
         await self._ask(delete, f"delete of {path}")
 
+    async def put_within(self, session_id: int, path: str, value: bytes, version: int) -> int:
+        check_path(path)
+        check_value(path, value)
+
+        def put() -> int:
+            if self._session_id != session_id:
+                raise SessionExpiredError(f"the session of the put of {path} has expired")
+            return self._up_to_date().put(path, value, version)
+
+        return await self._ask(put, f"put of {path}")
+
     async def children(self, path: str) -> list[str]:
         check_path(path)
         return (await self._ask(lambda: self._read(path), f"list of {path}"))[1]

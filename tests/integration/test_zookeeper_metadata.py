@@ -15,12 +15,14 @@ import pytest
 from kazoo.client import KazooClient
 
 from magnetar.cluster.watched_nodes import WatchedNodes
-from magnetar.env.metadata import CreateMode, SessionState, Versioned
+from magnetar.env.metadata import CreateMode, MetadataStore, SessionState, Versioned
 from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.env.zookeeper_server import ZooKeeperServer, free_port
+from magnetar.log.managed.node import RecordNode
 from magnetar.model.errors import (
     BadVersionError,
     ConfigError,
+    LogFencedError,
     MetadataError,
     MetadataUnavailableError,
     NoNodeError,
@@ -197,6 +199,30 @@ def test_a_mark_that_was_made_again_is_not_taken_for_the_one_before(zookeeper_ur
             assert found is not None
             assert found.bookies == ("b2",)
             assert await quick.unmark(lock, found.version)
+
+    asyncio.run(main())
+
+
+def test_a_record_that_was_made_again_is_not_written_by_its_former_owner(
+    zookeeper_url: str,
+) -> None:
+    async def opened_record(store: MetadataStore) -> RecordNode[bytes]:
+        node = await RecordNode.load_or_create(store, "/log", bytes, bytes, b"first")
+        await node.update(lambda record: record + b"+")
+        return node
+
+    async def main() -> None:
+        async with opened(zookeeper_url) as one, opened(zookeeper_url) as other:
+            late = await opened_record(one)
+            await asyncio.to_thread(end_session_of, one)
+            await one.session_id()  # there is another one
+            await other.delete("/log")
+            node = await opened_record(other)
+            assert node.stored == late.stored
+            with pytest.raises(LogFencedError):
+                await late.update(lambda record: record + b" and on")
+            await node.update(lambda record: record + b"!")
+            assert (await one.get("/log")).value == b"first+!"
 
     asyncio.run(main())
 

@@ -12,16 +12,18 @@ import pytest
 
 from magnetar.env.connections import Connections
 from magnetar.env.framed import FramedConnection
-from magnetar.env.metadata import CreateMode, SessionState
+from magnetar.env.metadata import CreateMode, SessionState, Versioned
+from magnetar.log.managed.node import RecordNode
 from magnetar.model.errors import (
     BadVersionError,
+    LogFencedError,
     MetadataUnavailableError,
     NoNodeError,
     SessionExpiredError,
 )
 from magnetar.repair.marks import Lock, ShortageMarks
 from magnetar_sim.disk import CAPACITY_BYTES, SimDisk
-from magnetar_sim.loop import SimLoop, run_in, until
+from magnetar_sim.loop import SimLoop, SimProcess, run_in, until
 from magnetar_sim.metadata import MetadataServer, SimMetadataStore
 from magnetar_sim.network import HIGH_BYTES, SimNetwork
 from magnetar_sim.scheduler import SimulationError
@@ -401,6 +403,43 @@ def test_a_mark_that_was_made_again_is_not_taken_for_the_one_before() -> None:
         assert found is not None
         assert found.bookies == ("b2",)
         assert await run_in(quick, marks.holder(7), "look") == "quick"
+
+    on_loop(main)
+
+
+def test_a_record_that_was_made_again_is_not_written_by_the_owner_of_the_one_before() -> None:
+    """A broker that was paused goes on in another session; the versions of both records agree."""
+
+    async def main(loop: SimLoop) -> None:
+        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        former, owner = loop.new_process("former"), loop.new_process("owner")
+
+        async def opened(process: SimProcess, value: bytes) -> RecordNode[bytes]:
+            store = SimMetadataStore(server, process)
+            node = await RecordNode.load_or_create(store, "/log", bytes, bytes, value)
+            await node.update(lambda record: record + b"+")
+            return node
+
+        async def go_on() -> None:
+            with pytest.raises(LogFencedError):
+                await late.update(lambda record: record + b" and on")
+
+        late = await run_in(former, opened(former, b"former"), "open")
+        assert late is not None
+        former.pause()
+        await asyncio.sleep(5)
+        again = SimMetadataStore(server, owner)
+        await run_in(owner, again.delete("/log"), "delete")
+        node = await run_in(owner, opened(owner, b"again"), "open")
+        assert node is not None
+        assert node.stored is not None
+        assert late.stored is not None
+        assert node.stored.version == late.stored.version
+        former.resume()
+        await asyncio.sleep(3)
+        await run_in(former, go_on(), "go on")
+        assert await run_in(owner, again.get("/log"), "look") == Versioned(b"again+", 1)
+        await run_in(owner, node.update(lambda record: record + b"!"), "write")
 
     on_loop(main)
 

@@ -49,9 +49,9 @@ class ListStamps(Protocol):
 
 
 @runtime_checkable
-class SessionDeletes(Protocol):
-    """What a ``MetadataStore`` can do beside: delete for who must hold an ephemeral node at that
-    very moment. Those of this package can."""
+class SessionWrites(Protocol):
+    """What a ``MetadataStore`` can do beside: change nodes for who must hold an ephemeral node at
+    that very moment. Those of this package can."""
 
     async def session_id(self) -> int:
         """Of the session that requests are part of now; another one after it has expired. Raises
@@ -62,6 +62,10 @@ class SessionDeletes(Protocol):
         """As ``delete``, and only while the session is still that of ``session_id``: all ephemeral
         nodes that were made since it was read are there when the node goes. Raises
         ``SessionExpiredError`` if it is over."""
+        ...
+
+    async def put_within(self, session_id: int, path: str, value: bytes, version: int) -> int:
+        """As ``put``, likewise."""
         ...
 
 

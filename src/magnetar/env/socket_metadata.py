@@ -106,6 +106,9 @@ class SocketMetadataStore:
     async def delete_within(self, session_id: int, path: str, version: int = -1) -> None:
         await self.delete(path, version)
 
+    async def put_within(self, session_id: int, path: str, value: bytes, version: int) -> int:
+        return await self.put(path, value, version)
+
     async def children(self, path: str) -> list[str]:
         head, _ = await self._ask({"do": "children", "path": check_path(path)})
         return list(head["names"])

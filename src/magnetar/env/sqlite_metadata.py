@@ -134,6 +134,9 @@ class SqliteMetadataStore:
     async def delete_within(self, session_id: int, path: str, version: int = -1) -> None:
         await self.delete(path, version)
 
+    async def put_within(self, session_id: int, path: str, value: bytes, version: int) -> int:
+        return await self.put(path, value, version)
+
     async def children(self, path: str) -> list[str]:
         check_path(path)
         return await self._submit(lambda tree: tree.children(path), writes=False)

@@ -195,16 +195,24 @@ class ZooKeeperMetadataStore:
             await asyncio.sleep(0.01)
 
     async def delete_within(self, session_id: int, path: str, version: int = -1) -> None:
-        full = self._full(path)
+        delete = partial(self._client.delete_async, self._full(path), version)
+        await self._write(path, self._in_session(session_id, delete))
 
-        def request() -> _Result[None]:
+    async def put_within(self, session_id: int, path: str, value: bytes, version: int) -> int:
+        check_value(path, value)
+        put = partial(self._client.set_async, self._full(path), value, version)
+        stat: _Stat = await self._write(path, self._in_session(session_id, put))
+        return stat.version
+
+    def _in_session(self, session_id: int, request: _Request[T]) -> _Request[T]:
+        def guarded() -> _Result[T]:
             # What is sent in a session is refused by the ensemble once that has expired, and never
             # repeated in another: it is enough to know which one it is sent in.
             if (identity := self.session) is not None and identity[0] != session_id:
                 raise zk_errors.SessionExpiredError
-            return self._client.delete_async(full, version)  # type: ignore[no-any-return]
+            return request()
 
-        await self._write(path, request)
+        return guarded
 
     async def children(self, path: str) -> list[str]:
         full = self._full(path)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
-from magnetar.env.metadata import CreateMode, MetadataStore, SessionDeletes
+from magnetar.env.metadata import CreateMode, MetadataStore, SessionWrites
 from magnetar.model.errors import (
     BadVersionError,
     MetadataError,
@@ -70,9 +70,9 @@ class ShortageMarks:
     """Below ``root`` (of the ledgers). All methods may raise ``MetadataError``."""
 
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
-        assert isinstance(store, SessionDeletes), "a store of another package"
+        assert isinstance(store, SessionWrites), "a store of another package"
         self._store = store
-        self._sessions: SessionDeletes = store
+        self._sessions: SessionWrites = store
         self.base = f"{root}/{DIRECTORY}"
         self._ledgers = f"{self.base}/ledgers"
         self._locks = f"{self.base}/locks"

@@ -14,7 +14,7 @@ from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.model.errors import BookieIOError
 from tests.sim.mutants.mutant import Mutant, replaced
 
-SEEDS_MAX = 600
+SEEDS_MAX = 3000
 
 
 def _failed_flush_is_forgotten() -> AbstractContextManager[None]:

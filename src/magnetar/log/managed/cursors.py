@@ -37,7 +37,7 @@ from magnetar.log.managed.cursor import (
 )
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore, finish_deletion
 from magnetar.log.managed.ledgers import Ledgers
-from magnetar.log.managed.node import RecordNode
+from magnetar.log.managed.node import RecordNode, session_of
 from magnetar.log.managed.records import (
     CursorRecord,
     HandedCursor,
@@ -105,7 +105,7 @@ async def cursor_node(
 
 
 def handed_node(
-    metadata: MetadataStore, log_name: str, handed: HandedCursor
+    metadata: MetadataStore, log_name: str, handed: HandedCursor, session_id: int | None
 ) -> RecordNode[CursorRecord]:
     """The node of a cursor, of which its last owner has said what it holds."""
     label = f"{log_name}/{handed.name}"
@@ -115,6 +115,7 @@ def handed_node(
         encode_cursor,
         decode_cursor(label, handed.stored.value),
         handed.stored,
+        session_id,
     )
 
 
@@ -266,11 +267,9 @@ class ManagedCursors:
         was ours. Whoever takes the log from us writes them first of all, so that what we would
         store there afterwards is refused."""
         context = self._context
+        session_id = await session_of(context.metadata)
         nodes = [
-            (
-                each.name,
-                handed_node(context.metadata, self._log_name, each),
-            )
+            (each.name, handed_node(context.metadata, self._log_name, each, session_id))
             for each in handed
         ]
         states = await side_by_side(nodes, self._read)

@@ -1,9 +1,13 @@
 """One metadata record under compare-and-set, and what losing it means.
 
 Rule: the record has one owner at a time. Whoever opens it writes it first (a new epoch), so that
-the former owner's next write loses and tells it so: ``LogFencedError``. Two that open it at once
-may write the same bytes, so a first write that loses is never taken for ours. A later write whose
-outcome is unknown (the store's connection broke) is looked up before the next one.
+the former owner's next write loses and tells it so: ``LogFencedError``. Versions of a log that is
+deleted and made again begin at 0 anew, so that a former owner's could fit: a write goes out in the
+metadata session in which the record was opened, with which ownership ends, or not at all. Two that
+open it at once may write the same bytes, so a first write that loses is never taken for ours. A
+later write whose outcome is unknown (the store's connection broke) is looked up before the next.
+
+Why: docs/adr/0136-records-are-written-in-their-session.md.
 """
 
 from __future__ import annotations
@@ -12,15 +16,21 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from magnetar.env.metadata import MetadataStore, Versioned
+from magnetar.env.metadata import MetadataStore, SessionWrites, Versioned
 from magnetar.model.errors import (
     BadVersionError,
     LogFencedError,
     NodeExistsError,
     NoNodeError,
+    SessionExpiredError,
 )
 
 R = TypeVar("R")
+
+
+async def session_of(store: MetadataStore) -> int | None:
+    """In which what is read now may be written; None: the store has no sessions."""
+    return await store.session_id() if isinstance(store, SessionWrites) else None
 
 
 class RecordNode(Generic[R]):
@@ -33,8 +43,10 @@ class RecordNode(Generic[R]):
         encode: Callable[[R], bytes],
         record: R,
         stored: Versioned,
+        session_id: int | None = None,
     ) -> None:
         self.path = path
+        self._session_id = session_id
         self.record = record
         self._store = store
         self._encode = encode
@@ -54,13 +66,14 @@ class RecordNode(Generic[R]):
     ) -> RecordNode[R]:
         """Read the node; create it with ``initial`` if it does not exist (``NoNodeError`` when
         there is none)."""
+        session_id = await session_of(store)
         try:
             stored = await store.get(path)
         except NoNodeError:
             if initial is None:
                 raise
             return await cls.create(store, path, encode, decode, initial)
-        return cls(store, path, encode, decode(stored.value), stored)
+        return cls(store, path, encode, decode(stored.value), stored, session_id)
 
     @classmethod
     async def create(
@@ -72,12 +85,13 @@ class RecordNode(Generic[R]):
         initial: R,
     ) -> RecordNode[R]:
         """Make the node with ``initial``; one that is there after all is read."""
+        session_id = await session_of(store)
         stored = Versioned(encode(initial), 0)
         try:
             await store.create(path, stored.value)
         except NodeExistsError:  # ours, answered late, or another's
             stored = await store.get(path)
-        return cls(store, path, encode, decode(stored.value), stored)
+        return cls(store, path, encode, decode(stored.value), stored, session_id)
 
     @property
     def stored(self) -> Versioned | None:
@@ -94,7 +108,9 @@ class RecordNode(Generic[R]):
             value = self._encode(wanted)
             self._attempted = wanted, value
             try:
-                version = await self._store.put(self.path, value, self._stored.version)
+                version = await self._put(value)
+            except SessionExpiredError:
+                raise self._fenced() from None
             except BadVersionError:
                 if not self._owned:
                     raise self._fenced() from None
@@ -106,6 +122,12 @@ class RecordNode(Generic[R]):
             else:
                 self._written(wanted, Versioned(value, version))
             return wanted
+
+    async def _put(self, value: bytes) -> int:
+        version = self._stored.version
+        if self._session_id is None or not isinstance(self._store, SessionWrites):
+            return await self._store.put(self.path, value, version)
+        return await self._store.put_within(self._session_id, self.path, value, version)
 
     async def confirm_owned(self) -> None:
         """Raises ``LogFencedError`` if somebody else has written the record, or deleted it."""
