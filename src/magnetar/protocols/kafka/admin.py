@@ -161,9 +161,13 @@ async def _replication(
 ) -> ReplicationPolicy | None:
     """What is said of replicas, taken out of ``configs``. It counts for partitions; ledgers have
     their own. Raises ``ReplicationFactorError``, ``InvalidPolicyError``, ``MetadataError``."""
+    if services.replicated is None:
+        return None  # what is said of the in-sync set is checked with the other settings
     least = configs.pop(MIN_IN_SYNC, None)
-    if services.replicated is None or (factor < 1 and least is None):
+    if factor < 1 and least is None:
         return None
+    if least is not None and not (least.isascii() and least.isdigit() and int(least)):
+        raise InvalidPolicyError(f"{MIN_IN_SYNC} = {least!r}: a whole number from 1 on is expected")
     brokers = await services.replicated.brokers()
     if factor > brokers:
         raise ReplicationFactorError(
@@ -171,7 +175,7 @@ async def _replication(
         )
     said = {
         "replicationFactor": max(0, factor),
-        "minInSyncReplicas": int(least) if least and least.isdigit() else 0,
+        "minInSyncReplicas": 0 if least is None else int(least),
     }
     return ReplicationPolicy.decode(said)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.wire.kafka.admin_messages import (
+    CreateTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    NewTopic,
+    TopicConfig,
 )
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
@@ -77,5 +80,31 @@ def test_a_broker_says_what_holds_there_and_of_no_other() -> None:
         assert all(each.read_only and each.config_type for each in own.configs)
         assert other.error_code == ErrorCode.POLICY_VIOLATION
         assert (common.error_code, common.configs) == (0, [])
+
+    run(scenario)
+
+
+class ThreeBrokers:
+    """All that creating a topic asks of those that replicate."""
+
+    async def brokers(self) -> int:
+        return 3
+
+
+def test_an_in_sync_set_that_nobody_can_keep_is_refused() -> None:
+    async def created(world: KafkaWorld, least: str, name: str = "new") -> int:
+        config = TopicConfig("min.insync.replicas", least)
+        asked = CreateTopicsRequest([NewTopic(name, 1, 1, [], [config])])
+        answer = await world.peer().ask(ApiKey.CREATE_TOPICS, asked)
+        error: int = answer.topics[0].error_code
+        return error
+
+    async def scenario(world: KafkaWorld) -> None:
+        assert await created(world, "2") == ErrorCode.INVALID_CONFIG  # a ledger has no such set
+        assert await created(world, "1", "one") == ErrorCode.NONE
+        world.services.replicated = ThreeBrokers()  # type: ignore[assignment]
+        for least in ("two", "0", "-1", ""):
+            assert await created(world, least) == ErrorCode.INVALID_CONFIG, least
+        assert await created(world, "1") == ErrorCode.NONE
 
     run(scenario)
