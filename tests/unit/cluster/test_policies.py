@@ -9,6 +9,7 @@ from magnetar.cluster.policies import (
     DelayedDeliveryPolicy,
     PersistencePolicy,
     Policies,
+    ReplicationPolicy,
     RetentionPolicy,
     decode_policies,
     encode_value,
@@ -35,6 +36,7 @@ SAID = {
     },
     "read_only_brokers": {"rules": [{"subscription": "r-*", "to": "zone:eu"}]},
     "engine": "partition",
+    "partition_replication": {"replicationFactor": 3, "minInSyncReplicas": 2},
     "schema_compatibility_strategy": "FORWARD",
     "schema_validation_enforced": True,
 }
@@ -46,6 +48,7 @@ MEANT = Policies(
     DelayedDeliveryPolicy(False, 100, 5000),
     ReadRules((ReadRule(Target(zone="eu"), "r-*"),)),
     "partition",
+    ReplicationPolicy(3, 2),
     SchemaStrategy.FORWARD,
     True,
 )
@@ -72,6 +75,7 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.delayed_delivery,
         MEANT.read_only_brokers,
         MEANT.engine,
+        MEANT.partition_replication,
         MEANT.schema_strategy,
         MEANT.schema_validation_enforced,
     )
