@@ -7,12 +7,12 @@ import asyncio
 
 import pytest
 
+from magnetar.log.housekeeping import HOUSEKEEPING_S
 from magnetar.log.managed import cursors
 from magnetar.log.managed.cursor import ManagedCursor
 from magnetar.log.managed.cursor_store import CursorStore
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import LogRecord, cursor_path, decode_log, log_path
-from magnetar.log.managed.store import HOUSEKEEPING_S
 from magnetar.model.errors import (
     LedgerError,
     LogClosedError,

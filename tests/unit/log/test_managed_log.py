@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from magnetar.config import LedgerConfig
+from magnetar.log.housekeeping import HOUSEKEEPING_S
 from magnetar.log.managed import catch_up
 from magnetar.log.managed.managed_log import ManagedLog
-from magnetar.log.managed.store import HOUSEKEEPING_S
 from magnetar.log.seam import Checkpoint, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (

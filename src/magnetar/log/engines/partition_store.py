@@ -11,16 +11,15 @@ log in between finishes it.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from magnetar.env.disk import Disk
 from magnetar.env.metadata import MetadataStore
 from magnetar.log.engines.company import PartitionCompany
 from magnetar.log.engines.record import PartitionRecord
+from magnetar.log.housekeeping import Housekeeping
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import LogRecord, decode_log, decode_name, encode_log, log_path
 from magnetar.log.managed.store import ManagedLogStore
@@ -44,7 +43,6 @@ from magnetar.model.errors import (
 )
 
 OPEN_ATTEMPTS: Final = 5
-HOUSEKEEPING_S: Final = 10.0
 TICKS_PER_TURN: Final = 100
 FREE_BYTES_LEAST: Final = 16 << 20
 """Below that nothing is appended: indexes, snapshots and checkpoints have to be written, too."""
@@ -75,7 +73,8 @@ class PartitionLogStore:
         self._now_ms = now_ms
         self._span = span
         self._open: dict[str, PartitionLog] = {}
-        self._housekeeping: asyncio.TimerHandle | None = None
+        # What retention no longer keeps goes.
+        self._housekeeping = Housekeeping(self._open, TICKS_PER_TURN)
         self._closed = False
 
     # -- opening ------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ class PartitionLogStore:
                     raise
                 continue  # another owner wrote the record meanwhile; what it wrote is read again
             self._open[name] = opened
-            self._keep_house()
+            self._housekeeping.begin()
             return opened
         raise AssertionError("the last attempt returns or raises")
 
@@ -210,35 +209,10 @@ class PartitionLogStore:
                 "partition has to write"
             )
 
-    # -- housekeeping -------------------------------------------------------------------------
-
-    def _keep_house(self) -> None:
-        """One timer for all logs: what retention no longer keeps goes."""
-        if self._housekeeping is None and self._open and not self._closed:
-            loop = asyncio.get_running_loop()
-            self._housekeeping = loop.call_later(HOUSEKEEPING_S, self._tick)
-
-    def _tick(self) -> None:
-        self._housekeeping = None
-        self._open = {name: each for name, each in self._open.items() if not each.closed}
-        self._tick_some(iter(list(self._open.values())))
-
-    def _tick_some(self, logs: Iterator[PartitionLog]) -> None:
-        """A slice of them in one turn of the loop, which others need too."""
-        some = list(islice(logs, TICKS_PER_TURN))
-        for opened in some:
-            opened.tick()
-        if some and not self._closed:
-            self._housekeeping = asyncio.get_running_loop().call_later(0, self._tick_some, logs)
-        else:
-            self._housekeeping = None
-            self._keep_house()
-
     async def close(self) -> None:
         """Close every log. Raises the first that could not be closed cleanly, after all."""
         self._closed = True
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
+        self._housekeeping.end()
         errors = []
         for opened in list(self._open.values()):
             try:

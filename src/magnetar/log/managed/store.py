@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import islice
 from typing import TypeAlias
 
 import structlog
@@ -21,6 +20,7 @@ import structlog
 from magnetar.config import LedgerConfig
 from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.metadata import MetadataStore
+from magnetar.log.housekeeping import Housekeeping
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
@@ -56,7 +56,6 @@ from magnetar.model.errors import (
 log = structlog.get_logger(__name__)
 
 OPEN_ATTEMPTS = 5
-HOUSEKEEPING_S = 10.0
 TICKS_PER_TURN = 500
 CLEAN_UPS_AT_ONCE = 4
 """Cursors of which leftovers are deleted at a time, over all logs: nobody waits for that."""
@@ -115,7 +114,8 @@ class ManagedLogStore:
         )
         self._open: dict[str, ManagedLog] = {}
         self._followed: dict[str, FollowedLog] = {}
-        self._housekeeping: asyncio.TimerHandle | None = None
+        # Rolls old ledgers, trims what retention no longer keeps.
+        self._housekeeping = Housekeeping(self._open, TICKS_PER_TURN)
         self._closed = False
 
     @property
@@ -152,7 +152,7 @@ class ManagedLogStore:
                     raise
                 continue  # the former owner wrote meanwhile; what it wrote is read again
             self._open[name] = opened
-            self._keep_house()
+            self._housekeeping.begin()
             return opened
         raise AssertionError("the last attempt returns or raises")
 
@@ -264,30 +264,6 @@ class ManagedLogStore:
             raise
         return followed
 
-    # -- housekeeping -------------------------------------------------------------------------
-
-    def _keep_house(self) -> None:
-        """One timer for all logs: roll old ledgers, trim what retention no longer keeps."""
-        if self._housekeeping is None and self._open and not self._closed:
-            loop = asyncio.get_running_loop()
-            self._housekeeping = loop.call_later(HOUSEKEEPING_S, self._tick)
-
-    def _tick(self) -> None:
-        self._housekeeping = None
-        self._open = {name: opened for name, opened in self._open.items() if not opened.closed}
-        self._tick_some(iter(list(self._open.values())))
-
-    def _tick_some(self, logs: Iterator[ManagedLog]) -> None:
-        """A slice of them in one turn of the loop, which others need too."""
-        some = list(islice(logs, TICKS_PER_TURN))
-        for opened in some:
-            opened.tick()
-        if some and not self._closed:
-            self._housekeeping = asyncio.get_running_loop().call_later(0, self._tick_some, logs)
-        else:
-            self._housekeeping = None
-            self._keep_house()
-
     # -- asking, deleting ---------------------------------------------------------------------
 
     async def exists(self, name: str) -> bool:
@@ -342,8 +318,7 @@ class ManagedLogStore:
     async def close(self) -> None:
         """Close every log. Raises the first that could not be closed cleanly, after all."""
         self._closed = True
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
+        self._housekeeping.end()
         errors = []
         for followed in list(self._followed.values()):
             await followed.close()
