@@ -17,8 +17,9 @@ import time
 from dataclasses import fields
 from pathlib import Path
 
+from magnetar.proving.power_cut.shim import NoCompilerError, build_shim
 from tests.power_cuts.bookie import PLANTS
-from tests.power_cuts.machine import Machine, NoCompilerError, build_shim
+from tests.power_cuts.machine import Machine
 from tests.power_cuts.run import BrokenPromiseError, Counts, PowerCuts, shared_metadata
 
 CUTS_A_DISK = 20

@@ -17,14 +17,13 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
-from tests.power_cuts.disk import ModelDisk
-from tests.power_cuts.trace import read_trace
+from magnetar.proving.power_cut.disk import ModelDisk
+from magnetar.proving.power_cut.shim import under_shim
+from magnetar.proving.power_cut.trace import read_trace
 
-SHIM = Path(__file__).with_name("shim.c")
 START_S = 120.0
 BOOKIE_ID = "powered"
 SETTINGS = (
@@ -49,26 +48,6 @@ SETTINGS = (
     "repair.in_bookies=false",
 )
 """All that happens seldom happens all the time: files are begun, removed, recycled, compacted."""
-
-
-class NoCompilerError(Exception):
-    """There is nothing to build the shim with."""
-
-
-def build_shim(folder: Path) -> Path:
-    """The shim, built with the system's compiler. Raises ``NoCompilerError`` with the reason."""
-    if not sys.platform.startswith("linux"):
-        raise NoCompilerError("the shim speaks Linux's system calls")
-    names = ("cc", "gcc", "clang", (sysconfig.get_config_var("CC") or "cc").split()[0])
-    compiler = next((found for name in names if (found := shutil.which(name))), None)
-    if compiler is None:
-        raise NoCompilerError("no C compiler (cc, gcc, clang) is here to build the shim with")
-    built = folder / "shim.so"
-    command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(built), str(SHIM), "-ldl"]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        raise NoCompilerError(f"{compiler} cannot build the shim: {made.stderr[:500]}")
-    return built
 
 
 def _free_port() -> int:
@@ -110,13 +89,8 @@ class Machine:
         killed by ``kill`` only."""
         self._life += 1
         self._disk = ModelDisk(self.root)
-        environment = os.environ | {
-            "LD_PRELOAD": str(self._shim),
-            "POWER_ROOT": str(self.root),
-            "POWER_TRACE": str(self.trace_path),
-            "POWER_CUT_AFTER": str(cut_after),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        shimmed = under_shim(self._shim, self.root, self.trace_path, cut_after)
+        environment = {**os.environ, **shimmed}
         command = [sys.executable, "-m", "tests.power_cuts.bookie", self._plant]
         self.port = _free_port()
         command += ["--data-dir", str(self.root), "--port", str(self.port)]

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.proving.power_cut.disk import Directory, File, ModelDisk
+from magnetar.proving.power_cut.shim import NoCompilerError, build_shim
+from magnetar.proving.power_cut.trace import DURABLE, ChangeKind, FileChange, read_trace
 from tests.power_cuts.bookie import PLANTS
-from tests.power_cuts.disk import Directory, File, ModelDisk
-from tests.power_cuts.machine import Machine, NoCompilerError, build_shim
+from tests.power_cuts.machine import Machine
 from tests.power_cuts.run import BrokenPromiseError, Counts, PowerCuts, shared_metadata
-from tests.power_cuts.trace import DURABLE, Change, Kind, read_trace
 
 PLANT_CUTS_MAX = 40
 
@@ -93,10 +94,10 @@ def test_the_shim_sees_every_change(tmp_path: Path, shim: Path) -> None:
             assert set(seen) == set(there)
             differ = [name for name in there if seen[name] != there[name]]
             assert set(differ) <= streams
-            synced = {change.inode for change in changes if change.kind is Kind.SYNCED}
+            synced = {change.inode for change in changes if change.kind is ChangeKind.SYNCED}
             index = {c.inode for c in changes if c.path.endswith(".log") and "/index/" in c.path}
             assert synced & index, "RocksDB syncs its log"
-            assert any(c.kind is Kind.WRITTEN and c.flags & DURABLE for c in changes)
+            assert any(c.kind is ChangeKind.WRITTEN and c.flags & DURABLE for c in changes)
             machine.kill()
 
     asyncio.run(scenario())
@@ -105,25 +106,25 @@ def test_the_shim_sees_every_change(tmp_path: Path, shim: Path) -> None:
 # -- the model ------------------------------------------------------------------------------------
 
 
-def change(kind: Kind, first: int = 0, data: bytes = b"", flags: int = 0) -> Change:
-    return Change(kind, 0, first, 0, flags, "", "", data)
+def change(kind: ChangeKind, first: int = 0, data: bytes = b"", flags: int = 0) -> FileChange:
+    return FileChange(kind, 0, first, 0, flags, "", "", data)
 
 
 def test_of_a_file_survives_what_was_written_before_a_sync_began() -> None:
     file = File()
-    file.pending.append(change(Kind.WRITTEN, 0, b"one"))
+    file.pending.append(change(ChangeKind.WRITTEN, 0, b"one"))
     file.sync_begins(7)
-    file.pending.append(change(Kind.WRITTEN, 3, b"two"))
+    file.pending.append(change(ChangeKind.WRITTEN, 3, b"two"))
     assert file.after_a_cut(random.Random(0), 0.0) == b""
     file.synced(7)
     assert file.after_a_cut(random.Random(0), 0.0) == b"one"
-    file.pending.append(change(Kind.WRITTEN, 6, b"three", DURABLE))
+    file.pending.append(change(ChangeKind.WRITTEN, 6, b"three", DURABLE))
     assert file.after_a_cut(random.Random(0), 0.0) == b"one\0\0\0three"
 
 
 def test_writes_are_torn_at_sectors() -> None:
     file = File(bytearray(2048))
-    file.pending.append(change(Kind.WRITTEN, 100, b"x" * 1500))
+    file.pending.append(change(ChangeKind.WRITTEN, 100, b"x" * 1500))
     seen = set()
     for seed in range(50):
         left = file.after_a_cut(random.Random(seed), 1.0)

@@ -13,7 +13,7 @@ _MAGIC = 0x504F5752
 DURABLE = 1
 
 
-class Kind(IntEnum):
+class ChangeKind(IntEnum):
     OPENED = 1
     CREATED = 2
     WRITTEN = 3
@@ -29,11 +29,11 @@ class Kind(IntEnum):
     LINKED = 13
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """``first`` and ``second``: offset and length, a new size, or a sync's number; ``flags``:
     ``DURABLE`` of a write, the mode of an allocation."""
 
-    kind: Kind
+    kind: ChangeKind
     inode: int
     first: int
     second: int
@@ -43,7 +43,7 @@ class Change(NamedTuple):
     data: bytes
 
 
-def read_trace(path: Path) -> Iterator[Change]:
+def read_trace(path: Path) -> Iterator[FileChange]:
     """Every whole record; the last may have been cut short by the kill."""
     data = path.read_bytes()
     at = 0
@@ -53,9 +53,10 @@ def read_trace(path: Path) -> Iterator[Change]:
         if at + _HEAD.size + sum(sizes) > len(data):
             return
         at += _HEAD.size
-        parts = []
+        parts: list[bytes] = []
         for size in sizes:
             parts.append(data[at : at + size])
             at += size
-        names = (part.decode() for part in parts[:2])
-        yield Change(Kind(kind), inode, first, second, flags, *names, parts[2])
+        written = parts[2]
+        name, other = parts[0].decode(), parts[1].decode()
+        yield FileChange(ChangeKind(kind), inode, first, second, flags, name, other, written)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.power_cuts.trace import DURABLE, Change, Kind
+from magnetar.proving.power_cut.trace import DURABLE, ChangeKind, FileChange
 
 SECTOR_BYTES = 512
 _KEEP_SIZE = 1
@@ -36,7 +36,7 @@ class TraceError(AssertionError):
 @dataclass
 class File:
     durable: bytearray = field(default_factory=bytearray)
-    pending: list[Change] = field(default_factory=list)
+    pending: list[FileChange] = field(default_factory=list)
     begun: dict[int, int] = field(default_factory=dict)
     """Number of a sync that has begun -> how many of the pending changes it covers."""
 
@@ -53,10 +53,10 @@ class File:
     def after_a_cut(self, rng: random.Random, survival: float) -> bytes:
         content = bytearray(self.durable)
         for change in self.pending:
-            if change.flags & DURABLE and change.kind is Kind.WRITTEN:
+            if change.flags & DURABLE and change.kind is ChangeKind.WRITTEN:
                 apply(content, change)
             elif rng.random() < survival:
-                torn = change.kind is Kind.WRITTEN and rng.random() < 0.5
+                torn = change.kind is ChangeKind.WRITTEN and rng.random() < 0.5
                 for part in _sectors(change, rng) if torn else (change,):
                     apply(content, part)
         return bytes(content)
@@ -106,18 +106,18 @@ def _change(names: Names, change: Rename) -> None:
         names[come] = node
 
 
-def apply(content: bytearray, change: Change) -> None:
+def apply(content: bytearray, change: FileChange) -> None:
     start, size = change.first, change.second
-    if change.kind is Kind.WRITTEN:
+    if change.kind is ChangeKind.WRITTEN:
         _grow(content, start)
         content[start : start + len(change.data)] = change.data
-    elif change.kind is Kind.TRUNCATED:
+    elif change.kind is ChangeKind.TRUNCATED:
         del content[start:]
         _grow(content, start)
-    elif change.kind is Kind.ALLOCATED:
+    elif change.kind is ChangeKind.ALLOCATED:
         if not change.flags & _KEEP_SIZE:
             _grow(content, start + size)
-    elif change.kind is Kind.PUNCHED:
+    elif change.kind is ChangeKind.PUNCHED:
         end = min(start + size, len(content))
         if start < end:
             content[start:end] = bytes(end - start)
@@ -127,7 +127,7 @@ def _grow(content: bytearray, size: int) -> None:
     content.extend(bytes(max(0, size - len(content))))
 
 
-def _sectors(change: Change, rng: random.Random) -> Iterable[Change]:
+def _sectors(change: FileChange, rng: random.Random) -> Iterable[FileChange]:
     """The sectors of a torn write that have survived."""
     start, end = change.first, change.first + len(change.data)
     at = start
@@ -147,41 +147,41 @@ class ModelDisk:
         self._by_inode: dict[int, Directory | File] = {root.stat().st_ino: self.top}
         self.pending_changes = 0
 
-    def feed(self, changes: Iterable[Change]) -> None:
+    def feed(self, changes: Iterable[FileChange]) -> None:
         for change in changes:
             self._feed(change)
 
-    def _feed(self, change: Change) -> None:
+    def _feed(self, change: FileChange) -> None:
         kind = change.kind
-        if kind is Kind.UNKNOWN:
+        if kind is ChangeKind.UNKNOWN:
             raise TraceError(f"a power cut under {change.path} is not known here")
-        if kind in (Kind.CREATED, Kind.MADE):
-            node: Directory | File = File() if kind is Kind.CREATED else Directory()
+        if kind in (ChangeKind.CREATED, ChangeKind.MADE):
+            node: Directory | File = File() if kind is ChangeKind.CREATED else Directory()
             parent, name = self._parent(change.path)
             parent.change(None, name, node)
             self._by_inode[change.inode] = node
-        elif kind is Kind.OPENED:
+        elif kind is ChangeKind.OPENED:
             self._by_inode[change.inode] = self._find(change.path)
-        elif kind is Kind.REMOVED:
+        elif kind is ChangeKind.REMOVED:
             parent, name = self._parent(change.path)
             parent.change(name, None, None)
-        elif kind in (Kind.RENAMED, Kind.LINKED):
+        elif kind in (ChangeKind.RENAMED, ChangeKind.LINKED):
             self._rename(change)
         else:
             node = self._by_inode[change.inode]
-            if kind is Kind.SYNC_BEGUN:
+            if kind is ChangeKind.SYNC_BEGUN:
                 node.sync_begins(change.first)
-            elif kind is Kind.SYNCED:
+            elif kind is ChangeKind.SYNCED:
                 node.synced(change.first)
             else:
                 assert isinstance(node, File), change
                 node.pending.append(change)
 
-    def _rename(self, change: Change) -> None:
+    def _rename(self, change: FileChange) -> None:
         source, old = self._parent(change.path)
         target, new = self._parent(change.other)
         node = source.names[old]
-        if change.kind is Kind.LINKED:
+        if change.kind is ChangeKind.LINKED:
             target.change(None, new, node)
         elif source is target:
             source.change(old, new, node)

@@ -1,0 +1,81 @@
+"""A run: scenario by scenario, each on a stage of its own, and the page about it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from magnetar.model.errors import ConfigError, MagnetarError
+from magnetar.proving import faults, ledger_faults, pages, pictures, power_faults
+from magnetar.proving.counting import judge
+from magnetar.proving.faults import Making, Outcome
+from magnetar.proving.power_cut.shim import NoCompilerError
+from magnetar.proving.results import LaneResult, RunResult, ScenarioResult, as_json
+from magnetar.proving.scenarios import SCENARIOS, Scenario
+
+MAKERS: Final[Mapping[str, Callable[[Making], Outcome]]] = {
+    "leader-dies": faults.leader_dies,
+    "isr-shrinks": faults.isr_shrinks,
+    "cut-from-metadata": faults.cut_from_metadata,
+    "isolated": faults.isolated,
+    "paused": faults.paused,
+    "power-cut-synced": power_faults.power_cut_synced,
+    "power-cut-unsynced": power_faults.power_cut_unsynced,
+    "ledger-loses-bookies": ledger_faults.ledger_loses_bookies,
+}
+assert set(MAKERS) == {each.name for each in SCENARIOS}
+
+Say = Callable[[str], None]
+
+
+def run(scenarios: Sequence[Scenario], seed: int, say: Say) -> RunResult:
+    """Raises ``ConfigError`` for what every scenario needs and is not there (Java)."""
+    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    begun_s = time.monotonic()
+    found = [_run_one(each, seed, say) for each in scenarios]
+    return RunResult(found, seed, when, time.monotonic() - begun_s)
+
+
+def _run_one(scenario: Scenario, seed: int, say: Say) -> ScenarioResult:
+    say(f"{scenario.name}: {scenario.title}")
+    begun_s = time.monotonic()
+
+    def told(what: str) -> None:
+        say(f"  {time.monotonic() - begun_s:5.1f} s  {what}")
+
+    with tempfile.TemporaryDirectory(prefix="prove-", ignore_cleanup_errors=True) as folder:
+        making = Making(scenario, Path(folder) / scenario.name, seed, told)
+        try:
+            outcome = MAKERS[scenario.name](making)
+        except NoCompilerError as error:
+            return ScenarioResult(scenario, not_run=f"needs a C compiler ({error})")
+        except ConfigError:
+            raise
+        except (MagnetarError, OSError, TimeoutError) as error:
+            seconds = time.monotonic() - begun_s
+            return ScenarioResult(scenario, (), seconds, failed=f"{type(error).__name__}: {error}")
+    lanes = [
+        LaneResult(spec, outcome[spec.name], judge(spec.expected, outcome[spec.name]))
+        for spec in scenario.lanes
+    ]
+    for lane in lanes:
+        verdict, seen = "; ".join(lane.wrong) or "as expected", lane.observed
+        told(f"{lane.spec.name}: {seen.lost} lost of {seen.acknowledged}: {verdict}")
+    return ScenarioResult(scenario, lanes, time.monotonic() - begun_s)
+
+
+def write(result: RunResult, folder: Path) -> Path:
+    """The pages; returns the one to open."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "index.html"
+    page.write_text(pages.html(result))
+    (folder / "prove.md").write_text(pages.markdown(result))
+    (folder / "lost.svg").write_text(pictures.losses(result))
+    (folder / "unavailable.svg").write_text(pictures.outages(result))
+    (folder / "prove.json").write_text(json.dumps(as_json(result), indent=1) + "\n")
+    return page
