@@ -56,7 +56,9 @@ class Retention:
 class LogPolicy:
     """``quorums`` None: the cluster's. ``engine``: of a log that is made; one that is there stays
     on its own. So do the replicas of a partition: ``replication_factor`` of them, of which
-    ``min_insync_replicas`` must be in sync for anything to be taken; 0: as configured."""
+    ``min_insync_replicas`` must be in sync for anything to be taken; 0: as configured.
+    ``unclean_election``: without any in sync it is led by any of them, and loses what that lacks
+    (it may be so as configured, too)."""
 
     roll: RollRule
     retention: Retention = field(default_factory=Retention)
@@ -64,3 +66,4 @@ class LogPolicy:
     engine: Engine = Engine.LEDGER
     replication_factor: int = 0
     min_insync_replicas: int = 0
+    unclean_election: bool = False

@@ -70,11 +70,14 @@ class Stamp:
 class Content(NamedTuple):
     """What the payloads of an append hold, one number each: messages (1 or more), and the time
     that the producer says it published them (milliseconds since 1970; 0: it does not say). An
-    append with a ``stamp`` has one payload."""
+    append with a ``stamp`` has one payload. ``awaits_all`` False: its outcome may be told as soon
+    as the owner's own copy is stored, and what it holds may then be lost with the owner. Engines
+    that have no such copy tell it as always; nobody reads it sooner for that."""
 
     messages: Sequence[int]
     publish_times_ms: Sequence[int]
     stamp: Stamp | None = None
+    awaits_all: bool = True
 
 
 class Run(NamedTuple):
@@ -355,13 +358,25 @@ class Holds(Protocol):
         ``LogFencedError``, ``LogClosedError``, ``MetadataError``."""
         ...
 
-    def release(self, holder: str) -> None:
-        """It needs nothing any more. (An owner that comes right now may not know.)"""
+    async def release(self, holder: str) -> None:
+        """It needs nothing any more, whoever owns the log next. Raises ``LogFencedError``,
+        ``MetadataError``."""
         ...
 
     def all(self) -> tuple[ReaderHold, ...]:
         """Those that have not ended, by name."""
         ...
+
+
+class TableLag(NamedTuple):
+    """How far a table is behind its log: closed ledgers that are not in it, and when the first of
+    them was closed (0: there is none). ``problem``: why its job could not fill it, as it told the
+    log's owner last; empty: it could, or nothing was told here."""
+
+    ledgers: int
+    stored_bytes: int
+    closed_ms: int
+    problem: str
 
 
 class TabledLedgers(Protocol):
@@ -372,6 +387,16 @@ class TabledLedgers(Protocol):
     @property
     def mark(self) -> TableMark | None:
         """The log's table, as the record has it."""
+        ...
+
+    @property
+    def lag(self) -> TableLag | None:
+        """None: the log has no table."""
+        ...
+
+    def note_problem(self, where: str, problem: str) -> None:
+        """What keeps the job from filling the table; empty: nothing any more. It is not stored:
+        the job says it again. Raises ``NotAllowedError``."""
         ...
 
     async def attach(self, mark: TableMark) -> None:
@@ -389,9 +414,10 @@ class TabledLedgers(Protocol):
         """What is in the table is not what it was: it is read anew. Raises ``NotAllowedError``."""
         ...
 
-    async def forget(self, where: str, ledger_id: int) -> None:
+    async def forget(self, where: str, ledger_id: int, *, lost: bool = False) -> None:
         """Ledgers up to this one are in the table no more: those that are nowhere else leave the
-        log. Raises as ``take``."""
+        log. ``lost``: whether anybody needs them or not. Raises as ``take``, and
+        ``NotAllowedError`` for what who reads compacted has nowhere else (``KeyCompaction``)."""
         ...
 
     async def detach(self, where: str) -> None:
@@ -418,6 +444,17 @@ class CompactedStats(NamedTuple):
     entries: int
     stored_bytes: int
     finished_ms: int
+
+
+class CompactedElsewhere(NamedTuple):
+    """What another process has left of a log up to ``horizon``, in a ledger that it was given
+    (``KeyCompaction.begin_elsewhere``) and has closed; -1: nothing was left. ``last``: the position
+    of the last survivor."""
+
+    ledger_id: int
+    horizon: Position
+    entries: int
+    last: Position = EARLIEST
 
 
 class KeyCompaction(Protocol):
@@ -448,7 +485,25 @@ class KeyCompaction(Protocol):
         """``survivors``, ascending, take the place of what the view has up to ``horizon``: of all
         of that, whoever compacted before. Durable when it returns; when it raises the view is what
         it was, or this. To be called ``reading``. Raises ``LogError``, ``LedgerError``,
-        ``MetadataError``."""
+        ``MetadataError``, and ``NotAllowedError`` where another process was done first."""
+        ...
+
+    async def begin_elsewhere(self, holder: str) -> int:
+        """A new ledger for what another process leaves of the log, which it reads under the hold of
+        that name (``Holds``): it goes again when the hold ends, or is begun anew. One such process
+        at a time. Raises ``NotAllowedError``, ``LogError``, ``LedgerError``, ``MetadataError``."""
+        ...
+
+    async def take(
+        self, holder: str, base: CompactedStats | None, found: CompactedElsewhere
+    ) -> None:
+        """``found`` takes the place of ``base``, from which it was made, as by ``replace``. Again
+        is no error. Raises ``NotAllowedError``, and changes nothing, if something else is in that
+        place by now, or the ledger is not as it is said to be; and as ``replace``."""
+        ...
+
+    def give_up(self, holder: str) -> None:
+        """Nothing will come of what that holder has begun. Nothing to give up is no error."""
         ...
 
 
@@ -563,6 +618,33 @@ class FollowedReadableLog(ReadableLog, Protocol):
         ...
 
 
+class LogFront(Protocol):
+    """Where a log begins, for readers by offsets."""
+
+    @property
+    def offset(self) -> int:
+        """The first one that they are to see: it may lie within the first entry, if records were
+        deleted up to there. 0: with the first entry."""
+        ...
+
+    async def delete_before(self, offset: int) -> int:
+        """What is before ``offset`` (-1: before the end of what can be read) is gone for good, for
+        all readers and subscriptions, but for what shares an entry with a record that is not; the
+        first offset that is left. Raises ``OffsetOutOfRangeError``; ``NotAllowedError``: this log
+        cannot."""
+        ...
+
+
+class LogEpochs(Protocol):
+    """Which epoch wrote what, for readers that have read from a former owner."""
+
+    async def end_of(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch that wrote something and is not later than ``epoch``, and the offset
+        where what it wrote ends: a reader of that epoch that is past it has read what is gone.
+        (-1, -1): there is none. Raises ``LogError``."""
+        ...
+
+
 class WritableLog(ReadableLog, Protocol):
     """A log open for appending by this process, which owns it."""
 
@@ -571,6 +653,8 @@ class WritableLog(ReadableLog, Protocol):
     compaction: KeyCompaction
     holds: Holds
     tabled: TabledLedgers
+    front: LogFront
+    epochs: LogEpochs
     epoch: int
     """Of this opening: greater than that of every earlier one."""
     followable: bool

@@ -45,7 +45,8 @@ class Survivors:
 
     def __init__(self) -> None:
         self._last: dict[bytes, Place] = {}
-        self._ends: dict[str, Position] = {}
+        self._ends: dict[str, tuple[Position, bytes | None]] = {}
+        """Of messages in chunks: where the last chunk is, and its key."""
 
     def __len__(self) -> int:
         """Keys that have a value."""
@@ -55,7 +56,8 @@ class Survivors:
         if entry.chunk is not None:
             if not entry.chunk.last:
                 return
-            self._ends[entry.chunk.uuid] = position
+            (end,) = entry.messages
+            self._ends[entry.chunk.uuid] = position, end.key
         for message in entry.messages:
             if message.key is None:
                 continue
@@ -71,18 +73,49 @@ class Survivors:
         if entry.sealed:
             return _ALL
         if entry.chunk is not None:
-            end = self._ends.get(entry.chunk.uuid)
-            if end is None:
+            end, last_key = self._ends.get(entry.chunk.uuid, (position, None))
+            if last_key is None or self._last.get(condensed(last_key)) != (*end, -1):
                 return ()
-            position = end
+            return _ALL
         found = [
             message.batch_index
             for message in entry.messages
             if message.key is not None
             and self._last.get(condensed(message.key)) == (*position, message.batch_index)
         ]
-        whole = len(found) == entry.size
-        return _ALL if whole else found
+        return whole_or_some(found, entry.size)
+
+
+class PieceNotes:
+    """As ``Survivors.note``, of a piece of a log. What several pieces have noted is put together by
+    others (``pipeline.jobs.compact``): of each key the last place; a chunk with the last of its
+    message; sealed entries as they are."""
+
+    def __init__(self) -> None:
+        self.last: dict[bytes, tuple[Place, bool, str | None]] = {}
+        """By key: its last place here, whether a tombstone is there, of which message in chunks."""
+        self.parts: list[tuple[str, Position, bool]] = []
+        """Entries that are chunks: of which message, and whether it is the last of it."""
+        self.sealed: list[Position] = []
+
+    def note(self, position: Position, entry: KeyedEntry) -> None:
+        if entry.sealed:
+            self.sealed.append(position)
+        uuid = None
+        if entry.chunk is not None:
+            uuid = entry.chunk.uuid
+            self.parts.append((uuid, position, entry.chunk.last))
+            if not entry.chunk.last:
+                return
+        for message in entry.messages:
+            if message.key is not None:
+                place = (*position, message.batch_index)
+                self.last[condensed(message.key)] = place, message.tombstone, uuid
+
+
+def whole_or_some(found: Sequence[int], size: int) -> Sequence[int] | None:
+    """As ``Survivors.kept``, of an entry of that many messages of which those are left."""
+    return _ALL if found and len(found) == size else found
 
 
 def ack_words(kept: Sequence[int], size: int) -> list[int]:

@@ -11,6 +11,7 @@ Rules:
 * A replica changes its part only while nothing is under way for its log: appends wait, and those
   of a part that has ended are refused (``LogFencedError``).
 * Appends that come while the lane works are one group: one write, one sync.
+* A partition whose state is gone is closed and doomed (``doomed_files``); only that deletes files.
 * A log whose disk failed is not used any more: whoever opens it again finds what is on the disk.
 
 Why: docs/adr/0111-partitions-behind-the-seam.md.
@@ -23,13 +24,13 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
-from uuid import UUID
 
 import structlog
 
 from magnetar.env.disk import Disk, Lane
 from magnetar.env.tasks import TaskScope
-from magnetar.log.partition.checkpoint_files import Partition, encode_topic_id
+from magnetar.log.partition.checkpoint_files import Partition
+from magnetar.log.partition.doomed_files import GRACE_MS, DoomedPartitions
 from magnetar.log.partition.group_append import GroupResult, Outcome, append_group
 from magnetar.log.partition.limits import PartitionPolicy, SyncPolicy
 from magnetar.log.partition.local_log import LocalLog
@@ -38,7 +39,14 @@ from magnetar.log.partition.replication.follower import PartitionFollower
 from magnetar.log.partition.replication.partition_state import Member
 from magnetar.log.partition.replication.replica import PartitionReplica
 from magnetar.log.partition.replication.state_store import VersionedState
-from magnetar.model.errors import LogClosedError, LogError, LogFencedError, MagnetarError
+from magnetar.log.partition.replication.state_witness import Witness
+from magnetar.model.errors import (
+    LogClosedError,
+    LogError,
+    LogFencedError,
+    MagnetarError,
+    MetadataError,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +75,7 @@ class HostedReplica:
         machine: PartitionReplica,
         lane: Lane,
         now_ms: Callable[[], int],
+        store_start: Callable[[], Awaitable[None]],
     ) -> None:
         self.partition = partition
         self.source = source
@@ -76,6 +85,10 @@ class HostedReplica:
         """The state that it takes part by."""
         self.failure: LogError | None = None
         self.topic_id = ""
+        self.doomed = False
+        """Closed, since its state is gone."""
+        self.store_start: Callable[[], Awaitable[None]] = store_start
+        """Makes durable where the log begins. Raises ``OSError``."""
         self._now_ms = now_ms
         self._waiting: list[tuple[Sequence[bytearray], int, GroupDone]] = []
         self._under_way = False
@@ -224,7 +237,7 @@ class HostedReplica:
         await self._quiet.wait()
         source = self.source
         log_start, log_end, synced_end = await self.run(
-            lambda: (source.log_start, source.log_end, source.synced_end)
+            lambda: (source.first_base, source.log_end, source.synced_end)
         )
         durable = source.policy.sync.durable
         changed = self.machine.learnt(
@@ -281,6 +294,8 @@ class PartitionHost:
         lanes: list[Lane],
         lag_ms_max: int,
         draw: Callable[[], int],
+        witness: Witness | None,
+        grace_ms: int,
     ) -> None:
         """Use ``open``."""
         self._draw = draw
@@ -294,6 +309,7 @@ class PartitionHost:
         self._now_ms = now_ms
         self._lanes = lanes
         self._opening = asyncio.Lock()
+        self.doomed = DoomedPartitions(directory, lanes[0], self._opening, witness, grace_ms)
         self._closed = False
 
     @classmethod
@@ -308,15 +324,29 @@ class PartitionHost:
         draw: Callable[[], int],
         broker: int = NO_BROKER,
         lag_ms_max: int = LAG_MS_MAX,
+        cluster: str = "",
+        witness: Witness | None = None,
+        grace_ms: int = GRACE_MS,
     ) -> PartitionHost:
-        """``draw`` gives random numbers, 63 bits; ``broker``: see ``LogDirectory.open``. Followers
-        that were not at the log's end for ``lag_ms_max`` are out of sync. Raises ``OSError``."""
+        """``draw`` gives random numbers, 63 bits; ``broker``, ``cluster``: see
+        ``LogDirectory.open``. Followers that were not at the log's end for ``lag_ms_max`` are out
+        of sync. ``witness``: of the metadata store; files that no state claims go ``grace_ms``
+        later. Raises ``OtherClusterError``, ``OSError``."""
         lanes = [disk.lane(f"partitions-{number}") for number in range(LANES)]
-        directory = await lanes[0].run(lambda: LogDirectory.open(disk, path, policy, draw, broker))
+        try:
+            directory = await lanes[0].run(
+                lambda: LogDirectory.open(disk, path, policy, draw, broker, cluster)
+            )
+        except BaseException:
+            for lane in lanes:
+                await lane.close()
+            raise
         if policy.warning is not None:
             log.warning("unsafe sync policy", what=policy.warning)
-        host = cls(disk, directory, scope, now_ms, draw(), lanes, lag_ms_max, draw)
+        more = lag_ms_max, draw, witness, grace_ms
+        host = cls(disk, directory, scope, now_ms, draw(), lanes, *more)
         scope.spawn(host._keep(), "checkpoints")
+        scope.spawn(host.doomed.run(), "doomed partitions")
         if policy.sync is SyncPolicy.INTERVAL:
             scope.spawn(host._sync_by_time(policy.sync_interval_ms / 1000), "syncs")
         return host
@@ -332,9 +362,9 @@ class PartitionHost:
 
     async def replica(self, partition: Partition, topic_id: str = "") -> HostedReplica:
         """This process's replica, opened (and made) if need be; it takes no part before it has
-        learnt a state. Files of an earlier topic of that name go: ``topic_id`` of its state says
-        which is the one. Raises ``LogError``: its files cannot be used."""
-        metadata = encode_topic_id(UUID(hex=topic_id)) if topic_id else b""
+        learnt a state. ``topic_id``: of its state; files of another topic of that name go first, if
+        that one is over for certain. Raises ``LogError``: its files cannot be used;
+        ``MetadataError``: it is not known whose they are."""
         async with self._opening:
             found = self.replicas.get(partition)
             if found is not None and found.failure is None:
@@ -347,10 +377,14 @@ class PartitionHost:
             try:
                 if found is not None:
                     await found.run(found.source.abandon)
-                    directory.clean = False
+                    directory.closed(partition, in_order=False)
+                    del self.replicas[partition]
+                await self.doomed.make_way(partition, topic_id)
                 source = await self._lanes[0].run(
-                    lambda: directory.open_log(partition, now_ms, metadata)
+                    lambda: directory.open_log(partition, now_ms, topic_id)
                 )
+            except MetadataError:  # whose the files are is not known now: nothing is wrong here
+                raise
             except (OSError, MagnetarError) as error:
                 raise LogError(
                     f"partition {partition[0]}-{partition[1]} in {directory.path}: {error}"
@@ -370,22 +404,32 @@ class PartitionHost:
             high_watermark=max(source.log_start, min(known, source.log_end)),
             lag_ms_max=self._lag_ms_max,
         )
-        return HostedReplica(partition, source, machine, self.lane_of(partition), self._now_ms)
+        lane = self.lane_of(partition)
+        return HostedReplica(partition, source, machine, lane, self._now_ms, self._store_points)
 
-    async def forget(self, partition: Partition) -> None:
-        """The partition was deleted: its files go. Raises ``LogError``."""
+    async def doom(self, partition: Partition) -> None:
+        """Its state is gone: it is closed, and its files wait for what becomes of them. Raises
+        nothing: what cannot be closed in order is recovered when it is opened again."""
         async with self._opening:
             found = self.replicas.pop(partition, None)
-            if found is not None:
-                found.failure = LogClosedError(f"{found.name} was deleted")
-                found.advanced()
-                await found.run(found.source.abandon)
+            if found is None:
+                return
+            self._take_watermark(found)
+            in_order = found.failure is None
+            found.doomed = True
+            found.failure = LogClosedError(
+                f"{found.name} is not served: it has no state in the metadata store any more. Its "
+                "topic was deleted, or the store has lost it"
+            )
+            found.advanced()
+            await found.settle()  # appends under way; those that wait are refused
             try:
-                await self._lanes[0].run(lambda: self.directory.delete_log(partition))
+                await found.run(found.source.close if in_order else found.source.abandon)
             except OSError as error:
-                raise LogError(
-                    f"files of {partition[0]}-{partition[1]} are not deleted: {error}"
-                ) from error
+                in_order = False
+                log.warning("a log is not closed in order", partition=found.name, error=str(error))
+            self.directory.closed(partition, in_order=in_order)
+            self.doomed.add(partition)
 
     async def free_bytes(self) -> int:
         """Of the file system that has the directory. Raises ``OSError``."""
@@ -401,16 +445,22 @@ class PartitionHost:
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
+        try:
+            await self._store_points()
+        except OSError as error:  # a point that is too low means a longer recovery
+            log.warning("partitions' checkpoints are not written", error=str(error))
+
+    async def _store_points(self) -> None:
         async with self._opening:
             self._take_watermarks()
-            try:
-                await self._lanes[0].run(self.directory.checkpoint)
-            except OSError as error:  # a point that is too low means a longer recovery
-                log.warning("partitions' checkpoints are not written", error=str(error))
+            await self._lanes[0].run(self.directory.checkpoint)
 
     def _take_watermarks(self) -> None:
-        for partition, each in self.replicas.items():
-            self.directory.high_watermarks[partition] = each.high_watermark
+        for each in self.replicas.values():
+            self._take_watermark(each)
+
+    def _take_watermark(self, replica: HostedReplica) -> None:
+        self.directory.high_watermarks[replica.partition] = replica.high_watermark
 
     async def _sync_by_time(self, interval_s: float) -> None:
         while True:
@@ -435,7 +485,7 @@ class PartitionHost:
                         each.failure = LogClosedError(f"{each.name} is closed here")
                         each.advanced()
                     else:
-                        self.directory.logs.pop(each.partition, None)
+                        self.directory.closed(each.partition, in_order=False)
                 for lane in self._lanes[1:]:
                     await lane.close()
                 await self._lanes[0].run(self.directory.close)

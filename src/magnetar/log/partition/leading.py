@@ -29,6 +29,7 @@ from magnetar.log.partition.replication.partition_state import Member, Partition
 from magnetar.log.partition.replication.state_store import StateStore, VersionedState
 from magnetar.log.policy import LogPolicy
 from magnetar.model.errors import (
+    LogError,
     NodeExistsError,
     NoNodeError,
     NotLeaderError,
@@ -95,10 +96,12 @@ class PartitionLeading:
         self.replication_factor = replication_factor
         self.min_isr = min_isr
 
-    async def lead(self, partition: Partition, policy: LogPolicy | None = None) -> HostedReplica:
-        """This process leads, in a new epoch. Raises ``NotLeaderError``, ``LogError``,
-        ``MetadataError``."""
-        topic_id = await self._make_state(partition, policy)
+    async def lead(
+        self, partition: Partition, policy: LogPolicy | None = None, *, known: bool = False
+    ) -> HostedReplica:
+        """This process leads, in a new epoch. ``known``: it was led before, so that there must be a
+        state. Raises ``NotLeaderError``, ``LogError``, ``MetadataError``."""
+        topic_id = await self._make_state(partition, policy, known)
         hosted = await self.host.replica(partition, topic_id)
         live = await self.company.live()
         stored = await self.states.change(*partition, partial(self._taken, live=live))
@@ -113,20 +116,37 @@ class PartitionLeading:
             )
         return hosted
 
-    async def _make_state(self, partition: Partition, policy: LogPolicy | None) -> str:
+    async def _make_state(self, partition: Partition, policy: LogPolicy | None, known: bool) -> str:
         """If there is none; the topic's id."""
         try:
             return (await self.states.read(*partition)).state.topic_id
-        except NoNodeError:
-            said = (0, 0)
+        except NoNodeError as error:
+            if known:  # a new one would be of another topic: nothing of this one would be read
+                topic, number = partition
+                raise LogError(
+                    f"partition {topic}-{number} has no state in the metadata store any more "
+                    f"({error}), and its topic was not deleted: restore the store, or delete the "
+                    "topic"
+                ) from error
+            said, unclean = (0, 0), False
             if policy is not None:
                 said = policy.replication_factor, policy.min_insync_replicas
+                unclean = policy.unclean_election
             factor = said[0] or self.replication_factor
             replicas = tuple(await self.company.replicas(partition, factor))
             # Nobody has anything yet, so that all have all of it; but only who is known to be
             # there can be elected, and the others join when they have fetched.
             least = said[1] or self.min_isr
-            first = PartitionState(replicas, least, (self.host.me,), topic_id=self.host.new_id())
+            topic_id = self.host.new_id()
+            first = PartitionState(
+                replicas, least, (self.host.me,), topic_id=topic_id, unclean=unclean
+            )
+            if unclean:
+                log.warning(
+                    "unclean election is on for a partition: if no replica in sync is left, it "
+                    "loses what the next leader lacks",
+                    partition=f"{partition[0]}-{partition[1]}",
+                )
             try:
                 await self.states.create(*partition, first)
             except NodeExistsError:  # somebody else was first
@@ -150,7 +170,7 @@ class PartitionLeading:
         return move(state, live, me.broker)
 
     async def delete(self, partition: Partition) -> None:
-        """State and files go; others that have replicas learn it from the state. Raises
-        ``LogError``, ``MetadataError``."""
+        """The state goes, and nothing is served any more; files go after their grace, as at others
+        that have replicas and learn it from the state. Raises ``MetadataError``."""
         await self.states.delete(*partition)
-        await self.host.forget(partition)
+        await self.host.doom(partition)

@@ -6,6 +6,8 @@ committed, is told to it.
 
 Invariants:
 
+* ``first_base`` <= ``log_start``: a log may begin in the middle of a batch, which is read whole
+  (docs/adr/0138-records-are-deleted-at-offsets.md).
 * ``log_start`` <= ``synced_end`` <= ``log_end``. Offsets below ``synced_end`` survive a loss of
   power.
 * Segments follow one another without an overlap; only the last one is written. A segment is sealed
@@ -107,6 +109,9 @@ class LocalLog:
         self.producers = ProducerStates(log_start)
         self.aborted: list[AbortedTransaction] = []
         self.log_start = log_start
+        self.first_base = self._base_at(log_start)
+        """Where the first batch that is held begins: before ``log_start``, if records in its middle
+        were deleted."""
         self.synced_end = log_start
         self._disk = disk
         self._created_ms = created_ms
@@ -285,7 +290,7 @@ class LocalLog:
     def range_from(self, offset: int, end_offset: int, bytes_max: int) -> FileRange | None:
         """Where the batches lie from the one that holds ``offset`` on, before ``end_offset``. None
         at the end. Raises ``OffsetOutOfRangeError``, ``CorruptBatchError``, ``OSError``."""
-        if not self.log_start <= offset <= self.log_end:
+        if not self.first_base <= offset <= self.log_end:
             raise OffsetOutOfRangeError(
                 f"{self.folder.name} holds offsets {self.log_start} to {self.log_end - 1}; "
                 f"{offset} is none of them"
@@ -296,6 +301,14 @@ class LocalLog:
             if found is not None:
                 return found
         return None
+
+    def _base_at(self, offset: int) -> int:
+        """Where the batch that holds ``offset`` begins; ``offset`` itself if none does."""
+        try:
+            found = self.segments[self._segment_of(offset)].place_of(offset)
+        except CorruptBatchError:  # whoever reads it is told so
+            return offset
+        return offset if found is None else min(offset, found[1].base_offset)
 
     def _segment_of(self, offset: int) -> int:
         low, high = 0, len(self.segments)
@@ -344,7 +357,7 @@ class LocalLog:
         for segment in reversed(self.segments):
             segment.delete()
         self.segments = [Segment.create(self._disk, self.folder, offset, self.policy.segments)]
-        self.log_start = self.synced_end = offset
+        self.log_start = self.first_base = self.synced_end = offset
         self._created_ms = now_ms
         self.epochs.truncate(0)  # in place: the replica's machine knows them too
         self._write_epochs()
@@ -404,9 +417,14 @@ class LocalLog:
             raise OffsetOutOfRangeError(
                 f"{self.folder.name}: records can be deleted up to {self.log_end}, not {offset}"
             )
-        self.log_start = offset
-        self.epochs.trim(offset)
+        self.log_start, self.first_base = offset, self._base_at(offset)
+        self.epochs.trim(self.first_base)
         self._write_epochs()
+
+    def drop_deleted(self) -> None:
+        """Segments in which everything was deleted go. Raises ``OSError``."""
+        sealed = self.segments[:-1]
+        self.delete_segments(sum(each.next_offset <= self.first_base for each in sealed))
 
     def delete_segments(self, count: int) -> int:
         """The first ``count`` segments go, never the last one; how many bytes. Raises
@@ -415,7 +433,8 @@ class LocalLog:
         assert self.segments, "the active segment stays"
         # Readers first: from here on nobody is sent into a file that is about to go.
         self.log_start = max(self.log_start, self.segments[0].base_offset)
-        self.epochs.trim(self.log_start)
+        self.first_base = max(self.first_base, self.segments[0].base_offset)
+        self.epochs.trim(self.first_base)
         freed = 0
         for segment in gone:  # in order, so that a crash leaves a log that begins later
             freed += segment.byte_count

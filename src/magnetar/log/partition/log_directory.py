@@ -8,17 +8,24 @@ Rules:
   high watermarks as they come, since each is only a lower bound of what is committed.
 * The marker ``.kafka_cleanshutdown`` is written last, after every partition was closed in order,
   and removed first of all at the next start: whoever finds it has nothing to recover.
+* A directory is of one cluster, whose id it keeps (``cluster``): it is not opened for another one,
+  as its metadata store knows nothing of what is here.
+* A partition's directory says which topic's it is before anything is in it, and is never opened for
+  another topic (``doom`` says what becomes of it then).
+* A removal is announced first (``removing``), durably: what is half removed is never opened.
 * ``lineage`` is a number that stays as long as this directory holds all that it ever counted as
   stored. It is drawn anew when the directory is made, and at a start after which something may be
   missing (no orderly end, and a sync policy that lets acknowledged bytes be lost). In-sync replicas
   are named with it, so that one whose disk has forgotten is not elected by mistake.
 
-``lineage``, ``broker``: version ``0``, then the number. The other files: ``checkpoint_files``.
+``lineage``, ``broker``, ``cluster``: version ``0``, then the number or the id. The other files:
+``checkpoint_files``.
 """
 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -31,19 +38,25 @@ from magnetar.log.partition.checkpoint_files import (
     RECOVERY_POINTS,
     Partition,
     decode_offsets,
+    decode_topic_id,
     encode_offsets,
+    encode_topic_id,
     exists,
     read_file,
     replace_file,
 )
+from magnetar.log.partition.doom import HeldFiles
 from magnetar.log.partition.limits import PartitionPolicy
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.recovery import Recovered, open_log
-from magnetar.model.errors import MetadataFormatError
+from magnetar.log.partition.segment import LOG
+from magnetar.model.errors import MetadataFormatError, OtherClusterError
 
 CLEAN_END: Final = ".kafka_cleanshutdown"
 LINEAGE: Final = "lineage"
 BROKER: Final = "broker"
+CLUSTER: Final = "cluster"
+REMOVING: Final = "removing"
 BROKER_MAX: Final = 1 << 31
 NO_BROKER: Final = -1
 _FOLDER: Final = re.compile(r"(.+)-(\d+)")
@@ -69,6 +82,10 @@ class LogDirectory:
         """The number of the broker whose replicas these are: it goes with the directory."""
         self.clean = False
         """Whether it was closed in order the last time."""
+        self.cluster = ""
+        """The id of the cluster whose partitions these are; empty: unknown."""
+        self._broken: set[Partition] = set()
+        """Whose files were left as after a crash, and not opened since."""
         self._disk = disk
         self._recovery_points: dict[Partition, int] = {}
         self._log_starts: dict[Partition, int] = {}
@@ -81,14 +98,29 @@ class LogDirectory:
         policy: PartitionPolicy,
         draw: Callable[[], int],
         broker: int = NO_BROKER,
+        cluster: str = "",
     ) -> LogDirectory:
         """``draw`` gives a number that no other directory has. ``broker``: the number that a new
-        directory gets, of the broker whose disk was replaced, say; else one is drawn. Raises
-        ``OSError``."""
+        directory gets, of the broker whose disk was replaced, say; else one is drawn. ``cluster``:
+        the id of the metadata store's cluster. Raises ``OtherClusterError``, ``OSError``."""
         disk.make_dir(path)
         found = cls(disk, path, policy)
+        found._join(cluster)  # first: nothing is changed in another cluster's directory
         found._begin(draw, broker)
         return found
+
+    def _join(self, cluster: str) -> None:
+        words = (read_file(self._disk, self.path / CLUSTER) or b"").decode().split()
+        known = words[1] if len(words) == 2 else ""
+        if known and known != cluster:
+            raise OtherClusterError(
+                f"the partitions in {self.path} are of cluster {known}, and the metadata store is "
+                f"of cluster {cluster or '(none)'}: it was emptied, or is another one. Restore the "
+                "store, or give this broker another partition.directory"
+            )
+        self.cluster = cluster
+        if cluster and not known:
+            replace_file(self._disk, self.path / CLUSTER, f"0\n{cluster}\n".encode())
 
     def _begin(self, draw: Callable[[], int], number: int) -> None:
         self.clean = exists(self._disk, self.path / CLEAN_END)
@@ -136,15 +168,39 @@ class LogDirectory:
                 found.append((match[1], int(match[2])))
         return sorted(found)
 
-    def open_log(self, partition: Partition, now_ms: int, metadata: bytes = b"") -> LocalLog:
-        """The partition's log, made if it is not there; with ``metadata`` as its
-        ``partition.metadata``: one that has another is of an earlier topic, and goes. Raises as
-        ``recovery.open_log``."""
+    def held(self, partition: Partition) -> HeldFiles | None:
+        """What there is of it; None: nothing. Raises ``OSError``."""
         folder = self.path / folder_name(partition)
-        fresh = not exists(self._disk, folder)
-        if not fresh and self._is_of_another(folder, metadata):
-            self.delete_log(partition)
-            fresh = True
+        if not exists(self._disk, folder):
+            return None
+        names = self._disk.list(folder)
+        logs = [folder / name for name in names if LOG in name]  # also ``.log.swap``, ...
+        return HeldFiles(
+            self._topic_of(folder) if PARTITION_METADATA in names else "",
+            any(self._disk.size(each) for each in logs),
+            REMOVING in names,
+        )
+
+    def _topic_of(self, folder: Path) -> str:
+        path = folder / PARTITION_METADATA
+        try:
+            return decode_topic_id(read_file(self._disk, path) or b"", path).hex
+        except MetadataFormatError:  # then it names none
+            return ""
+
+    def open_log(self, partition: Partition, now_ms: int, topic_id: str = "") -> LocalLog:
+        """The partition's log, made if it is not there, for the topic with that id. Raises
+        ``OtherClusterError``: the files are of another topic; else as ``recovery.open_log``."""
+        folder = self.path / folder_name(partition)
+        held = self.held(partition)
+        if held is not None and (held.removing or (topic_id and held.topic_id != topic_id)):
+            other = held.topic_id or "none that is named"
+            raise OtherClusterError(f"{folder} holds files of the topic {other}, not of {topic_id}")
+        if held is None:
+            self._disk.make_dir(folder)
+            if topic_id:  # before there is anything in it
+                whose = encode_topic_id(uuid.UUID(hex=topic_id))
+                replace_file(self._disk, folder / PARTITION_METADATA, whose)
         opened, found = open_log(
             self._disk,
             folder,
@@ -152,28 +208,36 @@ class LogDirectory:
             now_ms=now_ms,
             recovery_point=self._recovery_points.get(partition, 0),
             log_start=self._log_starts.get(partition, 0),
-            clean=self.clean and not fresh,
+            clean=self.clean and held is not None and partition not in self._broken,
         )
-        if metadata and not exists(self._disk, folder / PARTITION_METADATA):
-            replace_file(self._disk, folder / PARTITION_METADATA, metadata)
+        self._broken.discard(partition)
         self.logs[partition] = opened
         self.recovered[partition] = found
         return opened
 
-    def _is_of_another(self, folder: Path, metadata: bytes) -> bool:
-        before = read_file(self._disk, folder / PARTITION_METADATA)
-        return bool(metadata) and before is not None and before != metadata
+    def closed(self, partition: Partition, *, in_order: bool) -> None:
+        """Its log is closed, by itself; what is known of it stays."""
+        source = self.logs.pop(partition, None)
+        if source is not None and in_order:
+            self._recovery_points[partition] = source.synced_end
+            self._log_starts[partition] = source.log_start
+        elif source is not None:
+            self._broken.add(partition)
 
     def delete_log(self, partition: Partition) -> None:
         """The partition's directory goes, and what is known of it. Raises ``OSError``."""
         self.logs.pop(partition, None)
+        self._broken.discard(partition)
         for known in (self._recovery_points, self._log_starts, self.high_watermarks):
             known.pop(partition, None)
         folder = self.path / folder_name(partition)
         if not exists(self._disk, folder):
             return
+        replace_file(self._disk, folder / REMOVING, b"0\n")
         for name in self._disk.list(folder):
-            self._disk.remove(folder / name)
+            if name != REMOVING:
+                self._disk.remove(folder / name)
+        self._disk.remove(folder / REMOVING)
         self._disk.remove(folder)
 
     def checkpoint(self) -> None:
@@ -194,5 +258,7 @@ class LogDirectory:
         for source in self.logs.values():
             source.close()
         self.checkpoint()
+        if self._broken:
+            return  # the next start has to look at them: it recovers all
         # Last: it says that all of the above is true.
         replace_file(self._disk, self.path / CLEAN_END, b'{"version":0,"brokerEpoch":-1}')

@@ -200,7 +200,7 @@ def test_records_are_deleted_from_the_front(tmp_path: Path) -> None:
     first = filled(log, 60)
     log.delete_records(first[10] + 1)
     with pytest.raises(OffsetOutOfRangeError):
-        log.range_from(first[10], log.log_end, 100)
+        log.range_from(first[10] - 1, log.log_end, 100)
     assert read_all(log, first[10] + 1)[0] == first[10], "a batch comes whole"
     names = {path.name for path in folder.iterdir()}
     third = log.segments[2].base_offset
@@ -231,3 +231,24 @@ def test_a_log_that_begins_anew_forgets_its_epochs_where_they_are(tmp_path: Path
     source.restart_at(100, NOW_MS)
     assert source.epochs is epochs
     assert (epochs.starts, source.log_end) == ((), 100)
+
+
+def test_records_in_the_middle_of_a_batch_are_deleted(tmp_path: Path) -> None:
+    """A log may begin in the middle of a batch, which is read whole."""
+    log, _ = opened(tmp_path / "t-0")
+    first = filled(log, 40)
+    middle = first[11] + 1  # of three records
+    log.delete_records(middle)
+    assert (log.log_start, log.first_base) == (middle, first[11])
+    assert read_all(log, middle)[0] == first[11]
+    assert read_all(log, first[11])[0] == first[11], "a follower fetches from there"
+    with pytest.raises(OffsetOutOfRangeError):
+        log.range_from(first[11] - 1, log.log_end, 100)
+    log.drop_deleted()
+    assert log.segments[0].base_offset <= first[11] < log.segments[1].base_offset
+    log.close()
+    again, _ = opened(tmp_path / "t-0", log_start=middle)
+    assert (again.log_start, again.first_base) == (middle, first[11])
+    again.delete_records(again.log_end)
+    again.drop_deleted()
+    assert (len(again.segments), again.first_base) == (1, again.log_end)

@@ -15,11 +15,11 @@ from magnetar.log.partition.checkpoint_files import (
     decode_offsets,
     decode_topic_id,
     encode_offsets,
-    encode_topic_id,
 )
+from magnetar.log.partition.doom import HeldFiles
 from magnetar.log.partition.limits import SyncPolicy
-from magnetar.log.partition.log_directory import CLEAN_END, LogDirectory, folder_name
-from magnetar.model.errors import MetadataFormatError
+from magnetar.log.partition.log_directory import CLEAN_END, LogDirectory
+from magnetar.model.errors import MetadataFormatError, OtherClusterError
 from tests.unit.log.partition.kit import NOW_MS, SMALL, filled
 
 ONE, TWO = ("topic-1", 0), ("b", 12)
@@ -41,7 +41,7 @@ def test_what_was_closed_in_order_has_nothing_to_recover(tmp_path: Path) -> None
     directory = opened(tmp_path, lineages)
     assert (directory.partitions(), directory.clean) == ([], False)
     for partition in (ONE, TWO):
-        filled(directory.open_log(partition, NOW_MS, encode_topic_id(TOPIC_ID)), 40)
+        filled(directory.open_log(partition, NOW_MS, TOPIC_ID.hex), 40)
     directory.logs[TWO].delete_records(30)
     directory.high_watermarks[ONE] = 17
     directory.close()
@@ -103,11 +103,68 @@ def test_checkpoints_are_kafkas_text(tmp_path: Path) -> None:
             decode_offsets(bad, tmp_path)
 
 
-def test_files_of_an_earlier_topic_of_that_name_go(tmp_path: Path) -> None:
+def test_files_are_opened_for_their_own_topic_only(tmp_path: Path) -> None:
     directory = opened(tmp_path, numbers())
-    filled(directory.open_log(ONE, NOW_MS, encode_topic_id(TOPIC_ID)), 10)
+    assert directory.held(ONE) is None
+    filled(directory.open_log(ONE, NOW_MS, TOPIC_ID.hex), 10)
+    assert directory.held(ONE) == HeldFiles(TOPIC_ID.hex, has_records=True)
     directory.close()
     again = opened(tmp_path, numbers())
-    assert again.open_log(ONE, NOW_MS, encode_topic_id(uuid.UUID(int=5))).log_end == 0
-    metadata = (tmp_path / folder_name(ONE) / "partition.metadata").read_bytes()
-    assert decode_topic_id(metadata, tmp_path) == uuid.UUID(int=5)
+    with pytest.raises(OtherClusterError, match=TOPIC_ID.hex):
+        again.open_log(ONE, NOW_MS, uuid.UUID(int=5).hex)
+    again.delete_log(ONE)
+    assert again.open_log(ONE, NOW_MS, uuid.UUID(int=5).hex).log_end == 0
+    assert again.held(ONE) == HeldFiles(uuid.UUID(int=5).hex)
+
+
+def test_what_is_half_removed_is_never_opened(tmp_path: Path) -> None:
+    class Failing(RealDisk):
+        def remove(self, path: Path) -> None:
+            if path.name == "partition.metadata":
+                raise OSError(5, "the disk fails")
+            super().remove(path)
+
+    directory = LogDirectory.open(Failing(), tmp_path, SMALL, lambda: 7)
+    filled(directory.open_log(ONE, NOW_MS, TOPIC_ID.hex), 10)
+    with pytest.raises(OSError, match="fails"):
+        directory.delete_log(ONE)
+    again = opened(tmp_path, numbers())
+    held = again.held(ONE)
+    assert held is not None
+    assert held.removing
+    with pytest.raises(OtherClusterError):
+        again.open_log(ONE, NOW_MS, TOPIC_ID.hex)
+    again.delete_log(ONE)
+    assert again.held(ONE) is None
+
+
+def test_a_directory_is_of_one_cluster(tmp_path: Path) -> None:
+    lineages = numbers()
+
+    def of(cluster: str) -> LogDirectory:
+        return LogDirectory.open(
+            RealDisk(), tmp_path, SMALL, lambda: next(lineages), cluster=cluster
+        )
+
+    assert of("").cluster == "", "of before clusters had ids"
+    of("one").close()
+    for other in ("two", ""):
+        with pytest.raises(OtherClusterError, match="are of cluster one"):
+            of(other)
+    assert of("one").clean, "nothing was changed meanwhile"
+
+
+def test_one_log_that_was_left_as_by_a_crash_has_all_recovered(tmp_path: Path) -> None:
+    lineages = numbers()
+    directory = opened(tmp_path, lineages)
+    for partition in (ONE, TWO):
+        filled(directory.open_log(partition, NOW_MS), 5)
+    directory.logs[ONE].abandon()
+    directory.closed(ONE, in_order=False)
+    directory.close()
+    again = opened(tmp_path, lineages)
+    assert not again.clean
+    again.open_log(ONE, NOW_MS)
+    again.open_log(TWO, NOW_MS)
+    again.close()
+    assert opened(tmp_path, lineages).clean, "it was opened, and closed in order"

@@ -9,20 +9,48 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from magnetar.env.disk import RealDisk
+from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.log.engines.partition_store import PartitionLogStore
 from magnetar.log.engines.store import LogStores
 from magnetar.log.managed.store import ManagedLogStore
+from magnetar.log.partition.checkpoint_files import Partition
+from magnetar.log.partition.doom import StoreAnswer
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.partition.leading import PartitionLeading
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
 from magnetar.log.partition.replication.state_store import StateStore
+from magnetar.log.partition.replication.state_witness import StateWitness
 from magnetar.log.policy import LogPolicy
 from magnetar.log.seam import LogStore
+from magnetar.model.errors import MetadataUnavailableError
 from tests.unit.log.doubles import Process
 
+CLUSTER = "cluster-1"
 NOW_MS = 1_700_000_000_000
 SMALL = PartitionPolicy(segments=SegmentLimits(segment_bytes_max=600, index_interval_bytes=100))
+
+
+class WorldWitness:
+    """Of the store that was used last. ``cluster``: what that says that it is."""
+
+    def __init__(self) -> None:
+        self.cluster = CLUSTER
+        self.metadata: MetadataStore | None = None
+
+    def _asked(self) -> StateWitness:
+        if self.metadata is None:
+            raise MetadataUnavailableError("no store is in use")
+        return StateWitness(self.metadata, self._cluster_id)
+
+    async def _cluster_id(self) -> str:
+        return self.cluster
+
+    async def ask(self, partition: Partition) -> StoreAnswer:
+        return await self._asked().ask(partition)
+
+    async def listed(self) -> frozenset[Partition]:
+        return await self._asked().listed()
 
 
 class PolicyStores(LogStores):
@@ -46,6 +74,8 @@ class PartitionWorld:
     def __init__(self, policy: PartitionPolicy = SMALL) -> None:
         self.host: PartitionHost | None = None
         self.now_ms = NOW_MS
+        self.grace_ms = 0
+        self.witness = WorldWitness()
         self.defects: list[BaseException] = []
         self._policy = policy
         self._directory = tempfile.TemporaryDirectory(prefix="partitions-")
@@ -66,6 +96,9 @@ class PartitionWorld:
             scope,
             now_ms=lambda: self.now_ms,
             draw=lambda: self._rng.getrandbits(63),
+            cluster=CLUSTER,
+            witness=self.witness,
+            grace_ms=self.grace_ms,
         )
         try:
             yield
@@ -80,6 +113,7 @@ class PartitionWorld:
     ) -> LogStore:
         """A store as another owner has it, with ``span`` offsets a ledger id."""
         assert self.host is not None, "it runs"
+        self.witness.metadata = process.metadata
         leading = PartitionLeading(self.host, StateStore(process.metadata))
         partitions = PartitionLogStore(
             process.metadata,

@@ -13,8 +13,8 @@ Rules:
 * A replica that is not alive leaves the in-sync set. If the set is too small to commit then, it
   becomes eligible: nothing can be committed without it from here on, so it has everything. As soon
   as the set is large enough again, nobody is eligible: things are committed without them.
-* With ``unclean`` any live replica will do if no other is there, and is then alone in sync. What it
-  lacks is lost; that is off unless somebody says so for a topic.
+* With ``unclean``, of the topic or of the broker that decides, any live replica will do if no other
+  is there, and is then alone in sync. What it lacks is lost; that is off unless somebody says so.
 * Every change of the leader, to nobody too, has a new epoch: what an earlier one still sends is
   refused.
 """
@@ -42,7 +42,7 @@ def elect(state: PartitionState, live: Live, *, unclean: bool = False) -> Partit
     """``state`` as it has to be with these brokers; None: as it is."""
     in_sync = tuple(member for member in state.isr if _lives(member, live))
     kept = _with_eligible(state, in_sync, live)
-    found = _led(kept, live, unclean)
+    found = _led(kept, live, unclean or state.unclean)
     found.check()
     return None if found == state else found
 

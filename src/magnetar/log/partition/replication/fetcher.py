@@ -277,6 +277,8 @@ class Fetcher:
         replica, follower, source = asked.replica, asked.follower, asked.replica.source
         if step is None:
             replica.advanced()  # the leader may have told of a later high watermark
+            if part.error_code == ErrorCode.NONE:  # or of a later start, with nothing to append
+                await self._follow_start(asked, part)
             return
         if isinstance(step, AppendAnswer):
             assert isinstance(part.records, memoryview)
@@ -302,7 +304,12 @@ class Fetcher:
         """What the leader has deleted is deleted here, as far as it is known to be committed."""
         source, start = asked.replica.source, part.log_start_offset
         if source.log_start < start <= asked.follower.high_watermark:
-            await asked.replica.follow(asked.follower, partial(source.delete_records, start))
+            await asked.replica.follow(asked.follower, partial(_delete_before, source, start))
+
+
+def _delete_before(source: LocalLog, start: int) -> None:
+    source.delete_records(start)
+    source.drop_deleted()  # nobody else does: retention is the leader's
 
 
 def _grant(request: FetchRequest, part: FetchedPartition) -> FetchGrant:

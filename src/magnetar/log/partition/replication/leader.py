@@ -98,6 +98,7 @@ class PartitionLeader:
         now_ms: int,
         lag_ms_max: int,
     ) -> None:
+        assert stored_end <= log_end, "what was cut is not stored"
         self.state = state
         self.log_start = log_start
         self.log_end = log_end
@@ -128,7 +129,8 @@ class PartitionLeader:
     # -- appends ------------------------------------------------------------------------------
 
     def check_append(self) -> None:
-        """Before an append that waits for all. Raises ``NotEnoughReplicasError``."""
+        """Before an append that waits for all. Raises ``NotEnoughReplicasError``. One that waits
+        for the leader alone is taken however few there are, as in Kafka: see ``stored_here``."""
         if self.state.too_few:
             raise NotEnoughReplicasError(
                 f"{len(self.state.isr)} of {len(self.state.replicas)} replicas are in sync; "
@@ -150,6 +152,11 @@ class PartitionLeader:
         if last_offset >= self.high_watermark:
             return AppendOutcome.WAITS
         return AppendOutcome.TOO_FEW if self.state.too_few else AppendOutcome.COMMITTED
+
+    def stored_here(self, last_offset: int) -> bool:
+        """Of an append that waits for the leader's own log alone: it has it, as its sync policy
+        says. Such an append is lost if another is elected that has not fetched it."""
+        return last_offset < self._stored_end
 
     def trimmed(self, log_start: int) -> None:
         self.log_start = log_start

@@ -40,8 +40,9 @@ class PartitionState:
     """``replicas``: the brokers that are assigned, the preferred leader first. ``leader_start``
     tells the starts of the leader's process apart: what a process had in memory ends with it.
     ``elr``: replicas that left the in-sync set when it had become too small to commit, and so have
-    all that is committed (KIP-966). ``topic_id``: a UUID in hexadecimal digits, of this making of
-    the topic: files of an earlier one of its name are none of its own."""
+    all that is committed (KIP-966). ``unclean``: see ``election``. ``topic_id``: a UUID in
+    hexadecimal digits, of this making of the topic: files of an earlier one of its name are none of
+    its own."""
 
     replicas: tuple[int, ...]
     min_isr: int
@@ -51,6 +52,7 @@ class PartitionState:
     leader_start: int = 0
     leader_epoch: int = 0
     topic_id: str = ""
+    unclean: bool = False
 
     @property
     def least_in_sync(self) -> int:
@@ -81,6 +83,7 @@ def encode_state(state: PartitionState) -> bytes:
         "leader_start": state.leader_start,
         "leader_epoch": state.leader_epoch,
         "topic_id": state.topic_id,
+        "unclean": state.unclean,
     }
     return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -100,6 +103,7 @@ def decode_state(data: bytes, path: str) -> PartitionState:
             int(fields["leader_start"]),
             int(fields["leader_epoch"]),
             str(fields["topic_id"]),
+            bool(fields.get("unclean", False)),  # states of before there was such a setting
         )
     except (ValueError, KeyError, TypeError) as error:
         raise MetadataFormatError(f"{path} holds no partition's state: {error!r}") from error

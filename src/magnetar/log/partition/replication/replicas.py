@@ -12,6 +12,8 @@ Rules:
   back, the state is read and learnt before the next one; until then both sets count.
 * A replica whose log fails is given up: another is elected, if there is one in sync, and then it is
   opened anew, which recovers it. It must not go on leading with a log that stores nothing.
+* A replica is played with the files of its state's topic only. One whose state is gone is doomed:
+  not served, and not deleted here (``log.partition.doom``).
 * Whoever ends in order hands over what it leads first, so that nobody waits for its session.
 
 Why: docs/adr/0114-brokers-replicate-partitions.md.
@@ -105,7 +107,9 @@ class Replicas:
     def find(self, partition: Partition) -> HostedReplica | None:
         """This broker's replica, if it has one that is open."""
         kept = self._kept.get(partition)
-        return None if kept is None or kept.failed else kept.hosted
+        if kept is None or kept.failed or kept.hosted is None or kept.hosted.failure is not None:
+            return None
+        return kept.hosted
 
     def led(self) -> list[Partition]:
         return [each for each, kept in self._kept.items() if _leader(kept) is not None]
@@ -133,6 +137,7 @@ class Replicas:
             self._scope.spawn(self._play(kept), f"replica of {topic}-{number}")
 
     async def _play(self, kept: _OwnReplica) -> None:
+        partition = f"{kept.partition[0]}-{kept.partition[1]}"
         try:
             while kept.stored is not kept.played or kept.failed:
                 if kept.failed:
@@ -141,16 +146,25 @@ class Replicas:
                 kept.played = wanted = kept.stored
                 try:
                     await self._take(kept, wanted)
+                except MetadataError as error:
+                    log.info("replica is not opened now", partition=partition, error=str(error))
+                    self._image.refresh(kept.partition)
+                    await asyncio.sleep(PAUSE_S)
+                    kept.played = None
                 except (OSError, MagnetarError) as error:
                     self._has_failed(kept, error)
         finally:
             kept.busy = False
 
     async def _take(self, kept: _OwnReplica, wanted: VersionedState | None) -> None:
-        if wanted is None:
+        # Between two looks a topic may have been deleted and made again: what is open then is the
+        # former one's.
+        hosted = kept.hosted
+        if wanted is None or (hosted is not None and hosted.topic_id != wanted.state.topic_id):
             self._unfollow(kept.partition)
             kept.let_go()
-            await self._host.forget(kept.partition)
+            await self._host.doom(kept.partition)
+        if wanted is None:
             if kept.stored is None:
                 self._kept.pop(kept.partition, None)
             return
@@ -271,7 +285,11 @@ class Replicas:
     # -- failures and the end -----------------------------------------------------------------
 
     def _moved(self, kept: _OwnReplica, hosted: HostedReplica) -> None:
-        if hosted.failure is not None and kept.hosted is hosted:
+        if hosted.failure is None or kept.hosted is not hosted:
+            return
+        if hosted.doomed:  # by the topic's owner, which has deleted the state
+            self._image.refresh(kept.partition)
+        else:
             self._has_failed(kept, hosted.failure)
 
     def _has_failed(self, kept: _OwnReplica, error: Exception) -> None:
@@ -283,6 +301,8 @@ class Replicas:
             error=str(error),
         )
         kept.failed = True
+        if kept.hosted is not None:
+            kept.hosted.fail(error)  # whatever failed: what is opened anew is not this one
         self._unfollow(kept.partition)
         self._poke(kept)
 

@@ -162,7 +162,8 @@ class _Look:
         grant: FetchGrant,
         part: FetchPartition,
     ) -> None:
-        found.log_start_offset = grant.log_start
+        # Exact: the machine's is where the first batch begins, from which followers can fetch.
+        found.log_start_offset = max(grant.log_start, replica.source.log_start)
         if grant.diverging is not None:
             found.diverging_epoch = DivergingEpoch(*grant.diverging)
             self.told = True

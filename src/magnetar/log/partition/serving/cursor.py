@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from magnetar.log.ack_store import AckStore
+from magnetar.log.acked_cursor import AckedCursor
 from magnetar.log.acknowledgements import AckState
 from magnetar.log.partition.serving.batch_places import BatchPlaces
 from magnetar.log.partition.serving.positions import OffsetOrder
 from magnetar.log.seam import CursorLending
-from magnetar.model.entry import Entry
 from magnetar.model.ids import Position
 
 
-class PartitionCursor:
+class PartitionCursor(AckedCursor):
     """See the module's text. ``state`` is over an ``OffsetOrder`` of ``places``."""
 
     def __init__(
@@ -35,25 +35,18 @@ class PartitionCursor:
         store: AckStore,
         lending: CursorLending | None = None,
     ) -> None:
-        self.name = name
-        self.durable = store.durable
-        self.lending = lending
-        self.properties = properties
-        self.store = store
+        super().__init__(name, state, properties, store, lending)
         self._places = places
         self._order = OffsetOrder(places)
-        self._state = state
 
-    @property
-    def mark_delete(self) -> Position:
-        return self._state.mark_delete
+    def _mark_before(self, position: Position) -> Position:
+        return self._order.mark_before(position)
 
     def acknowledge(self, positions: Sequence[Position]) -> None:
         run: list[Position] = []
         for position in positions:
             run += self._offsets_of(position)
-        if self._state.acknowledge(run):
-            self.store.mark_dirty()
+        super().acknowledge(run)
 
     def _offsets_of(self, position: Position) -> Sequence[Position]:
         """Those of the entry; none if it is not in the log."""
@@ -69,27 +62,16 @@ class PartitionCursor:
     def acknowledge_batch(
         self, position: Position, batch_size: int, ack_set: Sequence[int]
     ) -> bool:
-        whole = self._state.acknowledge_batch(position, batch_size, ack_set)
+        whole = super().acknowledge_batch(position, batch_size, ack_set)
         if whole:
             self._state.acknowledge(self._offsets_of(position))
-        self.store.mark_dirty()
         return whole
 
     def acknowledge_cumulative(self, position: Position) -> None:
         places = self._places
         offset = places.offset(position)
         end = places.following(offset + 1) if offset >= places.start else offset + 1
-        if self._state.acknowledge_cumulative(places.position(end - 1)):
-            self.store.mark_dirty()
-
-    def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool:
-        return self._state.is_acknowledged(ledger_id, entry_id)
-
-    def unacknowledged(self, entries: Sequence[Entry]) -> list[Entry]:
-        return self._state.unacknowledged(entries)
-
-    def ack_set(self, position: Position) -> list[int] | None:
-        return self._state.ack_set(position)
+        super().acknowledge_cumulative(places.position(end - 1))
 
     def backlog_entries(self) -> int:
         places = self._places
@@ -97,14 +79,6 @@ class PartitionCursor:
         after = places.entries - places.count_before(mark + 1)
         holes = self._state.holes()
         return after - sum(places.among(ledger, each) for ledger, each in holes.items())
-
-    async def reset(self, position: Position) -> None:
-        self._state.reset(self._order.mark_before(position))
-        self.store.mark_dirty()  # it is stored even if whoever waits for it gives up
-        await self.wait_stored()
-
-    async def wait_stored(self) -> None:
-        await self.store.wait_stored()
 
 
 class PartitionCursors:

@@ -7,9 +7,11 @@ from contextlib import AbstractContextManager
 
 from magnetar.log.seam import (
     Buffer,
+    CompactedElsewhere,
     CompactedStats,
     ReadableLog,
     Survivor,
+    TableLag,
     TableMark,
     TakenLedger,
 )
@@ -28,6 +30,13 @@ class NoTable:
     def mark(self) -> TableMark | None:
         return None
 
+    @property
+    def lag(self) -> TableLag | None:
+        return None
+
+    def note_problem(self, where: str, problem: str) -> None:
+        raise self._refused()
+
     def _refused(self) -> NotAllowedError:
         return NotAllowedError(
             f"log {self._log_name} is a partition, and tables take closed ledgers only; use a "
@@ -43,7 +52,7 @@ class NoTable:
     def rewritten(self, where: str) -> None:
         raise self._refused()
 
-    async def forget(self, where: str, ledger_id: int) -> None:
+    async def forget(self, where: str, ledger_id: int, *, lost: bool = False) -> None:
         raise self._refused()
 
     async def detach(self, where: str) -> None:
@@ -76,3 +85,14 @@ class NoCompaction:
         self, horizon: Position, survivors: AsyncIterator[Sequence[Survivor]]
     ) -> None:
         raise self._refused()
+
+    async def begin_elsewhere(self, holder: str) -> int:
+        raise self._refused()
+
+    async def take(
+        self, holder: str, base: CompactedStats | None, found: CompactedElsewhere
+    ) -> None:
+        raise self._refused()
+
+    def give_up(self, holder: str) -> None:
+        """Nothing was begun."""

@@ -8,7 +8,8 @@ Invariants beside those of the seam:
 * What may be read is what is committed: ``places`` grows with the high watermark, and with nothing
   else.
 * Outcomes come in the order of the appends, though what was refused is known before what waits for
-  followers.
+  followers. Appends that wait for this replica alone (``Content.awaits_all``) are told as soon as
+  it has stored them, whatever those before them wait for: they may be lost with it.
 * It leads one epoch. When the replica leads another one, or none, the log is lost
   (``LogFencedError``), whoever opened it again.
 
@@ -35,6 +36,8 @@ from magnetar.log.partition.limits import Kept
 from magnetar.log.partition.local_log import Appended
 from magnetar.log.partition.replication.leader import AppendOutcome
 from magnetar.log.partition.serving.envelopes import ENVELOPE, wrap
+from magnetar.log.partition.serving.epochs import PartitionEpochs
+from magnetar.log.partition.serving.front import PartitionFront
 from magnetar.log.partition.serving.no_table import NoCompaction, NoTable
 from magnetar.log.partition.serving.positions import PartitionPositions
 from magnetar.log.partition.serving.stored_entries import HeldEntries, entry_of, read_entries
@@ -49,6 +52,8 @@ from magnetar.log.seam import (
     Holds,
     KeyCompaction,
     LedgerStats,
+    LogEpochs,
+    LogFront,
     LogStats,
     Positions,
     Run,
@@ -72,6 +77,8 @@ from magnetar.model.ids import Position
 log = structlog.get_logger(__name__)
 
 READ_BYTES_LEAST: Final = 64 << 10
+DRAIN_S: Final = 5.0
+"""How long a log that is closed waits for its followers."""
 """What is read of a file at once, however little is asked for: whoever reads on finds it cached by
 the system."""
 
@@ -104,13 +111,14 @@ class LogCompany(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Append:
     """One on its way. ``last_offset``: of what was placed, inclusive."""
 
     done: AppendDone
     stamp: Stamp | None
     size: int
+    awaits_all: bool
     placed: bool = False
     last_offset: int = -1
     runs: tuple[Run, ...] = ()
@@ -140,6 +148,10 @@ class PartitionLog:
         self.positions: Positions = PartitionPositions(found.places)
         self.tabled: TabledLedgers = NoTable(name)
         self.compaction: KeyCompaction = NoCompaction(self)
+        self.front: LogFront = PartitionFront(
+            hosted, found.places, self.require_open, self._trimmed
+        )
+        self.epochs: LogEpochs = PartitionEpochs(hosted, self.require_open)
         self.cursors: Cursors
         self.checkpoints: Checkpoints
         self.holds: Holds
@@ -154,6 +166,9 @@ class PartitionLog:
         self._watch = ReadableWatch()
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._appends: deque[_Append] = deque()
+        self._alone: dict[_Append, None] = {}
+        """Those that wait for this replica's own copy, in the order of the appends."""
+        self._told_alone = False
         self._pending_bytes = 0
         self._drained = asyncio.Event()
         self._drained.set()
@@ -182,22 +197,39 @@ class PartitionLog:
     ) -> None:
         """See the seam."""
         stamp = None if content is None else content.stamp
-        size = sum(map(len, payloads))
-        append = _Append(done, stamp, size)
-        self._appends.append(append)
-        self._pending_bytes += size
+        awaits_all = content is None or content.awaits_all
+        append = _Append(done, stamp, sum(map(len, payloads)), awaits_all)
+        if awaits_all:
+            self._appends.append(append)
+        else:
+            self._alone[append] = None
+        self._pending_bytes += append.size
         self._drained.clear()
         try:
             self.require_open()
             leader = self._hosted.machine.leader
-            if leader is not None:
+            if leader is not None and awaits_all:
                 leader.check_append()
+            elif leader is not None:
+                self._warn(len(leader.state.replicas))
             batches = self._batches(payloads, content)
         except MagnetarError as error:
             append.placed, append.error = True, error
-            self._loop.call_soon(self._answer)  # behind those that came before it
+            # behind those that came before it
+            self._loop.call_soon(*((self._answer,) if awaits_all else (self._told, append)))
             return
         self._hosted.append(batches, self.epoch, partial(self._placed, append, batches))
+
+    def _warn(self, replicas: int) -> None:
+        """Once: what a producer has chosen is nobody's secret."""
+        if replicas > 1 and not self._told_alone:
+            self._told_alone = True
+            log.warning(
+                "a producer waits for this broker's copy alone (acks 0 or 1): what it is told is "
+                "stored is lost if this broker is lost before a follower has fetched it",
+                log=self.name,
+                replicas=replicas,
+            )
 
     def _batches(self, payloads: Sequence[Buffer], content: Content | None) -> list[bytearray]:
         """Copies, since the buffers are valid during the call only."""
@@ -237,6 +269,23 @@ class PartitionLog:
                 self._tail.add(outcome.first_offset, entry)
         append.runs = tuple(runs)
         append.placed = True
+        if not append.awaits_all:
+            leader = self._hosted.machine.leader
+            stored = leader is not None and leader.stored_here(append.last_offset)
+            assert stored or append.error is not None, "a group is told when it is stored"
+            self._told(append)
+
+    def _told(self, append: _Append) -> None:
+        """Of one that waits for this replica's own copy."""
+        if append in self._alone:  # else it was told that the log is lost
+            del self._alone[append]
+            self._pending_bytes -= append.size
+            append.done(append.error, append.runs)
+            self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        if not (self._appends or self._alone):
+            self._drained.set()
 
     def _advance(self) -> None:
         """The high watermark may have moved, or another leads."""
@@ -268,8 +317,7 @@ class PartitionLog:
             appends.popleft()
             self._pending_bytes -= append.size
             append.done(append.error, append.runs)
-        if not appends:
-            self._drained.set()
+        self._tell_drained()
 
     def _too_few(self, append: _Append) -> bool:
         leader = self._hosted.machine.leader
@@ -291,14 +339,21 @@ class PartitionLog:
     def _lose(self, error: LogFencedError) -> None:
         self.lost = error
         self._unwatch()
-        appends, self._appends = self._appends, deque()
-        self._pending_bytes = 0
-        self._drained.set()
-        for append in appends:
-            self._loop.call_soon(append.done, append.error or error, ())
+        self._give_up(error)
         watchers, self._lost_watchers = self._lost_watchers, []
         for lost in watchers:
             self._loop.call_soon(lost, error)
+
+    def _give_up(self, error: LogError) -> None:
+        """Whoever waits is told that the outcome is not known here."""
+        appends = [*self._appends, *self._alone]
+        self._appends.clear()
+        self._alone.clear()
+        self._pending_bytes = 0
+        self._drained.set()
+        for append in appends:
+            append.error = append.error or error
+            self._loop.call_soon(append.done, append.error, ())
 
     def watch_lost(self, lost: Callable[[LogFencedError], None]) -> None:
         """See the seam."""
@@ -343,9 +398,9 @@ class PartitionLog:
                     partial(read_entries, source, places, offset, end, max_entries, max_bytes)
                 )
             except OffsetOutOfRangeError as error:
-                if offset >= source.log_start:
+                if offset >= source.first_base:
                     raise NoEntryError(f"log {self.name}: {error}") from error
-                places.trim(source.log_start)  # it was trimmed meanwhile
+                places.trim(source.first_base)  # it was trimmed meanwhile
                 continue
             except OSError as error:
                 raise LogError(f"log {self.name} cannot be read at {offset}: {error}") from error
@@ -403,10 +458,13 @@ class PartitionLog:
             return
         finally:
             self._trimming = False
-        self.places.trim(source.log_start)
-        leader = self._hosted.machine.leader
+        self._trimmed()
+
+    def _trimmed(self) -> None:
+        source, leader = self._hosted.source, self._hosted.machine.leader
+        self.places.trim(source.first_base)
         if leader is not None:
-            leader.trimmed(source.log_start)
+            leader.trimmed(source.first_base)
 
     # -- stats, ending ------------------------------------------------------------------------
 
@@ -458,7 +516,19 @@ class PartitionLog:
         if self._closed:
             return
         self._closed = True  # from here on appends are refused; those before have their outcomes
-        await self._drained.wait()
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._drained.wait()
+        except TimeoutError:
+            # Followers are away, or the disk hangs. Whoever is to have the topic next must not wait
+            # for them: it decides what is committed.
+            self._give_up(
+                LogClosedError(
+                    f"log {self.name} is closed here, and what was appended was not on all "
+                    f"replicas in sync within {DRAIN_S:.0f} s: it may be stored or not; send it "
+                    "again"
+                )
+            )
         self._unwatch()
         errors = await self._company.close(self.lost is not None)
         await self.scope.close()

@@ -62,7 +62,7 @@ def read_entries(
 
 def find_entries(source: LocalLog, disk: Disk, high_watermark: int, span: int) -> HeldEntries:
     """All that the log holds. Raises ``OSError``, ``CorruptBatchError``."""
-    places = BatchPlaces(source.log_start, source.log_start, span)
+    places = BatchPlaces(source.first_base, source.first_base, span)
     uncommitted: list[tuple[int, int]] = []
     for segment in source.segments:
         sealed = segment is not source.segments[-1]
@@ -77,7 +77,7 @@ def find_entries(source: LocalLog, disk: Disk, high_watermark: int, span: int) -
                 places.end = header.next_offset
             else:
                 uncommitted.append((header.base_offset, header.next_offset))
-    places.remove(0, source.log_start)
+    places.remove(0, source.first_base)
     places.end = max(places.end, places.start)
     places.pack()
     return HeldEntries(places, uncommitted)

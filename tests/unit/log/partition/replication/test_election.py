@@ -62,6 +62,8 @@ def test_nobody_out_of_sync_is_elected_unless_it_is_said() -> None:
     assert (waits.leader, waits.isr, waits.elr) == (NO_LEADER, (), (ONE,))
     found = elect(small, live(2, 3), unclean=True)
     assert found == state(1, isr=(TWO,), leader=2, leader_epoch=5)
+    said = elect(state(1, isr=(ONE,), unclean=True), live(2, 3))
+    assert said == state(1, isr=(TWO,), leader=2, leader_epoch=5, unclean=True)
 
 
 def test_a_process_that_was_started_again_is_another_leader() -> None:
@@ -89,6 +91,10 @@ def test_the_preferred_replica_leads_again_when_it_can() -> None:
 def test_the_bytes_say_the_same() -> None:
     given = state(isr=(ONE,), elr=(TWO,))
     assert decode_state(encode_state(given), "/p") == given
+    unclean = state(unclean=True)
+    assert decode_state(encode_state(unclean), "/p") == unclean
+    before = encode_state(given).replace(b',"unclean":false', b"")
+    assert decode_state(before, "/p") == given, "states of before there was such a setting"
     for data in (b"", b"[]", b'{"version":2}', b'{"version":1,"replicas":[1]}'):
         with pytest.raises(MetadataFormatError, match="/p"):
             decode_state(data, "/p")

@@ -14,14 +14,19 @@ from magnetar.log.partition.leading import PartitionLeading
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.log.partition.replication.state_store import StateStore
+from magnetar.log.partition.serving import partition_log
+from magnetar.log.partition.serving.partition_log import PartitionLog
 from magnetar.log.partition.serving.partition_names import other_name, partition_of
 from magnetar.log.policy import Engine, LogPolicy, Retention
 from magnetar.log.seam import Content, LogStore, WritableLog
 from magnetar.model.errors import (
+    LogClosedError,
     LogError,
     LogFencedError,
     NotAllowedError,
+    NotEnoughReplicasError,
     NotLeaderError,
+    OffsetOutOfRangeError,
     OtherEngineError,
 )
 from magnetar.model.ids import EARLIEST, Position
@@ -166,6 +171,64 @@ def test_entries_are_read_from_files_when_memory_has_let_them_go() -> None:
     setting.run(scenario)
 
 
+def test_each_epoch_ends_where_the_next_one_begins() -> None:
+    """A consumer that has read more of one learns that it is gone."""
+    setting = Setting()
+
+    async def before() -> None:
+        source = await setting.store().open(NAME)
+        await append(source, [b"%d" % i for i in range(30)])
+        assert await source.epochs.end_of(source.epoch) == (source.epoch, 30)
+        epochs.append(source.epoch)
+        await source.close()
+
+    async def after() -> None:
+        source = await setting.store().open(NAME)
+        (former,) = epochs
+        assert source.epoch > former
+        await append(source, [b"later"])
+        assert await source.epochs.end_of(former) == (former, 30)
+        assert await source.epochs.end_of(source.epoch) == (source.epoch, 31)
+        assert await source.epochs.end_of(source.epoch + 1) == (-1, -1)
+        await source.close()
+        with pytest.raises(LogClosedError):
+            await source.epochs.end_of(former)
+
+    epochs: list[int] = []
+    setting.run(before)
+    setting.run(after)
+
+
+def test_deleted_records_are_gone_after_a_kill_too() -> None:
+    setting = Setting()
+
+    async def before() -> None:
+        source = await setting.store().open(NAME)
+        await append(source, [b"%d" % i for i in range(30)], Content([3] * 30, [1] * 30))
+        assert source.front.offset == 0
+        for offset in (91, -2):
+            with pytest.raises(OffsetOutOfRangeError):
+                await source.front.delete_before(offset)
+        assert await source.front.delete_before(40) == 40
+        assert await source.front.delete_before(7) == 40, "it begins later already"
+        assert source.positions.first == Position(0, 39), "an entry is whole"
+        assert await read_all(source) == [b"%d" % i for i in range(13, 30)]
+
+    async def after() -> None:
+        source = await setting.store().open(NAME)
+        assert source.front.offset == 40
+        assert await read_all(source) == [b"%d" % i for i in range(13, 30)]
+        assert await source.front.delete_before(-1) == 90
+        assert await read_all(source) == []
+        assert source.positions.end_offset == 90
+        (further,) = await fill(source, 1)
+        assert further == Position(0, 90)
+        await source.close()
+
+    setting.run(before, closing=False)
+    setting.run(after)
+
+
 def test_logs_stay_on_the_engine_that_they_were_made_on() -> None:
     setting = Setting()
 
@@ -226,6 +289,94 @@ def test_who_has_no_replica_in_sync_does_not_lead() -> None:
         assert setting.parts.host is not None
         with pytest.raises(NotLeaderError, match="cannot be led here"):
             await PartitionLeading(setting.parts.host, states).lead(("t", 0))
+
+    setting.run(scenario)
+
+
+def test_who_waits_for_the_leader_alone_is_told_by_its_own_log() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        store, host = setting.store(), setting.parts.host
+        assert host is not None
+        silent = Member(2, 5)
+        states = StateStore(Process(setting.world).metadata)
+        source = await store.open(NAME)
+        replica = host.replicas[partition_of(NAME)]
+
+        async def in_sync(least: int, *isr: Member) -> None:
+            def change(state: PartitionState) -> PartitionState:
+                return replace(state, replicas=(host.me.broker, 2), min_isr=least, isr=isr)
+
+            await replica.learnt(await states.change(*partition_of(NAME), change))
+
+        await in_sync(2, host.me, silent)
+        outcomes = Outcomes()
+        for_all, for_one = outcomes.for_append("all"), outcomes.for_append("leader")
+        source.append([b"a"], for_all, Content((1,), (1,)))
+        source.append([b"b"], for_one, Content((1,), (1,), awaits_all=False))
+        await outcomes.wait(1)
+        assert outcomes.order == [("leader", 1)], "whatever those before it wait for"
+        assert replica.source.synced_end == 2
+        assert await read_all(source) == [], "nobody reads what is not committed"
+
+        # With too few in sync an append that waits for all is refused; this one is taken.
+        await in_sync(2, host.me)
+        source.append([b"c"], for_one, Content((1,), (1,), awaits_all=False))
+        source.append([b"d"], for_all, Content((1,), (1,)))
+        await outcomes.wait(2)
+        assert outcomes.order[1:] == [("leader", 1)]
+        await in_sync(1, host.me)
+        await outcomes.wait(4)
+        assert outcomes.order[2:] == [("all", 1), ("all", 0)]
+        assert [type(each) for each in outcomes.errors] == [NotEnoughReplicasError]
+        assert await read_all(source) == [b"a", b"b", b"c"]
+        await source.close()
+
+    setting.run(scenario)
+
+
+def test_closing_does_not_wait_for_followers_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_log, "DRAIN_S", 0.1)
+    setting = Setting()
+
+    async def scenario() -> None:
+        store, host = setting.store(), setting.parts.host
+        assert host is not None
+        me = host.me
+        states = StateStore(Process(setting.world).metadata)
+        source = await store.open(NAME)
+
+        def with_a_silent_one(state: PartitionState) -> PartitionState:
+            return replace(state, replicas=(me.broker, 2), isr=(me, Member(2, 5)))
+
+        partition = partition_of(NAME)
+        await host.replicas[partition].learnt(await states.change(*partition, with_a_silent_one))
+        outcomes = Outcomes()
+        source.append([b"a"], outcomes, Content((1,), (1,)))
+        await source.close()
+        await outcomes.wait(1)
+        assert [type(each) for each in outcomes.errors] == [LogClosedError]
+        assert "may be stored or not" in str(outcomes.errors[0])
+        assert source.pending_bytes == 0
+
+    setting.run(scenario)
+
+
+def test_what_waits_for_the_leader_alone_is_refused_once_another_leads() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        assert isinstance(source, PartitionLog)
+        outcomes = Outcomes()
+        source.append([b"a"], outcomes, Content((1,), (1,), awaits_all=False))
+        source.lose(LogFencedError("another leads"))
+        await outcomes.wait(1)
+        await asyncio.sleep(0.05)
+        assert outcomes.count == 1, "once"
+        assert [type(each) for each in outcomes.errors] == [LogFencedError]
+        assert source.pending_bytes == 0
 
     setting.run(scenario)
 
