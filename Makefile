@@ -11,6 +11,8 @@
 #   make sim-mutants [MUTANT="name" [RING=2] [SEED=n]]   plants known bugs one by one, each must
 #                           be found; writes the table
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
+#   make prove [SCENARIO=name] [SEED=n]   the same faults on both engines, counted, with a page for who
+#                           decides between them, in out/prove (docs/prove.md); some minutes
 #   make interop            Pulsar's own Java clients (of messages, of REST) and pulsar-perf,
 #                           BookKeeper's Java client and shell, Kafka's tools and broker on our
 #                           partitions' files; needs Maven and a Java compiler,
@@ -32,12 +34,13 @@
 #                           cluster that writes exactly once; then count (docs/spark.md)
 #   make tables [MESSAGES=n] [KILLS=n] [SEED=n]   topics as tables: on an S3 server, which it installs;
 #                           30 times kill -9 and refused storage under the job; 20 M messages to a
-#                           table and back, compared (docs/tables.md)
+#                           table and back, compared; how far it is behind at 20 000 a second
+#                           (docs/tables.md)
 #   make bench              the measurements, into bench/
 #   make bench-peers KEPT=dir   Spark's source and sink beside Spark's own for Kafka; needs Maven, and
 #                           fetches Kafka into dir, which stays
-#   make pages              ARCHITECTURE.md's tables, docs/machines.md and the index of decisions
-#                           again, after the code has changed
+#   make pages              ARCHITECTURE.md's tables, docs/layers.md, docs/machines.md and the index
+#                           of decisions again, after the code has changed
 #   make proto              protobuf modules again, after a .proto has changed
 #   make clean              away with everything that make has made
 
@@ -53,9 +56,14 @@ TWINS_TESTS := $(addprefix tests/unit/, wire/bookie/test_v2.py wire/bookie/test_
 	bookie/test_journal_format.py bookie/test_journal_scan.py bookie/test_storage_parts.py \
 	protocols/pulsar/test_deliveries.py protocols/pulsar/test_golden_java.py)
 PROTO_BIN := $(VENV)-proto/bin
+S3_BIN := $(VENV)-s3/bin
+WITH_S3 := MAGNETAR_S3_SERVER=$(abspath $(S3_BIN))/moto_server
+
+# A test run starts hundreds of processes: none shall compile the whole package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure fuzz check sim sim-mutants scenarios interop chaos jobs tables failovers \
+.PHONY: help demo test test-pure fuzz check sim sim-mutants scenarios prove interop chaos jobs tables failovers \
 	replacements \
 	crashes power-cuts fire \
 	bench bench-peers pages proto clean java
@@ -123,6 +131,9 @@ scenarios: $(VENV)/.dev java
 	$(if $(STALL_S),STALL_S=$(STALL_S) )$(BIN)/python -m pytest --durations=0 tests/scenarios
 	$(BIN)/python -m pytest --durations=0 -m slow tests/integration/test_engines.py
 
+prove: $(VENV)/.dev java
+	$(BIN)/python -m magnetar prove $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
+
 interop: $(VENV)/.dev java
 	@for tool in mvn javac; do command -v $$tool > /dev/null || \
 		{ echo "make interop needs $$tool: install Maven and a JDK (17 or later)"; exit 1; }; done
@@ -136,7 +147,8 @@ chaos: $(VENV)/.dev java
 
 jobs: $(VENV)/.dev java
 	$(BIN)/python -m pytest -m "not peer" tests/integration/spark/test_audit.py \
-		tests/integration/spark/test_copying_jobs.py
+		tests/integration/spark/test_compacting_job.py \
+		tests/integration/spark/test_copying_jobs.py tests/integration/spark/test_submitted.py
 
 failovers: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.shared_topics --kinds killed $(if $(SEED),--seed $(SEED))
@@ -159,11 +171,17 @@ fire: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.spark_fire $(if $(ROWS),--rows $(ROWS)) $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(SEED),--seed $(SEED))
 
-tables: $(VENV)/.dev java
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "moto[s3]>=5" flask flask-cors
-	$(BIN)/python -m pytest -m slow tests/integration/test_tables_s3.py
-	$(BIN)/python -m tests.chaos.table_fire $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+# The S3 server has an environment of its own: what it needs is not what the product runs with.
+$(S3_BIN)/moto_server:
+	@scripts/setup.sh venv $(VENV)-s3
+	$(S3_BIN)/python -m pip install --quiet --disable-pip-version-check "moto[s3]>=5" flask flask-cors
+	@touch $@
+
+tables: $(VENV)/.dev $(S3_BIN)/moto_server java
+	$(WITH_S3) $(BIN)/python -m pytest -m slow tests/integration/test_tables_s3.py
+	$(WITH_S3) $(BIN)/python -m tests.chaos.table_fire $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m bench.tables --spark $(if $(MESSAGES),--messages $(MESSAGES))
+	$(BIN)/python -m bench.table_lag
 
 bench: $(VENV)/.dev java
 	$(BIN)/python bench/run.py
@@ -190,5 +208,6 @@ proto: $(PROTO_BIN)/mypy-protobuf
 	done
 
 clean:
-	rm -rf $(VENV) $(VENV)-proto build dist out src/*.egg-info src/magnetar/_speedups*.so \
+	rm -rf $(VENV) $(VENV)-proto $(VENV)-s3 build dist out src/*.egg-info src/magnetar/_speedups*.so \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests bench demo examples -name __pycache__ -prune -exec rm -r {} +

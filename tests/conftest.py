@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,18 @@ settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+
+def pytest_collection() -> None:
+    """Nothing of what is collected is garbage before the end."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """All that was collected stays: no collection of garbage looks through it again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 SPARK = "tests/integration/spark/"

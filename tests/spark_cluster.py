@@ -24,6 +24,10 @@ from tests.standalone import free_port
 HOME = Path(pyspark.__file__).parent
 READY_S = 150.0
 
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For ``JDK_JAVA_OPTIONS``, which every JVM started below reads: tests end before what the second
+compiler and a collector with threads of its own cost is gained back (half of a session's CPU)."""
+
 
 def environment(address: str = "127.0.0.1") -> dict[str, str]:
     """Of a process of Spark that listens on ``address``."""
@@ -32,6 +36,7 @@ def environment(address: str = "127.0.0.1") -> dict[str, str]:
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_LOCAL_IP": address,
         "SPARK_DAEMON_MEMORY": "256m",
+        "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }

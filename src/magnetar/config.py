@@ -266,6 +266,14 @@ class LedgerConfig:
             "least": 0,
         },
     )
+    table_lag_ms_max: int = field(
+        default=36 * 3_600_000,
+        metadata={
+            "meaning": "how long a closed ledger may wait for its topic's table before /health "
+            "says so; a job that runs once a day has missed a day by then",
+            "least": 0,
+        },
+    )
     tail_cache_bytes: int = field(
         default=64 << 20,
         metadata={
@@ -643,6 +651,14 @@ class PartitionConfig:
         metadata={
             "meaning": "a follower that was not at the log's end for so long is out of sync",
             "least": 100,
+        },
+    )
+    deletion_grace_ms: int = field(
+        default=60_000,
+        metadata={
+            "meaning": "how long files are kept of a partition that has no state in the metadata "
+            "store any more",
+            "least": 0,
         },
     )
     unclean_leader_election: bool = field(

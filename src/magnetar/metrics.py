@@ -170,6 +170,11 @@ class Metrics:
         self.broker_open_topics = Gauge(
             "magnetar_broker_open_topics", "Topics that are open", registry=self.registry
         )
+        self.broker_doomed_partitions = Gauge(
+            "magnetar_broker_doomed_partitions",
+            "Partitions that have files here and no state in the metadata store",
+            registry=self.registry,
+        )
         self.broker_unloaded_idle_topics_total = Counter(
             "magnetar_broker_unloaded_idle_topics_total",
             "Topics unloaded because nobody used them",
@@ -185,7 +190,26 @@ class Metrics:
             "Entries sent to consumers",
             registry=self.registry,
         )
+        self._declare_tables()
         self._declare_kafka()
+
+    def _declare_tables(self) -> None:
+        """Of the open topics that have a table (docs/tables.md)."""
+
+        def gauge(name: str, meaning: str) -> Gauge:
+            return Gauge(f"magnetar_table_{name}", meaning, registry=self.registry)
+
+        self.table_topics = gauge("topics", "Open topics, each partition one, that have a table")
+        self.table_failing_topics = gauge(
+            "failing_topics", "Those of them whose job said last that it could not fill the table"
+        )
+        self.table_waiting_ledgers = gauge(
+            "waiting_ledgers", "Closed ledgers that are not in their topic's table"
+        )
+        self.table_waiting_bytes = gauge("waiting_bytes", "Stored bytes of those ledgers")
+        self.table_waiting_seconds = gauge(
+            "waiting_seconds", "Time since the first of those ledgers was closed; 0: none waits"
+        )
 
     def _declare_kafka(self) -> None:
         self.kafka_connections = Gauge(

@@ -22,7 +22,7 @@ DAY_SEEDS = 1_000_000
 CHUNK_SEEDS = {1: 1000, 2: 20}
 SEEDS = {1: 2000, 2: 200}
 PLAIN: Final = "plain"
-KINDS: Final = ("read_only", "steered", "staged", "repaired", "replicated")
+KINDS: Final = ("read_only", "steered", "staged", "repaired", "replicated", "compacted")
 """Runs of ring 2 that have something beside what the seed says: arguments of ``run_cluster``."""
 PARTITION: Final = "partition"
 """Of ring 1: the machines of partitions, and not those of ledgers."""
@@ -30,7 +30,7 @@ KIND_SHARE: Final = 10
 """Without a kind one run of each for so many plain ones, beside them."""
 
 
-class Told(NamedTuple):
+class SeedReport(NamedTuple):
     """How a run ended, for people."""
 
     seed: int
@@ -137,7 +137,7 @@ def _tell_progress(done: int, total: int) -> None:
         click.echo(f"\r{done} of {total} seeds", nl=done == total, err=True)
 
 
-def _run_chunk(ring: int, chunk: tuple[str, range]) -> tuple[int, Told | None]:
+def _run_chunk(ring: int, chunk: tuple[str, range]) -> tuple[int, SeedReport | None]:
     """How many seeds held, and the first that did not. In a process of its own."""
     metrics = Metrics()
     kind, seeds = chunk
@@ -150,12 +150,14 @@ def _run_chunk(ring: int, chunk: tuple[str, range]) -> tuple[int, Told | None]:
     return len(seeds), None
 
 
-def _runs(ring: int, kind: str, seeds: range, metrics: Metrics) -> Iterator[Told]:
+def _runs(ring: int, kind: str, seeds: range, metrics: Metrics) -> Iterator[SeedReport]:
     for seed in seeds:
         yield _run(ring, kind, seed, tracing=False, metrics=metrics)
 
 
-def _run(ring: int, kind: str, seed: int, tracing: bool, metrics: Metrics | None = None) -> Told:
+def _run(
+    ring: int, kind: str, seed: int, tracing: bool, metrics: Metrics | None = None
+) -> SeedReport:
     if ring == 2:
         beside = {} if kind == PLAIN else {kind: True}
         whole = run_cluster(seed, metrics, tracing, **beside)
@@ -163,23 +165,23 @@ def _run(ring: int, kind: str, seed: int, tracing: bool, metrics: Metrics | None
             f"{whole.steps} steps in {whole.virtual_s:.0f} s of virtual time, {whole.ledgers} "
             f"ledgers, {whole.confirmed} entries confirmed, trace {whole.digest[:16]}"
         )
-        return Told(seed, whole.failure, summary, whole.trace)
+        return SeedReport(seed, whole.failure, summary, whole.trace)
     if kind == PARTITION:
         found = run_partition(seed, tracing)
         told = (
             f"{found.events} events, {found.elections} elections, {found.committed} batches "
             f"committed, {found.cuts} logs cut"
         )
-        return Told(seed, found.failure, told, found.trace)
+        return SeedReport(seed, found.failure, told, found.trace)
     outcome = run(seed, tracing=tracing)
     summary = (
         f"{outcome.events} events, {outcome.confirmed} entries confirmed, "
         f"{outcome.recoveries} recoveries, {outcome.fragments} fragments"
     )
-    return Told(seed, outcome.failure, summary, outcome.trace)
+    return SeedReport(seed, outcome.failure, summary, outcome.trace)
 
 
-def _report(ring: int, kind: str, told: Told) -> int:
+def _report(ring: int, kind: str, told: SeedReport) -> int:
     if told.failure is None:
         return 0
     click.echo(f"seed {told.seed} FAILED: {told.failure}", err=True)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 from magnetar_sim.brokers import BrokerMachine
 from magnetar_sim.cluster import Cluster
-from magnetar_sim.loop import call_from_outside
+from magnetar_sim.planned_faults import PlannedFaults
 from magnetar_sim.pulsar_client import PulsarClient
 
 LASTS_S = (0.3, 1.5, 5.0)
 
 
-class BrokerFaults:
+class BrokerFaults(PlannedFaults):
     """Of one run. Every fault ends by itself or when the run heals."""
 
     def __init__(
@@ -24,33 +24,18 @@ class BrokerFaults:
         brokers: Sequence[BrokerMachine],
         clients: Sequence[PulsarClient],
     ) -> None:
-        self.over = False
+        super().__init__(cluster.loop, cluster.trace, rng, LASTS_S)
         self._cluster = cluster
-        self._random = rng
         self._brokers = brokers
         self._clients = clients
 
     def plan(self, count: int, begin_s: float, end_s: float) -> None:
-        rng = self._random
         kinds: list[Callable[[], None]] = [
             self._crash, self._crash, self._crash, self._close, self._pause, self._expire,
             self._break, self._break, self._break_all, self._block, self._slow, self._unread,
             self._silent,
         ]  # fmt: skip
-        favourites = rng.sample(kinds, rng.choice((2, 4, len(kinds))))
-        for _ in range(count):
-            self._at(rng.uniform(begin_s, end_s), rng.choice(favourites))
-
-    def _at(self, when_s: float, act: Callable[[], None]) -> None:
-        call_from_outside(self._cluster.loop, when_s, act, lambda: self.over)
-
-    def _later(self, act: Callable[[], None]) -> float:
-        lasts_s = self._random.choice(LASTS_S) * self._random.uniform(0.5, 1.5)
-        self._at(self._cluster.loop.time() + lasts_s, act)
-        return lasts_s
-
-    def _note(self, what: str) -> None:
-        self._cluster.trace.note("fault", what)
+        self._plan(kinds, count, begin_s, end_s)
 
     def _broker(self) -> BrokerMachine:
         """Mostly the one that serves."""
@@ -75,7 +60,7 @@ class BrokerFaults:
         process = self._broker().process
         if process is not None and process.alive:
             process.pause()
-            self._note(f"{process.name} is paused for {self._later(process.resume):.1f} s")
+            self._note(f"{process.name} is paused for {self._after(process.resume):.1f} s")
 
     def _expire(self) -> None:
         name = self._broker().name
@@ -108,7 +93,7 @@ class BrokerFaults:
                 network.unblock(*link)
 
         told = ", ".join(f"{source} -> {target}" for source, target in links)
-        self._note(f"blocked for {self._later(unblock):.1f} s: {told}")
+        self._note(f"blocked for {self._after(unblock):.1f} s: {told}")
 
     def _slow(self) -> None:
         client, broker, network = self._client().name, self._broker().name, self._cluster.network
@@ -119,7 +104,7 @@ class BrokerFaults:
             network.slow(broker, client, seconds)
 
         set_delay(delay_s)
-        self._later(lambda: set_delay(0))
+        self._after(lambda: set_delay(0))
         self._note(f"{client} and {broker} are up to {delay_s} s apart")
 
     def _unread(self) -> None:
@@ -127,7 +112,7 @@ class BrokerFaults:
         link = self._client().current
         if link is not None and not link.gone and link.transport is not None:
             link.transport.pause_reading()
-            self._later(link.transport.resume_reading)
+            self._after(link.transport.resume_reading)
 
     def _silent(self) -> None:
         """A client's connection is over for it, and nobody tells the broker."""

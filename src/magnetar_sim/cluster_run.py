@@ -21,6 +21,7 @@ from magnetar.metrics import Metrics
 from magnetar_sim.broker_run import BrokerRun, has_brokers
 from magnetar_sim.cluster import Client, Cluster, plan_cluster, plan_shape
 from magnetar_sim.cluster_checkers import MetadataChecker, check_copies, check_end
+from magnetar_sim.compaction_workload import CompactionJob
 from magnetar_sim.crossed_holes import (
     BOOKIES,
     OTHERS_FROM_S,
@@ -81,8 +82,16 @@ class ClusterOutcome:
 
 
 def _kind(
-    seed: int, staged: bool, read_only: bool, steered: bool, repaired: bool, replicated: bool
+    seed: int,
+    staged: bool,
+    read_only: bool,
+    steered: bool,
+    repaired: bool,
+    replicated: bool,
+    compacted: bool,
 ) -> type[_Run] | type[BrokerRun] | type[RepairRun] | type[ReplicaRun]:
+    if compacted:
+        return CompactedRun
     if replicated:
         return ReplicaRun
     if repaired:
@@ -105,16 +114,18 @@ def run_cluster(
     steered: bool = False,
     repaired: bool = False,
     replicated: bool = False,
+    compacted: bool = False,
 ) -> ClusterOutcome:
     """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
     and queries that write beside them (``staged_run``), whatever the seed is else. ``read_only``:
     with read-only brokers beside the owners (``read_only_run``), likewise; ``steered``: and with
     policies that say who is served by them (``steered_run``). ``repaired``: with auto-recovery, and
-    bookies that are lost for good (``repair_run``)."""
+    bookies that are lost for good (``repair_run``). ``compacted``: with a log that is compacted
+    beside the ledgers (``compaction_workload``)."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
     run: _Run | BrokerRun | RepairRun | ReplicaRun
-    kind = _kind(seed, staged, read_only, steered, repaired, replicated)
+    kind = _kind(seed, staged, read_only, steered, repaired, replicated, compacted)
     run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()
@@ -460,3 +471,25 @@ class _Run:
         """Every writer that lives has heard of every append."""
         for job in self.jobs:
             await until(lambda job=job: job.settled, 0.5)  # type: ignore[misc]
+
+
+class CompactedRun(_Run):
+    """With a log that is compacted, trimmed and read by key (``compaction_workload``)."""
+
+    compaction: CompactionJob | None = None
+
+    def _begin(self, cluster: Cluster) -> Faults:
+        rng = random.Random(f"{self._seed}/compaction")
+        self.compaction = CompactionJob(cluster, rng, HEAL_S - 2)
+        return super()._begin(cluster)
+
+    def _check(self, checker: MetadataChecker) -> None:
+        super()._check(checker)
+        if self.compaction is not None:
+            self.compaction.history.check()
+
+    async def _last_look(self, cluster: Cluster) -> None:
+        assert self.compaction is not None
+        self.compaction.over = True
+        await self.compaction.last_look(cluster.client("compacts"))
+        await super()._last_look(cluster)

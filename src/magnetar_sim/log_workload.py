@@ -24,13 +24,13 @@ from magnetar.log.seam import Cursor, Run
 from magnetar.model.errors import LogClosedError, MagnetarError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar_sim.cluster import Client, Cluster
+from magnetar_sim.owners_in_turn import OWNERS_MAX, owners_in_turn
 from magnetar_sim.scheduler import SimulationError
 
 NAME = "public/default/persistent/topic"
 CURSOR = "sub"
 RETRY_S = 0.3
 READ_ENTRIES, READ_BYTES = 100, 1 << 20
-OWNERS_MAX = 4
 
 
 class LogHistory:
@@ -87,24 +87,8 @@ class LogJob:
         self.cluster = cluster
         self.history = LogHistory()
         self.over = False
-        self.owners = [cluster.client(f"o{i + 1}") for i in range(rng.randint(1, OWNERS_MAX))]
         self._random = rng
-        takeovers = sorted(rng.uniform(0.5, end_s) for _ in self.owners[1:])
-        for number, (owner, begin_s) in enumerate(zip(self.owners, [0.0, *takeovers], strict=True)):
-            self._plan(number, owner, begin_s)
-
-    def _plan(self, number: int, owner: Client, begin_s: float) -> None:
-        """The owner before may be killed, paused, or know nothing of it."""
-        rng, loop = self._random, self.cluster.loop
-        owner.process.spawn(self._own(number, owner, begin_s), "owner")
-        if number == 0:
-            return
-        before, fate = self.owners[number - 1], rng.random()
-        if fate < 0.4:
-            loop.call_at(max(begin_s - rng.random(), loop.time()), before.kill)
-        elif fate < 0.7:
-            loop.call_at(max(begin_s - rng.random(), loop.time()), before.process.pause)
-            loop.call_at(begin_s + 4 * rng.random(), before.process.resume)
+        self.owners = owners_in_turn(cluster, rng, end_s, "o", self._own)
 
     async def _own(self, number: int, owner: Client, begin_s: float) -> None:
         await asyncio.sleep(max(0.0, begin_s - self.cluster.loop.time()))

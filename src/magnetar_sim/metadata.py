@@ -12,6 +12,7 @@ Rules:
   contact again, and then has a new session.
 * While the store is down nobody gets through, and no session expires.
 * An answer may be lost: the change was made, and its maker is told that the store is unavailable.
+* It may be emptied, as by an operator's mistake, and restored from what it held: sessions live on.
 * Watches fire late, in order; none is lost; after a time out of contact that was noticed, all.
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
@@ -63,6 +64,15 @@ class _Node:
         self.session = session
         self.next_child = 0
         self.children: dict[str, None] = {}
+
+
+class SavedNode(NamedTuple):
+    """A node as it was. ``session``: whose it is, if it is ephemeral."""
+
+    value: bytes
+    version: int
+    session: int | None
+    next_child: int
 
 
 class _Lagging(NamedTuple):
@@ -141,6 +151,35 @@ class MetadataServer:
         for session in list(self._sessions.values()):
             if session.store.process.name == host:
                 self.end_session(session.session_id)
+
+    # -- emptied, and restored ----------------------------------------------------------------
+
+    def empty(self) -> dict[str, SavedNode]:
+        """Every node goes, ephemeral ones too. Returns what ``restore`` needs."""
+        saved = {}
+        for path in sorted(self._nodes, reverse=True)[:-1]:  # children first, and not the root
+            node = self._nodes[path]
+            saved[path] = SavedNode(node.value, node.version, node.session, node.next_child)
+            self._remove(path)
+        return saved
+
+    def restore(self, saved: Mapping[str, SavedNode]) -> None:
+        """What was saved is there again, and nothing else, but for ephemeral nodes of sessions that
+        are alive."""
+        for path in sorted(self._nodes, reverse=True)[:-1]:
+            node = self._nodes[path]
+            if path not in saved and node.session is None and not node.children:
+                self._remove(path)
+        for path in sorted(saved):
+            value, version, session, next_child = saved[path]
+            if session is not None and (session not in self._sessions or path in self._nodes):
+                continue
+            if path not in self._nodes:
+                self._insert(path, value, session)
+            else:
+                self.put(path, value, -1)
+            self._nodes[path].version = version
+            self._nodes[path].next_child = next_child
 
     # -- servers that lag -------------------------------------------------------------------
 

@@ -68,10 +68,11 @@ class SimPlatter:
 
 @dataclass
 class Waiting:
-    """An append at acks=all."""
+    """An append whose client waits, for all in-sync replicas or for the leader's own log."""
 
     value: int
     offset: int
+    all_replicas: bool = True
 
 
 class SimBroker:
@@ -243,13 +244,16 @@ class SimBroker:
             self._look_soon()  # what a part begins with is stored
             return
         state, version = self._metadata.state, self._metadata.version
+        log_end = len(self.platter.visible)
+        # What was cut may lie on the platter still.
+        stored_end = min(len(self.platter.durable), log_end) if self._durable else log_end
         changed = self.replica.learnt(
             state,
             version,
             self._epochs,
             log_start=0,
-            log_end=len(self.platter.visible),
-            stored_end=len(self.platter.durable if self._durable else self.platter.visible),
+            log_end=log_end,
+            stored_end=stored_end,
             now_ms=self._scheduler.now,
         )
         if changed:
@@ -290,6 +294,17 @@ class SimBroker:
             leader.state.least_in_sync,
         )
         for waiting in list(self._waiting):
+            if not waiting.all_replicas:
+                if leader.stored_here(waiting.offset):
+                    self._waiting.remove(waiting)
+                    self._checker.acknowledge_alone(
+                        waiting.value,
+                        waiting.offset,
+                        leader.epoch,
+                        self.platter.visible,
+                        self.platter.durable,
+                    )
+                continue
             outcome = leader.outcome(waiting.offset)
             if outcome is not AppendOutcome.WAITS:
                 self._waiting.remove(waiting)
@@ -343,6 +358,8 @@ class SimBroker:
         leader.appended(end)
         if all_replicas:
             self._waiting.append(Waiting(value, end - 1))
+        else:
+            self._waiting.append(Waiting(value, end - 1, all_replicas=False))
         self._led()
         self._sync(end, lambda: self._leader_stored(leader, end))
 

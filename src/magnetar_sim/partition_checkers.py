@@ -14,9 +14,11 @@
 
 Always:
 
-7. One epoch has one leader and one content: batches of one offset and epoch are the same, and
+7. What was acknowledged at acks=1 is in the leader's log then, and on its platter where syncs are
+   waited for. It is lost only with a leader: whoever is elected next may lack it.
+8. One epoch has one leader and one content: batches of one offset and epoch are the same, and
    follow batches of the same epoch, wherever they lie.
-8. When the faults are over there is a leader (if any may be elected), all replicas are in sync
+9. When the faults are over there is a leader (if any may be elected), all replicas are in sync
    soon, and their logs are the same.
 """
 
@@ -45,6 +47,8 @@ class PartitionChecker:
         self.durable = durable
         self.committed: dict[int, SimBatch] = {}
         self.acknowledged: dict[int, int] = {}  # value -> offset, at acks=all
+        self.alone: dict[int, int] = {}  # the same, at acks=1
+        self.lost_alone: set[int] = set()  # of those, what some later leader began without
         self.elections = 0
         self.consumed = 0
         self.cut = 0
@@ -68,6 +72,7 @@ class PartitionChecker:
         self.elections += 1
         if self._leaders.setdefault(epoch, who) != who:
             raise SimulationError(f"epoch {epoch} is led by {self._leaders[epoch]} and by {who}")
+        self.lost_alone |= self._missing(self.alone, log)
         if self.unclean:
             return
         for offset, batch in self.committed.items():
@@ -115,6 +120,32 @@ class PartitionChecker:
             raise SimulationError(f"{value} is acknowledged at {offset}, and is not committed")
         self.acknowledged[value] = offset
 
+    def acknowledge_alone(
+        self,
+        value: int,
+        offset: int,
+        epoch: int,
+        log: Sequence[SimBatch],
+        platter: Sequence[SimBatch],
+    ) -> None:
+        """At acks=1, by the leader of ``epoch``, whose log and platter these are."""
+        mine = {value: offset}
+        if self._missing(mine, log) or (self.durable and self._missing(mine, platter)):
+            raise SimulationError(
+                f"{value} is acknowledged at {offset}, and its leader may lose it"
+            )
+        self.alone[value] = offset
+        if epoch < max(self._leaders):  # its leader does not know yet that it is none
+            self.lost_alone.add(value)
+
+    @staticmethod
+    def _missing(acknowledged: Mapping[int, int], log: Sequence[SimBatch]) -> set[int]:
+        return {
+            value
+            for value, offset in acknowledged.items()
+            if offset >= len(log) or log[offset].value != value
+        }
+
     def consume(self, offset: int, batch: SimBatch) -> None:
         self.consumed += 1
         if not self.unclean and self.committed.get(offset) != batch:
@@ -158,9 +189,12 @@ class PartitionChecker:
         for broker, log in logs.items():
             if list(log) != list(leaders):
                 raise SimulationError(f"the logs of {state.leader} and {broker} differ in the end")
+        for value in self._missing(self.alone, leaders) - self.lost_alone:
+            raise SimulationError(f"{value}, acknowledged at acks=1, is lost, and no leader was")
         if not self.unclean:
-            for value, offset in self.acknowledged.items():
-                if offset >= len(leaders) or leaders[offset].value != value:
-                    raise SimulationError(f"{value}, acknowledged at {offset}, is lost")
+            for value in self._missing(self.acknowledged, leaders):
+                raise SimulationError(
+                    f"{value}, acknowledged at {self.acknowledged[value]}, is lost"
+                )
             if late not in self.acknowledged:
                 raise SimulationError("nothing is acknowledged in the end")

@@ -39,6 +39,8 @@ class PartitionOutcome:
     elections: int
     cuts: int
     consumed: int
+    alone: int
+    lost_alone: int
     trace: tuple[str, ...]
 
 
@@ -60,6 +62,8 @@ def run_partition(seed: int, tracing: bool = False) -> PartitionOutcome:
         checker.elections,
         checker.cut,
         checker.consumed,
+        len(checker.alone),
+        len(checker.lost_alone),
         tuple(scheduler.trace),
     )
 

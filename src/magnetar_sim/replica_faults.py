@@ -1,5 +1,5 @@
 """What goes wrong with brokers that replicate, by the seed: processes, power, disks that are slow,
-links between them, the metadata store, sessions.
+links between them, the metadata store, sessions; and the store is emptied, and restored.
 
 Every fault ends by itself or when the run heals. No disk is lost for good, and syncs are waited
 for, so that whatever was acknowledged must survive.
@@ -11,13 +11,14 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from magnetar_sim.loop import call_from_outside
+from magnetar_sim.metadata import SavedNode
+from magnetar_sim.planned_faults import PlannedFaults
 from magnetar_sim.replica_machines import ReplicaMachine, ReplicaWorld
 
 LASTS_S = (0.3, 1.5, 4.0)
 
 
-class ReplicaFaults:
+class ReplicaFaults(PlannedFaults):
     """Of one run. ``leading``: who leads most just now."""
 
     def __init__(
@@ -27,15 +28,20 @@ class ReplicaFaults:
         machines: Sequence[ReplicaMachine],
         leading: Callable[[], ReplicaMachine | None],
     ) -> None:
-        self.over = False
+        super().__init__(world.loop, world.trace, rng, LASTS_S)
         self.disks_broken = 0
         self._world = world
-        self._random = rng
         self._machines = machines
         self._leading = leading
+        self.emptied = 0
+        self._saved: dict[str, SavedNode] | None = None
+
+    def plan_emptying(self, rng: random.Random, begin_s: float, end_s: float) -> None:
+        """Once, in some runs."""
+        if rng.random() < 0.3:
+            self._at(rng.uniform(begin_s, end_s), partial(self._empty, rng.choice(LASTS_S)))
 
     def plan(self, count: int, begin_s: float, end_s: float) -> None:
-        rng = self._random
         kinds: list[Callable[[], None]] = [
             self._crash, self._crash, self._power, self._power, self._close, self._pause,
             self._expire, self._cut_off, self._store_down, self._lost_answers,
@@ -43,22 +49,10 @@ class ReplicaFaults:
         ]  # fmt: skip
         if len(self._machines) > 1:
             kinds += [self._block, self._isolate, self._break, self._slow]
-        favourites = rng.sample(kinds, rng.choice((2, 4, len(kinds))))
-        for _ in range(count):
-            self._at(rng.uniform(begin_s, end_s), rng.choice(favourites))
+        self._plan(kinds, count, begin_s, end_s)
+        rng = self._random
         if rng.random() < 0.2:
             self._at(rng.uniform(begin_s, end_s), self._power_of_all)
-
-    def _at(self, when_s: float, act: Callable[[], None]) -> None:
-        call_from_outside(self._world.loop, when_s, act, lambda: self.over)
-
-    def _after(self, act: Callable[[], None]) -> float:
-        lasts_s = self._random.choice(LASTS_S) * self._random.uniform(0.5, 1.5)
-        self._at(self._world.loop.time() + lasts_s, act)
-        return lasts_s
-
-    def _note(self, what: str) -> None:
-        self._world.trace.note("fault", what)
 
     def _pick(self) -> ReplicaMachine:
         """The leader more often than not."""
@@ -130,6 +124,20 @@ class ReplicaFaults:
         metadata = self._world.metadata
         metadata.lost_answers = 0.2
         self._after(partial(setattr, metadata, "lost_answers", 0.0))
+
+    def _empty(self, lasts_s: float) -> None:
+        """An operator's mistake, and the backup of the moment before it."""
+        self.emptied += 1
+        self._saved = self._world.metadata.empty()
+        self._at(self._world.loop.time() + lasts_s, self.restore)
+        self._note(f"the store is emptied for {lasts_s:.1f} s")
+
+    def restore(self) -> None:
+        """Idempotent."""
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            self._note("the store is restored")
+            self._world.metadata.restore(saved)
 
     def _lag(self) -> None:
         """The server that a broker reads from is behind the others."""

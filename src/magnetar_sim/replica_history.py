@@ -1,16 +1,18 @@
 """What must hold of replicated partitions, whatever fails (ring 2).
 
+A topic may be deleted and made again: each *making* of it has a history of its own (``making``).
 *Committed* is what a leader has shown to a reader or acknowledged. Whatever fails:
 
 1. At one offset of a partition nobody is ever shown two different batches, and what is acknowledged
    at acks=all is that batch.
 2. Offsets that are acknowledged one after the other to one producer grow.
 3. An epoch has one leader.
+4. What was written to one making of a topic is never shown by another one.
 
 When all faults are over:
 
-4. Every partition has a leader soon, all its replicas are in sync, and a new value is acknowledged.
-5. The logs of all replicas are the same, batch for batch, and hold whatever was committed.
+5. Every partition has a leader soon, all its replicas are in sync, and a new value is acknowledged.
+6. The logs of all replicas are the same, batch for batch, and hold whatever was committed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,11 @@ from typing import NamedTuple
 
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar_sim.scheduler import SimulationError
+
+
+def making(partition: Partition, topic_id: str) -> Partition:
+    """What the history calls a partition of one making of its topic."""
+    return f"{partition[0]}@{topic_id}", partition[1]
 
 
 class StoredBatch(NamedTuple):
@@ -39,6 +46,11 @@ class ReplicaHistory:
         self.shown = 0
         self._leaders: dict[tuple[Partition, int], tuple[int, int]] = {}
         self._last: dict[tuple[Partition, str], int] = {}
+        self._written: dict[int, Partition] = {}
+
+    def writes(self, partition: Partition, value: int) -> None:
+        """A leader appends it."""
+        self._written[value] = partition
 
     def leads(self, partition: Partition, epoch: int, who: tuple[int, int]) -> None:
         """A start of a broker leads."""
@@ -53,6 +65,9 @@ class ReplicaHistory:
     def show(self, partition: Partition, batch: StoredBatch, by: str) -> None:
         """A leader says that it is committed."""
         self.shown += 1
+        written = self._written[batch.value]
+        if written != partition:
+            raise SimulationError(f"{by} shows {batch} of {written} in {partition}")
         known = self.committed.setdefault((partition, batch.offset), batch)
         if known != batch:
             raise SimulationError(f"{partition}: {by} shows {batch}, where {known} is committed")

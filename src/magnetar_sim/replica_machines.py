@@ -24,6 +24,7 @@ from magnetar.env.connections import Connections
 from magnetar.env.framed import FramedConnection
 from magnetar.env.session_guard import SessionGuard
 from magnetar.env.tasks import TaskScope, fails
+from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.log.partition.batch_header import HEADER_BYTES, read_header
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.group_append import Outcome
@@ -32,6 +33,7 @@ from magnetar.log.partition.limits import PartitionPolicy
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.replication.leader import AppendOutcome, PartitionLeader
 from magnetar.log.partition.replication.node import ReplicationNode, ReplicationSettings
+from magnetar.log.partition.replication.state_witness import StateWitness
 from magnetar.model.errors import MagnetarError, NotLeaderError
 from magnetar.wire.kafka.apis import ApiKey, encode_response, read_head, read_request
 from magnetar.wire.kafka.batches import build_batch
@@ -40,7 +42,7 @@ from magnetar_sim.disk import SimDisk
 from magnetar_sim.loop import SimLoop, SimProcess, run_in
 from magnetar_sim.metadata import MetadataServer, SimMetadataStore
 from magnetar_sim.network import SimNetwork
-from magnetar_sim.replica_history import ReplicaHistory, StoredBatch
+from magnetar_sim.replica_history import ReplicaHistory, StoredBatch, making
 from magnetar_sim.trace import Trace
 
 KAFKA_PORT: Final = 9092
@@ -64,6 +66,7 @@ class ReplicaWorld:
     settings: ReplicationSettings
     session_timeout_s: float
     lag_ms_max: int
+    grace_ms: int
 
 
 class FetchSession(FramedConnection):
@@ -141,6 +144,10 @@ class ReplicaMachine:
             world.trace.note(self.name, why)
             stopped.set()
 
+        manager = LedgerManager(
+            store, new_instance_id=lambda: f"cluster-{self._random.randrange(1 << 62)}"
+        )
+        cluster = await manager.initialize()
         guard = SessionGuard(store, int(world.session_timeout_s * 1000), lost)
         clock_s = world.loop.time
         host = await PartitionHost.open(
@@ -152,6 +159,9 @@ class ReplicaMachine:
             draw=lambda: self._random.randrange(1, 1 << 62),
             broker=self.number,
             lag_ms_max=world.lag_ms_max,
+            cluster=cluster,
+            witness=StateWitness(store, manager.stored_instance_id),
+            grace_ms=world.grace_ms,
         )
         brokers = Brokers(store)
         peers = ReportedBrokers(store, brokers.reports)
@@ -205,10 +215,14 @@ class ReplicaMachine:
 
         return await run_in(process, asked(), "asked")
 
-    async def produce(self, partition: Partition, value: int, node: ReplicationNode) -> StoredBatch:
-        """At acks=all. Raises ``MagnetarError``."""
+    async def produce(
+        self, partition: Partition, value: int, node: ReplicationNode
+    ) -> tuple[Partition, StoredBatch]:
+        """At acks=all; to which making of it, and what. Raises ``MagnetarError``."""
         hosted, leader = self._leading(partition, node)
         leader.check_append()
+        made = making(partition, hosted.topic_id)
+        self.world.history.writes(made, value)
         told: asyncio.Future[Sequence[Outcome]] = self.world.loop.create_future()
         now_ms = int(self.world.loop.time() * 1000)
         data = build_batch(
@@ -228,7 +242,7 @@ class ReplicaMachine:
             while hosted.machine.leader is leader:
                 found = leader.outcome(outcome.last_offset)
                 if found is AppendOutcome.COMMITTED:
-                    return StoredBatch(outcome.first_offset, leader.epoch, value)
+                    return made, StoredBatch(outcome.first_offset, leader.epoch, value)
                 if found is AppendOutcome.TOO_FEW:
                     break
                 moved.clear()
@@ -245,22 +259,31 @@ class ReplicaMachine:
         if hosted is None or leader is None or hosted.failure is not None:
             raise NotLeaderError(f"{self.name} does not lead {partition}")
         assert self.host is not None
-        self.world.history.leads(partition, leader.epoch, (self.number, self.starts))
+        made = making(partition, hosted.topic_id)
+        self.world.history.leads(made, leader.epoch, (self.number, self.starts))
         return hosted, leader
 
     async def consume(
         self, partition: Partition, offset: int, node: ReplicationNode
-    ) -> list[StoredBatch]:
-        """What a consumer is given from there on. Raises ``MagnetarError``."""
+    ) -> tuple[Partition, list[StoredBatch]]:
+        """What a consumer is given from there on, and of which making. Raises ``MagnetarError``."""
         hosted, leader = self._leading(partition, node)
+        made = making(partition, hosted.topic_id)
         end = leader.readable_end
         if offset >= end:
-            return []
+            return made, []
         source = hosted.source
         data = await hosted.run(partial(_read, source, offset, end))
         if hosted.machine.leader is not leader:
-            return []  # a client that was told so asks the next one
-        return [each for each in parse(data) if each.offset < end]
+            return made, []  # a client that was told so asks the next one
+        return made, [each for each in parse(data) if each.offset < end]
+
+    async def delete(self, partition: Partition, node: ReplicationNode) -> bool:
+        """As the topic's owner does. Raises ``MagnetarError``."""
+        await node.image.store.delete(*partition)
+        if self.host is not None:
+            await self.host.doom(partition)
+        return True
 
     # -- faults -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -25,7 +26,7 @@ from magnetar_sim.loop import SimLoop, run_in
 from magnetar_sim.metadata import MetadataServer
 from magnetar_sim.network import SimNetwork
 from magnetar_sim.replica_faults import ReplicaFaults
-from magnetar_sim.replica_history import ReplicaHistory, StoredBatch
+from magnetar_sim.replica_history import ReplicaHistory, StoredBatch, making
 from magnetar_sim.replica_machines import ReplicaMachine, ReplicaWorld, whole
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.trace import Trace
@@ -70,6 +71,7 @@ class ReplicaRun:
             ),
             session_s,
             lag_ms_max=rng.choice((600, 1500)),
+            grace_ms=random.Random(f"{seed}/grace").choice((300, 2000)),
         )
         self.machines = [
             ReplicaMachine(self.world, number, random.Random(f"{seed}/r{number}"))
@@ -81,6 +83,8 @@ class ReplicaRun:
         self._over = False
         self._faults: ReplicaFaults | None = None
         self._bug: str | None = None
+        self._emptying = random.Random(f"{seed}/emptied")
+        self._remaking = random.Random(f"{seed}/remade")
 
     @property
     def confirmed(self) -> int:
@@ -96,8 +100,8 @@ class ReplicaRun:
         self._bug = self._bug or what
 
     def note_error(self, who: str, what: str) -> None:
-        """A replica is given up for its disk, and for nothing else."""
-        if self._faults is None or not self._faults.disks_broken:
+        """A replica is given up for its disk, and for files that are another cluster's."""
+        if self._faults is None or not (self._faults.disks_broken or self._faults.emptied):
             self.note_bug(f"{who} logs an error, and nothing is wrong: {what}")
 
     def check(self) -> None:
@@ -125,17 +129,22 @@ class ReplicaRun:
         faults = ReplicaFaults(self.world, rng, self.machines, self._leading)
         self._faults = faults
         faults.plan(rng.choice((1, 3, 8, 15)), begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1)
+        faults.plan_emptying(self._emptying, begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1)
+        remaking = self.loop.create_task(self._remake(), name="makes topics again")
         while self.loop.time() < begin_s + HEAL_S:
             await asyncio.sleep(0.5)
             self.check()
         faults.over = True
         self.trace.note("run", "all faults heal")
         self.world.network.heal()
+        faults.restore()
         self.world.metadata.heal()
         for machine in self.machines:
             machine.heal()
         try:
             async with asyncio.timeout(PROGRESS_S):
+                await remaking
+                await self._make_topic()  # one that a restored store has no state of
                 await self._last_look(actors)
         except TimeoutError:
             raise SimulationError(f"no progress within {PROGRESS_S:.0f} s of healing") from None
@@ -150,10 +159,33 @@ class ReplicaRun:
             await node.create(TOPIC, numbers, self._replicas, self._min_isr)
             return True
 
-        made = None
-        while not made:
-            made = await self.machines[0].ask(make)
+        at = 0
+        while not await self._asked_once(self.machines[at % len(self.machines)], make):
+            at += 1
             await asyncio.sleep(0.1)
+
+    async def _remake(self) -> None:
+        """Now and then, in some runs, a partition is deleted and made again."""
+        rng = self._remaking
+        if rng.random() < 0.6:
+            return
+        while self.loop.time() < HEAL_S:
+            await asyncio.sleep(rng.uniform(0.5, 4.0))
+            partition = rng.choice(self.partitions)
+            machine = rng.choice(self.machines)
+            if await self._asked_once(machine, partial(machine.delete, partition)):
+                self.trace.note("run", f"{partition} is deleted by {machine.name}")
+                await asyncio.sleep(rng.choice((0.0, 0.0, 0.2, 1.5)))
+                await self._make_topic()
+
+    async def _asked_once(
+        self, machine: ReplicaMachine, question: Callable[[ReplicationNode], Awaitable[bool]]
+    ) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await machine.ask(question) or False
+        except TimeoutError:
+            return False
 
     # -- clients ------------------------------------------------------------------------------
 
@@ -183,12 +215,13 @@ class ReplicaRun:
         produce = partial(machine.produce, partition, self._values)
         try:
             async with asyncio.timeout(ANSWER_S):
-                stored = await machine.ask(produce)
+                found = await machine.ask(produce)
         except TimeoutError:
             return None
-        if stored is not None:
-            self.history.acknowledge(partition, name, stored)
-        return stored
+        if found is None:
+            return None
+        self.history.acknowledge(found[0], name, found[1])
+        return found[1]
 
     async def _consume(self, partition: Partition) -> None:
         offset = 0
@@ -202,8 +235,9 @@ class ReplicaRun:
                     found = await machine.ask(partial(machine.consume, partition, offset))
             except TimeoutError:
                 continue
-            for batch in found or ():
-                self.history.show(partition, batch, machine.name)
+            made, batches = found or (partition, [])
+            for batch in batches:
+                self.history.show(made, batch, machine.name)
                 offset = batch.offset + 1
 
     # -- the end ------------------------------------------------------------------------------
@@ -219,8 +253,16 @@ class ReplicaRun:
         while not all(map(self._is_whole, self.partitions)):
             self.check()
             await asyncio.sleep(0.5)
+        while any(
+            machine.host is not None and len(machine.host.doomed) for machine in self.machines
+        ):
+            self.check()
+            await asyncio.sleep(0.5)
         for partition in self.partitions:
-            self.history.ended(partition, await self._logs(partition))
+            state = self._state(partition)
+            assert state is not None
+            made = making(partition, state.topic_id)
+            self.history.ended(made, await self._logs(partition))
 
     def _state(self, partition: Partition) -> PartitionState | None:
         for machine in self.machines:

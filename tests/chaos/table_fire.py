@@ -1,6 +1,6 @@
 """A topic becomes a table on object storage while everything about it is killed or refused.
 
-    python -m tests.chaos.table_fire [--kills 30] [--seed N]
+    make tables [KILLS=30] [SEED=N]
 
 A platform (broker and bookies in one process), an S3 server behind a link that is cut, and the job
 ``table --continuous``, which lets ledgers leave the bookies at once. Messages are published all the
@@ -12,7 +12,6 @@ once, with the log's ids and bytes, and a consumer reads all of it, most of it f
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import random
 import signal
@@ -25,14 +24,13 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
-import boto3
 import pulsar
-from moto.server import ThreadedMotoServer
 
 from magnetar.model.errors import MagnetarError
 from magnetar.pipeline.jobs.table import catalog_of
 from magnetar.pipeline.tables.taking import Catalog, Taking, TakingOptions, TopicTaken
 from magnetar.pipeline.tables.topic_table import TopicTable
+from tests.s3_server import REGION, S3Server
 from tests.scenarios.link import Link
 from tests.standalone import Standalone
 
@@ -99,7 +97,7 @@ class Job:
 
 
 def properties(endpoint: str) -> list[str]:
-    return [f"s3.endpoint=http://{endpoint}", "s3.region=us-east-1", "s3.request-timeout=5"]
+    return [f"s3.endpoint=http://{endpoint}", f"s3.region={REGION}", "s3.request-timeout=5"]
 
 
 def blow(kind: str, drawn: random.Random, platform: Standalone, job: Job, link: Link) -> None:
@@ -170,15 +168,10 @@ def main() -> int:
     print(f"seed {arguments.seed}")
     drawn = random.Random(arguments.seed)
     os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    storage = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    storage.start()
-    host, port = storage.get_host_and_port()
-    boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1").create_bucket(
-        Bucket=BUCKET
-    )
-    with tempfile.TemporaryDirectory() as folder, Link(f"{host}:{port}") as link:
-        return under_fire(Path(folder), link, drawn, arguments.kills)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with S3Server(BUCKET, folder / "s3.log") as storage, Link(storage.endpoint) as link:
+            return under_fire(folder, link, drawn, arguments.kills)
 
 
 def under_fire(folder: Path, link: Link, drawn: random.Random, kills: int) -> int:

@@ -19,6 +19,7 @@ from pyroaring import BitMap
 
 from magnetar.log.acknowledgements import AckImage, ack_set_bits, ack_set_words
 from magnetar.log.managed.followed_cursors import CursorsOfFollowed
+from magnetar.log.managed.front import EpochsOfLedgers, WholeLedgers
 from magnetar.log.policy import LogPolicy, RollRule
 from magnetar.log.seam import (
     AppendDone,
@@ -26,6 +27,7 @@ from magnetar.log.seam import (
     Buffer,
     Checkpoint,
     Checkpoints,
+    CompactedElsewhere,
     CompactedStats,
     Content,
     Cursors,
@@ -33,6 +35,8 @@ from magnetar.log.seam import (
     Holds,
     KeyCompaction,
     LedgerStats,
+    LogEpochs,
+    LogFront,
     LogStats,
     Positions,
     ReadableLog,
@@ -199,6 +203,17 @@ class MemoryCompaction:
     ) -> None:
         raise NotAllowedError("a log in memory is not compacted")
 
+    async def begin_elsewhere(self, holder: str) -> int:
+        raise NotAllowedError("a log in memory is not compacted")
+
+    async def take(
+        self, holder: str, base: CompactedStats | None, found: CompactedElsewhere
+    ) -> None:
+        raise NotAllowedError("a log in memory is not compacted")
+
+    def give_up(self, holder: str) -> None:
+        """Nothing was begun."""
+
 
 class MemoryHolds:
     """``log.seam.Holds``; nothing is trimmed here."""
@@ -209,7 +224,7 @@ class MemoryHolds:
     async def take(self, holder: str, ledger_id: int, for_ms: int) -> None:
         self.taken[holder] = ReaderHold(holder, ledger_id, for_ms)
 
-    def release(self, holder: str) -> None:
+    async def release(self, holder: str) -> None:
         self.taken.pop(holder, None)
 
     def all(self) -> tuple[ReaderHold, ...]:
@@ -374,6 +389,8 @@ class MemoryLog:
 
     def __init__(self, name: str, ledger_entries: int) -> None:
         self.name = name
+        self.front: LogFront = WholeLedgers(name)
+        self.epochs: LogEpochs = EpochsOfLedgers(1, lambda: self.positions.end_offset)
         self.closed = False
         self.held = False
         self.frees_later = False

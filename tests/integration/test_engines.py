@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import confluent_kafka as confluent
 import pulsar
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from kafka import KafkaAdminClient, TopicPartition
 
 from magnetar.cli.rest import RestClient
 from magnetar.env.disk import RealDisk
@@ -32,7 +34,8 @@ EARLIEST = pulsar.InitialPosition.Earliest
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStandalone]:
-    with KafkaStandalone(tmp_path_factory.mktemp("engines") / "data") as running:
+    soon = ("--set", "partition.deletion_grace_ms=300")
+    with KafkaStandalone(tmp_path_factory.mktemp("engines") / "data", *soon) as running:
         yield running
 
 
@@ -197,10 +200,48 @@ def test_a_deleted_topic_leaves_no_files(server: KafkaStandalone) -> None:
         client.create_producer("gone").send(b"x")
         consumer = client.subscribe("gone", "s", initial_position=EARLIEST)
         assert consumer.receive(60_000).data() == b"x"
-        assert folder(server, "gone").exists() == (engine == "partition")
+        if engine == "partition":
+            assert folder(server, "gone").exists()
         client.close()
         rest.delete(path, force="true")
-        assert not folder(server, "gone").exists()
+    deadline_s = time.monotonic() + DEADLINE_S
+    while folder(server, "gone").exists():
+        assert time.monotonic() < deadline_s, "they go after their grace"
+        time.sleep(0.1)
+
+
+def test_kafkas_admins_delete_records(server: KafkaStandalone) -> None:
+    create(server, "begun", "partition")
+    sent_by_kafka(server, "begun", 100)
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+
+    def deleted_before(topic: str, offset: int) -> int:
+        place = confluent.TopicPartition(topic, 0, offset)
+        found = admin.delete_records([place])[place].result(DEADLINE_S)
+        return int(found.low_watermark)
+
+    assert deleted_before("begun", 37) == 37
+    with pytest.raises(confluent.KafkaException, match="OFFSET_OUT_OF_RANGE"):
+        deleted_before("begun", 101)
+    consumer = confluent_consumer(server, "begun")
+    place = confluent.TopicPartition("begun", 0, confluent.OFFSET_BEGINNING)
+    assert consumer.get_watermark_offsets(place, timeout=DEADLINE_S) == (37, 100)
+    consumer.assign([place])
+    found = [int(each.value()) for each in consumer.consume(63, DEADLINE_S)]
+    assert found == list(range(37, 100)), "also from the middle of a batch"
+    consumer.close()
+
+    python = KafkaAdminClient(bootstrap_servers=server.bootstrap)
+    partition = TopicPartition("begun", 0)
+    answer = python.delete_records({partition: 90})
+    assert answer[partition]["low_watermark"] == 90
+    assert deleted_before("begun", confluent.OFFSET_END) == 100
+    python.close()
+
+    create(server, "whole", "ledger")
+    sent_by_kafka(server, "whole", 3)
+    with pytest.raises(confluent.KafkaException, match="POLICY_VIOLATION"):
+        deleted_before("whole", 1)
 
 
 # -- subscriptions of Pulsar's on a partition ---------------------------------------------------

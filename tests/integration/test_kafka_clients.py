@@ -34,9 +34,9 @@ NAMES = (f"topic-{number}" for number in itertools.count())
 
 
 class KafkaStandalone(Standalone):
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *arguments: str) -> None:
         self.kafka_port = free_port()
-        super().__init__(data_dir, "--kafka-port", str(self.kafka_port))
+        super().__init__(data_dir, "--kafka-port", str(self.kafka_port), *arguments)
 
     @property
     def bootstrap(self) -> str:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import time
 from pathlib import Path
 
 import confluent_kafka as confluent
+import crc32c
 import pulsar
 import pytest
 
+from magnetar.wire.crossing.kafka_to_pulsar import NOT_CONVERTED
+from magnetar.wire.kafka.apis import ApiKey, encode_request, read_response
+from magnetar.wire.kafka.batches import is_batch
+from magnetar.wire.kafka.primitives import FieldReader
+from magnetar.wire.kafka.produce_messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.integration.test_kafka_clients import (
     DEADLINE_S,
     KafkaStandalone,
@@ -96,6 +105,54 @@ def test_what_pulsar_wrote_as_kafka_reads_it(
     assert [each.timestamp()[1] for each in found] == [1_000 + n for n in range(count)]
     assert found[5].headers() == [("number", b"5")]
     consumer.close()
+
+
+def stored(server: KafkaStandalone, topic: str, records: bytes, count: int, codec: int) -> None:
+    """A batch with a sound header and checksum, whatever is in it, by a client that is none of the
+    official ones: these send nothing of the kind."""
+    now_ms = int(time.time() * 1000)
+    checked = struct.pack(">hiqqqhii", codec, count - 1, now_ms, now_ms, -1, -1, -1, count)
+    checked += records
+    after = struct.pack(">ibI", 0, 2, crc32c.crc32c(checked)) + checked
+    batch = struct.pack(">qi", 0, len(after)) + after
+    request = ProduceRequest(None, -1, 10_000, [ProduceTopic(topic, [ProducePartition(0, batch)])])
+    address = ("127.0.0.1", server.kafka_port)
+    with socket.create_connection(address, DEADLINE_S) as to, to.makefile("rb") as answers:
+        to.sendall(encode_request(ApiKey.PRODUCE, 7, 1, "odd", request))
+        answer = answers.read(int.from_bytes(answers.read(4), "big"))
+    _, told = read_response(ApiKey.PRODUCE, 7, FieldReader(memoryview(answer)))
+    assert told.topics[0].partitions[0].error_code == 0
+
+
+def test_what_nobody_can_take_apart_stops_no_consumer(server: KafkaStandalone) -> None:
+    """Pulsar's C++ client drops its connection, with all that is on it, over bytes that are no
+    entry, and got them again when it was back."""
+    topic = "odd"
+    producer = confluent_producer(server)
+    client = pulsar_client(server)
+    producer.produce(topic, value=b"first")
+    assert producer.flush(DEADLINE_S) == 0
+    stored(server, topic, b"of no codec", 3, 7)
+    stored(server, topic, b"\xff" * 50, 1, 0)
+    producer.produce(topic, value=b"last")
+    assert producer.flush(DEADLINE_S) == 0
+    partition, earliest = f"{topic}-partition-0", pulsar.InitialPosition.Earliest
+    consumer = client.subscribe(partition, "s", initial_position=earliest)
+    seen: list[bytes] = []
+    odd: list[str] = []
+    while not seen or seen[-1] != b"last":
+        message = consumer.receive(60_000)
+        consumer.acknowledge(message)
+        why = message.properties().get(NOT_CONVERTED)
+        if why is not None:
+            odd.append(why)
+            assert is_batch(message.data())
+        elif message.data():  # nothing is left of the odd batch's other two
+            seen.append(message.data())
+    assert seen == [b"first", b"last"]
+    assert len(odd) == 2
+    assert "codec 7" in odd[0]
+    client.close()
 
 
 def test_pulsar_reads_what_a_transaction_has_committed(server: KafkaStandalone) -> None:

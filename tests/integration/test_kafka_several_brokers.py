@@ -17,6 +17,7 @@ from tests.integration.test_kafka_clients import DEADLINE_S, polled
 from tests.integration.test_several_brokers import Several
 
 TOPIC, PARTITIONS, COUNT = "spread", 8, 400
+DELETED = 11
 
 
 @pytest.fixture
@@ -164,3 +165,46 @@ def test_transactions_over_several_brokers_and_one_that_dies(several: Several) -
 def _of(number: int) -> range:
     """The values of a transaction."""
     return range(number * PARTITIONS, (number + 1) * PARTITIONS)
+
+
+@pytest.mark.slow
+def test_partitions_have_replicas_on_all_brokers(tmp_path: Path) -> None:
+    """The leader is killed: what was acknowledged is read from the other, or from itself when it
+    is started again."""
+    settings = ("--set", "broker.engine=partition", "--set", "partition.replica_lag_ms_max=3000")
+    several = Several(tmp_path, "--brokers", "2", "--kafka-port", "0", *settings)
+    try:
+        bootstrap = bootstrap_of(several)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 2)])[TOPIC].result(DEADLINE_S)
+        produced(bootstrap, 0)
+        known = admin.list_topics(TOPIC, timeout=DEADLINE_S)
+        partitions = known.topics[TOPIC].partitions.values()
+        assert all(sorted(each.replicas) == sorted(known.brokers) for each in partitions)
+        folders = [several.data_dir / name for name in ("partitions", "partitions-1")]
+        for folder in folders:
+            assert {f"{TOPIC}-{number}" for number in range(PARTITIONS)} <= {
+                each.name for each in folder.iterdir()
+            }
+        addresses = ",".join(f"{each.host}:{each.port}" for each in known.brokers.values())
+        begun = [confluent.TopicPartition(TOPIC, n, DELETED) for n in range(PARTITIONS)]
+        deleted = admin.delete_records(begun)
+        assert {each.result(DEADLINE_S).low_watermark for each in deleted.values()} == {DELETED}
+        time.sleep(2)  # followers learn of it with their next fetch
+        os.kill(several.pids()[-1], signal.SIGKILL)
+        produced(addresses, COUNT)
+        consumer = confluent.Consumer(
+            {"bootstrap.servers": addresses, "group.id": "g", "auto.offset.reset": "earliest"}
+        )
+        consumer.assign(
+            [
+                confluent.TopicPartition(TOPIC, n, confluent.OFFSET_BEGINNING)
+                for n in range(PARTITIONS)
+            ]
+        )
+        gone = DELETED * PARTITIONS
+        found = [int(each.value()) for each in polled(consumer, 2 * COUNT - gone)]
+        assert sorted(found) == list(range(gone, 2 * COUNT)), "what was deleted stays so"
+        consumer.close()
+    finally:
+        several.role.kill()

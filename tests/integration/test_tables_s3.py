@@ -1,17 +1,15 @@
 """A topic's table on object storage: an S3 server, and nothing else known of it than its address.
 
-`make tables` installs the server (moto), which no other test needs."""
+`make tables` installs the server (``tests.s3_server``), which no other test needs."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import polars
 import pulsar
-import pyarrow.fs
 import pyarrow.parquet
 import pytest
 
@@ -19,6 +17,7 @@ from magnetar.pipeline.jobs.table import catalog_of
 from magnetar.pipeline.tables.taking import Taking, TakingOptions
 from magnetar.pipeline.tables.topic_table import TopicTable
 from tests.integration.test_tables import full, ledgers, publish, received, told, wait_until
+from tests.s3_server import REGION, SERVER, S3Server
 from tests.standalone import Standalone
 
 pytestmark = pytest.mark.slow
@@ -26,31 +25,20 @@ BUCKET, TOPIC = "tables", "stored"
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    server = pytest.importorskip("moto.server", reason="make tables installs it")
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Server]:
+    if not SERVER:
+        pytest.skip("make tables installs an S3 server")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    running.start()
-    _, port = running.get_host_and_port()
-    found = f"127.0.0.1:{port}"
-    files(found).create_dir(BUCKET)
-    yield found
-    running.stop()
+    with S3Server(BUCKET, tmp_path / "s3.log") as running:
+        yield running
 
 
-def files(endpoint: str) -> pyarrow.fs.S3FileSystem:
-    return pyarrow.fs.S3FileSystem(
-        endpoint_override=endpoint, scheme="http", region="us-east-1", allow_bucket_creation=True
-    )
-
-
-def test_ledgers_go_to_object_storage_and_come_back(endpoint: str, tmp_path: Path) -> None:
+def test_ledgers_go_to_object_storage_and_come_back(server: S3Server, tmp_path: Path) -> None:
     catalog = catalog_of(
         f"s3://{BUCKET}/warehouse",
         f"sqlite:///{tmp_path}/catalog.db",
-        [f"s3.endpoint=http://{endpoint}", "s3.region=us-east-1"],
+        [f"s3.endpoint=http://{server.endpoint}", f"s3.region={REGION}"],
     )
     small = ("--set", "ledger.ledger_entries_max=40", "--set", "ledger.tabled_ledger_ms_least=0")
     with Standalone(tmp_path / "data", *small) as platform:
@@ -69,5 +57,5 @@ def test_ledgers_go_to_object_storage_and_come_back(endpoint: str, tmp_path: Pat
     assert table.look()
     assert polars.from_arrow(table.main.scan().to_arrow()).height == done.rows
     paths = [task.file.file_path.removeprefix("s3://") for task in table.main.scan().plan_files()]
-    counted = [pyarrow.parquet.read_metadata(path, filesystem=files(endpoint)) for path in paths]
+    counted = [pyarrow.parquet.read_metadata(path, filesystem=server.files()) for path in paths]
     assert sum(each.num_rows for each in counted) == done.rows

@@ -141,22 +141,8 @@ class Load:
 
 async def append(writer: LedgerWriter, count: int) -> None:
     """``count`` more entries; returns when all are confirmed."""
-    finished = asyncio.get_running_loop().create_future()
-    left = count
-
-    def done(error: MagnetarError | None, _ledger: int, _first: int, answered: int) -> None:
-        nonlocal left
-        left -= answered
-        if finished.done():
-            return
-        if error is not None:
-            finished.set_exception(error)
-        elif not left:
-            finished.set_result(None)
-
     first = writer.last_add_pushed + 1
-    writer.append([payload(entry_id) for entry_id in range(first, first + count)], done)
-    await finished
+    await writer.add([payload(entry_id) for entry_id in range(first, first + count)])
 
 
 async def opened(reading: Client, ledger_id: int) -> LedgerReader:

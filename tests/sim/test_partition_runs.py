@@ -23,6 +23,9 @@ def test_every_invariant_holds() -> None:
     assert sum(o.elections for o in outcomes) > 2 * SEEDS
     assert sum(o.cuts for o in outcomes) > SEEDS / 3
     assert sum(o.consumed for o in outcomes) > 100 * SEEDS
+    # Acknowledged at acks=1, and in part lost with a leader.
+    assert sum(o.alone for o in outcomes) > 20 * SEEDS
+    assert sum(o.lost_alone for o in outcomes) > SEEDS
 
 
 def test_a_seed_repeats_its_run_exactly() -> None:

@@ -14,16 +14,12 @@ from tests.sim.mutants.read_only import READ_ONLY
 
 SEEDS = range(10)
 
-FOUND_SOON = [
-    each
-    for each in READ_ONLY
-    if each.name
-    in (
-        "two brokers dispatch a subscription",
-        "a lent cursor begins before its log is seen",
-        "a delta is answered before it is stored",
-    )
-]
+FOUND_FROM = {
+    "two brokers dispatch a subscription": 5,
+    "a lent cursor begins before its log is seen": 7,
+    "a delta is answered before it is stored": 2,
+}
+"""Bugs, and a seed at or shortly before one that finds it: when runs change, it takes longer."""
 
 
 def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
@@ -53,9 +49,13 @@ def test_a_seed_runs_the_same_again() -> None:
     assert first.digest == again.digest
 
 
-@pytest.mark.parametrize("mutant", FOUND_SOON, ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "mutant",
+    [each for each in READ_ONLY if each.name in FOUND_FROM],
+    ids=lambda each: each.name,
+)
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
-    assert search(mutant).seeds is not None
+    assert search(mutant, FOUND_FROM[mutant.name]).seeds is not None
 
 
 @pytest.mark.parametrize("mutant", READ_ONLY, ids=lambda each: each.name)

@@ -1,8 +1,8 @@
 """Pages that are made from the code: ``python -m tests.tidy.pages`` writes them anew.
 
-ARCHITECTURE.md's tables come from the rules that the tests hold and from what packages and
-modules say of themselves; docs/machines.md from the machines' transition tables; the index of
-decisions from their heads. ``test_pages.py`` fails when a page is not what the code says.
+ARCHITECTURE.md's tables and docs/layers.md come from the rules that the tests hold and from what
+packages and modules say of themselves; docs/machines.md from the machines' transition tables; the
+index of decisions from their heads. ``test_pages.py`` fails when a page is not what the code says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from tests.tidy import rules
@@ -18,6 +19,7 @@ from tests.tidy.source_tree import SOURCE, Module, modules
 
 ROOT = SOURCE.parent
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+LAYERS = ROOT / "docs" / "layers.md"
 MACHINES = ROOT / "docs" / "machines.md"
 DECISIONS = ROOT / "docs" / "adr"
 DECISION_INDEX = DECISIONS / "README.md"
@@ -97,26 +99,43 @@ def inner_packages(tree: Sequence[Module]) -> str:
     return table(("package", "what it is"), rows)
 
 
-def layers(tree: Sequence[Module], package: str) -> str:
-    by_name = {module.name: module for module in tree}
-    rows = [
-        (f"{number}", f"`{name}`", first_sentence(by_name[f"{package}.{name}"]))
-        for number, names in enumerate(rules.LAYERS[package], 1)
-        for name in names
-    ]
-    return table(("layer", "module", "what it is"), rows)
-
-
 def architecture(tree: Sequence[Module], text: str) -> str:
     """``text`` with its tables made anew, each between two marks."""
     parts = {"packages": packages(tree), "inner packages": inner_packages(tree)}
-    parts |= {f"layers of {package}": layers(tree, package) for package in rules.LAYERS}
     for name, part in parts.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         assert text.count(begin) == text.count(end) == 1, f"ARCHITECTURE.md lacks {begin!r}"
         head, rest = text.split(begin)
         text = head + begin + part + "\n" + end + rest.split(end)[1]
     return text
+
+
+# -- docs/layers.md -----------------------------------------------------------------------------
+
+LAYERS_HEAD = """\
+# Layers of crowded packages
+
+Made from the code by `python -m tests.tidy.pages`: what each module says of itself, from the bottom
+up. A module knows those of its layer and below, type-checking imports included.
+"""
+
+
+def layers(tree: Sequence[Module]) -> str:
+    by_name = {module.name: module for module in tree}
+    sections = [LAYERS_HEAD]
+    for package in rules.LAYERS:
+        path = package.removeprefix("magnetar.").replace(".", "/")
+        sections.append(f"## `{path}/`\n\n{_layers_of(by_name, package)}\n")
+    return "\n".join(sections)
+
+
+def _layers_of(by_name: Mapping[str, Module], package: str) -> str:
+    rows = [
+        (f"{number}", f"`{name}`", first_sentence(by_name[f"{package}.{name}"]))
+        for number, names in enumerate(rules.LAYERS[package], 1)
+        for name in names
+    ]
+    return table(("layer", "module", "what it is"), rows)
 
 
 # -- docs/machines.md ---------------------------------------------------------------------------
@@ -186,17 +205,25 @@ def head_of_decision(path: Path) -> tuple[str, str, str, str]:
 def users(number: str) -> list[str]:
     """The files that name a decision."""
     named = re.compile(rf"ADRs? (\d{{4}}(, | and ))*{number}|adr/{number}")
-    places = [*SOURCE.rglob("*.py"), ROOT / "Makefile", *(ROOT / "scripts").glob("*.sh")]
-    found = [path for path in sorted(places) if named.search(path.read_text(encoding="utf-8"))]
+    found = [path for path, text in _naming_decisions() if named.search(text)]
     return [
         f"`{path.relative_to(ROOT).as_posix().removeprefix('src/magnetar/')}`" for path in found
     ]
+
+
+@cache
+def _naming_decisions() -> list[tuple[Path, str]]:
+    """The files that name any decision, in order, with their text: read once for all decisions."""
+    places = [*SOURCE.rglob("*.py"), ROOT / "Makefile", *(ROOT / "scripts").glob("*.sh")]
+    texts = [(path, path.read_text(encoding="utf-8")) for path in sorted(places)]
+    return [(path, text) for path, text in texts if "ADR" in text or "adr/" in text]
 
 
 def main() -> None:
     tree = modules()
     text = ARCHITECTURE.read_text(encoding="utf-8")
     ARCHITECTURE.write_text(architecture(tree, text), encoding="utf-8")
+    LAYERS.write_text(layers(tree), encoding="utf-8")
     MACHINES.write_text(machines(), encoding="utf-8")
     DECISION_INDEX.write_text(decision_index(), encoding="utf-8")
 

@@ -78,7 +78,7 @@ WHOLE: Final = (
 NAMESPACE_PARTS: Final = (
     "allowedClusters", "antiAffinity", "autoSubscriptionCreation", "autoTopicCreation",
     "backlogQuota", "backlogQuotaMap", "bookieAffinity", "clearBacklog",
-    "compactionThreshold", "configversion", "deduplication", "deduplicationSnapshotInterval",
+    "configversion", "deduplication", "deduplicationSnapshotInterval",
     "dispatchRate", "dispatcherPauseOnAckStatePersistent", "encryptionRequired",
     "entryFilters", "inactiveTopicPolicies",
     "maxConsumersPerSubscription", "maxConsumersPerTopic", "maxProducersPerTopic",
@@ -95,7 +95,7 @@ NAMESPACE_PARTS: Final = (
 
 TOPIC_PARTS: Final = (
     "all_subscription", "analyzeBacklog", "autoSubscriptionCreation", "backlog", "backlogQuota",
-    "backlogQuotaMap", "backlogSize", "compactionThreshold", "createMissedPartitions",
+    "backlogQuotaMap", "backlogSize", "createMissedPartitions",
     "deduplication", "deduplicationEnabled", "deduplicationSnapshotInterval",
     "dispatcherPauseOnAckStatePersistent", "dispatchRate", "entryFilters", "examinemessage",
     "expireMessages", "inactiveTopicPolicies", "internal-info", "lastMessageId", "ledger",

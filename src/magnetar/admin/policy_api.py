@@ -25,12 +25,14 @@ Seconds = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
 
 class Policy(NamedTuple):
-    """``field`` is one of ``cluster.policies.Policies``, ``part`` the path's last."""
+    """``field`` is one of ``cluster.policies.Policies``, ``part`` the path's last. ``set_by``: at a
+    topic; ``namespace_by``: at a namespace."""
 
     part: str
     field: str
     what: str
     set_by: str = "POST"
+    namespace_by: str = "POST"
 
 
 POLICIES: Final = (
@@ -41,6 +43,12 @@ POLICIES: Final = (
         "subscriptionExpirationTime",
         "subscription_expiration_minutes",
         "After how many minutes without consumers a subscription is deleted",
+    ),
+    Policy(
+        "compactionThreshold",
+        "compaction_threshold_bytes",
+        "How many bytes that are not compacted have a topic compacted (0: none do)",
+        namespace_by="PUT",
     ),
     Policy("delayedDelivery", "delayed_delivery", "Whether messages may be for later"),
     Policy(
@@ -54,6 +62,9 @@ POLICIES: Final = (
         "What keeps logs that are made: ledger or partition (ours, not Pulsar's)",
     ),
 )
+ENFORCED: Final = "schemaValidationEnforced"
+"""Pulsar's clients take the answer for a boolean: no word of it is false."""
+
 TOPICS_ONLY: Final = (
     Policy(
         "schemaCompatibilityStrategy",
@@ -62,7 +73,7 @@ TOPICS_ONLY: Final = (
         "PUT",
     ),
     Policy(
-        "schemaValidationEnforced",
+        ENFORCED,
         "schema_validation_enforced",
         "Whether producers without a schema are refused where there is one",
     ),
@@ -96,8 +107,14 @@ def _add_namespace(router: APIRouter, service: PolicyService, policy: Policy) ->
     async def get(tenant: Segment, namespace: Segment) -> Response:
         return _answer(await service.of_namespace(f"{tenant}/{namespace}", field))
 
-    @router.post(path, status_code=204, openapi_extra=WITH_BODY, description="Set it.")
-    async def post(tenant: Segment, namespace: Segment, request: Request) -> Response:
+    @router.api_route(
+        path,
+        methods=[policy.namespace_by],
+        status_code=204,
+        openapi_extra=WITH_BODY,
+        description="Set it.",
+    )
+    async def change(tenant: Segment, namespace: Segment, request: Request) -> Response:
         body = await bodies.read_json(request)
         await service.set_namespace(f"{tenant}/{namespace}", field, body)
         return Response(status_code=204)
@@ -118,7 +135,8 @@ def _add_topic(router: APIRouter, service: PolicyService, policy: Policy) -> Non
         tenant: Segment, namespace: Segment, topic: TopicSegment, applied: bool = False
     ) -> Response:
         name = topic_name(tenant, namespace, topic)
-        return _answer(await service.of_topic(name, field, applied))
+        value = await service.of_topic(name, field, applied)
+        return _answer(False if value is None and policy.part == ENFORCED else value)
 
     if policy.part == BY_QUERY:
         _add_by_query(router, service, path, field)

@@ -14,6 +14,7 @@ from functools import partial
 
 from magnetar import __version__
 from magnetar.app.balancing import Balancing
+from magnetar.app.checks import tables_lag
 from magnetar.app.handing_over import cut_large_bundles
 from magnetar.app.replication import Replication
 from magnetar.cluster.bundles import Bundle
@@ -102,6 +103,7 @@ class Broker:
         self._config = config
         self._metrics = metrics or Metrics()
         self._failed = failed
+        self._partitions = partitions
         self._scope = TaskScope("broker", fails(self._task_failed))
         self._traffic = Traffic()
         self._unloaded = 0
@@ -133,9 +135,10 @@ class Broker:
             self.followed = self._follow_topics(config, log_store, self._links, now_ms)
         self.rates = Rates(self.topics if self.followed is None else self.followed)
         upkept: Upkept = self.topics if self.followed is None else self.followed
-        self.upkeep = PolicyUpkeep(upkept, config.expiry_check_interval_ms, now_ms)
         self._compaction_scope = self._scope.inner("compaction", fails(self._task_failed))
         self.compactions = TopicCompactions(PulsarCompactFormat(), self._compaction_scope)
+        look, every_ms = self.compactions.look, config.expiry_check_interval_ms
+        self.upkeep = PolicyUpkeep(upkept, every_ms, now_ms, look)
         self._intake_scope = self._scope.inner("staged writes", fails(self._task_failed))
         self._intakes: Intakes | None = None
         self._leftovers: Leftovers | None = None
@@ -398,8 +401,21 @@ class Broker:
             services.traffic.fold(self._metrics, len(services.sessions))
         followed = 0 if self.followed is None else len(self.followed)
         self._metrics.broker_open_topics.set(len(self.topics) + followed)
+        self._fold_tables()
+        if self._partitions is not None:
+            self._metrics.broker_doomed_partitions.set(len(self._partitions.host.doomed))
         self._metrics.broker_unloaded_idle_topics_total.inc(self.topics.unloaded - self._unloaded)
         self._unloaded = self.topics.unloaded
+
+    def _fold_tables(self) -> None:
+        lags = (topic.log.tabled.lag for topic in self.topics.loaded())
+        sums, metrics = tables_lag(lag for lag in lags if lag is not None), self._metrics
+        metrics.table_topics.set(sums.topics)
+        metrics.table_failing_topics.set(sums.failing)
+        metrics.table_waiting_ledgers.set(sums.ledgers)
+        metrics.table_waiting_bytes.set(sums.stored_bytes)
+        waiting_s = time.time() - sums.closed_ms / 1000 if sums.closed_ms else 0
+        metrics.table_waiting_seconds.set(max(0, waiting_s))
 
 
 def _schema_policy(config: BrokerConfig) -> SchemaPolicy:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 from magnetar.config import LedgerConfig
 from magnetar.env.connections import Connections
@@ -10,6 +11,7 @@ from magnetar.env.descriptors import DescriptorPlan, open_descriptors
 from magnetar.env.health import WELL, Check, PartHealth
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.log.seam import TableLag
 from magnetar.topics.registry import Topics
 
 NAMED_MAX: Final = 5
@@ -63,6 +65,75 @@ def topics_check(topics: Topics) -> Check:
         )
 
     return check
+
+
+class TablesLag(NamedTuple):
+    """Of all open topics that have a table."""
+
+    topics: int
+    ledgers: int
+    stored_bytes: int
+    closed_ms: int  # when the first ledger that waits was closed; 0: none waits
+    failing: int
+
+
+def tables_lag(lags: Iterable[TableLag]) -> TablesLag:
+    """The sum of them."""
+    all_ = list(lags)
+    return TablesLag(
+        len(all_),
+        sum(lag.ledgers for lag in all_),
+        sum(lag.stored_bytes for lag in all_),
+        min((lag.closed_ms for lag in all_ if lag.ledgers), default=0),
+        sum(bool(lag.problem) for lag in all_),
+    )
+
+
+def tables_check(topics: Topics, lag_ms_max: int, now_ms: Callable[[], int]) -> Check:
+    """The tables of the open topics are filled: no job fails, and no ledger waits for too long.
+    What retention would have deleted meanwhile is said, too."""
+
+    async def check() -> PartHealth:
+        of_topic = {str(topic.name): topic.log for topic in topics.loaded()}
+        lags = {name: lag for name, log in of_topic.items() if (lag := log.tabled.lag) is not None}
+        failing = {name: lag.problem for name, lag in lags.items() if lag.problem}
+        late = {
+            name: lag
+            for name, lag in lags.items()
+            if lag.ledgers and now_ms() - lag.closed_ms > lag_ms_max
+        }
+        if not failing and not late:
+            return WELL
+        problems = []
+        if failing:
+            name, problem = min(failing.items())
+            problems.append(
+                f"the tables of {len(failing)} topics cannot be filled: {_named(failing)}; "
+                f"{name}: {problem}"
+            )
+        if late:
+            sums = tables_lag(late.values())
+            waited_h = (now_ms() - sums.closed_ms) / 3_600_000
+            kept = sum(len(of_topic[name].stats().awaiting_table) for name in late)
+            problems.append(
+                f"the tables of {len(late)} topics are behind: {_named(late)}; {sums.ledgers} "
+                f"closed ledgers ({sums.stored_bytes} bytes) are not in them, the first since "
+                f"{waited_h:.1f} h (at most ledger.table_lag_ms_max); retention would have deleted "
+                f"{kept} of them, and waits"
+            )
+        return PartHealth(
+            False,
+            "; ".join(problems),
+            "run magnetar pipeline table TOPIC (--status says what waits); if the table is not "
+            "wanted any more, magnetar pipeline detach TOPIC",
+        )
+
+    return check
+
+
+def _named(topics: Iterable[str]) -> str:
+    names = sorted(topics)
+    return ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
 
 
 def bookies_check(registry: BookieRegistry, config: LedgerConfig) -> Check:

@@ -11,6 +11,7 @@ from typing import Final
 
 from magnetar.app.ending import end_within
 from magnetar.app.process import Process
+from magnetar.app.storage import Cluster
 from magnetar.config import Config, PartitionConfig
 from magnetar.env.data_dir import DataDir
 from magnetar.env.metadata import MetadataStore
@@ -21,6 +22,7 @@ from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.partition.leading import PartitionLeading
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy
 from magnetar.log.partition.replication.state_store import StateStore
+from magnetar.log.partition.replication.state_witness import StateWitness
 
 PARTITIONS_END_S: Final = 10.0
 BATCH_SLACK_BYTES: Final = 64 << 10
@@ -49,8 +51,10 @@ def partition_policy(config: PartitionConfig, message_bytes_max: int) -> Partiti
     )
 
 
-async def open_partitions(process: Process, metadata: MetadataStore) -> PartitionLeading | None:
-    """This process's replicas; None if it is to keep none. Raises ``StartError``, ``OSError``."""
+async def open_partitions(process: Process, cluster: Cluster) -> PartitionLeading | None:
+    """This process's replicas; None if it is to keep none. Raises ``StartError``,
+    ``OtherClusterError``, ``OSError``."""
+    metadata = cluster.metadata
     config, outside, stack = process.config, process.outside, process.stack
     path = config.partition.directory
     if path == NOT_SET:
@@ -67,6 +71,9 @@ async def open_partitions(process: Process, metadata: MetadataStore) -> Partitio
         draw=outside.new_token,
         broker=config.partition.broker_id,
         lag_ms_max=config.partition.replica_lag_ms_max,
+        cluster=cluster.instance_id,
+        witness=StateWitness(metadata, cluster.manager.stored_instance_id),
+        grace_ms=config.partition.deletion_grace_ms,
     )
     end_within(stack, PARTITIONS_END_S, "partitions", host.close)
     return PartitionLeading(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
+import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +16,13 @@ import structlog
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
 from magnetar.app.broker import Broker
-from magnetar.app.checks import bookies_check, descriptors_check, metadata_check, topics_check
+from magnetar.app.checks import (
+    bookies_check,
+    descriptors_check,
+    metadata_check,
+    tables_check,
+    topics_check,
+)
 from magnetar.app.ending import end_within
 from magnetar.app.partitions import open_partitions, partition_logs
 from magnetar.app.process import Process
@@ -102,7 +109,7 @@ async def start_broker(
     of_ledgers = ManagedLogStore(
         metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms, history=history
     )
-    leading = None if membership.read_only else await open_partitions(process, metadata)
+    leading = None if membership.read_only else await open_partitions(process, cluster)
     partitions = None
     if leading is not None:
         partitions = partition_logs(process, metadata, of_ledgers, leading)
@@ -137,6 +144,12 @@ async def start_broker(
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)
     process.health.add("metadata", metadata_check(metadata))
     process.health.add("topics", topics_check(broker.topics))
+    process.health.add(
+        "tables",
+        tables_check(
+            broker.topics, config.ledger.table_lag_ms_max, lambda: time.time_ns() // 10**6
+        ),
+    )
     process.health.add("bookies", bookies_check(ledgers.registry, config.ledger))
     process.health.add("descriptors", descriptors_check(process.descriptors, process.connections))
     try:

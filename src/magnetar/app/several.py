@@ -4,8 +4,10 @@
 brokers: the metadata through a Unix socket (``env.socket_metadata``), the bookies over TCP.
 ``run_cluster`` has nothing but the brokers, of a cluster whose metadata is in ZooKeeper.
 
-Broker i listens on the first one's ports plus i. Clients are given the first one's address: it
-answers their lookups, or sends them on. Why: docs/adr/0092-brokers-of-one-machine.md.
+Broker i listens on the first one's ports plus i, and has a log directory of its own for
+partitions: the first one has that of a standalone with one broker. Clients are given the first
+one's address: it answers their lookups, or sends them on. Why:
+docs/adr/0092-brokers-of-one-machine.md.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import structlog
 from magnetar.app.children import Child, Children, Probe
 from magnetar.app.fate import Fate
 from magnetar.app.outside import real
+from magnetar.app.partitions import NOT_SET, with_partitions
 from magnetar.app.process import Process
 from magnetar.app.standalone import check_bookies, start_bookies
 from magnetar.app.storage import open_cluster, open_metadata
@@ -79,7 +82,9 @@ async def run_standalone(
         url = config.metadata.url
         if not url.startswith("zk://"):
             url = await _share(process, metadata)
-        where = await start_brokers(process, wanted, url)
+        # Replicas reach one another through Kafka's ports: without those none are kept.
+        kept = config if config.kafka.port < 0 else with_partitions(config, data_dir.path)
+        where = await start_brokers(process, wanted, url, kept.partition.directory)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         plural = "bookie" if bookies == 1 else "bookies"
         ready(
@@ -119,9 +124,13 @@ async def _share(process: Process, metadata: MetadataStore) -> str:
     return f"{SCHEME}{path}"
 
 
-async def start_brokers(process: Process, wanted: Wanted, metadata_url: str) -> str:
-    """Returns where the first one is."""
+async def start_brokers(
+    process: Process, wanted: Wanted, metadata_url: str, partitions: Path | None = None
+) -> str:
+    """Returns where the first one is. ``partitions``: the first one's log directory, if it is
+    another than the configured one."""
     config = process.config
+    partitions = config.partition.directory if partitions is None else partitions
     ports = choose_ports(config, wanted.brokers)
     scope = TaskScope("brokers", ends_role(process.fate.fail))
     # By then others have its topics, for its session is over.
@@ -130,7 +139,7 @@ async def start_brokers(process: Process, wanted: Wanted, metadata_url: str) -> 
         [
             Child(
                 f"broker {number}",
-                _command(each, metadata_url, wanted.settings),
+                _command(each, metadata_url, (*wanted.settings, *_keeping(partitions, number))),
                 Probe(partial(_answers, config.http.host, each.http), silent_s),
             )
             for number, each in enumerate(ports)
@@ -148,6 +157,14 @@ async def start_brokers(process: Process, wanted: Wanted, metadata_url: str) -> 
         kafka_host = advertised_host(config.kafka.host, config.kafka.advertised_host)
         kafka = f"  kafka {kafka_host}:{ports[0].kafka}"
     return f"pulsar://{host}:{ports[0].pulsar}  http://{http_host}:{ports[0].http}{kafka}"
+
+
+def _keeping(partitions: Path, number: int) -> Sequence[str]:
+    """Where that broker keeps partitions."""
+    if partitions == NOT_SET:
+        return ()
+    own = partitions.with_name(f"{partitions.name}-{number}") if number else partitions
+    return "--set", f"partition.directory={own}"
 
 
 def _command(ports: Ports, metadata_url: str, settings: Sequence[str]) -> Sequence[str]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from magnetar.cli.java_bookies import switch_java_bookie
 from magnetar.cli.output import binary, json_option, print_json, print_table
-from magnetar.cli.recovery import look, metadata_option
+from magnetar.cli.recovery import look, metadata_option, operate
 from magnetar.model.errors import ConfigError
 from magnetar.model.ids import BookieId
 
@@ -103,16 +104,22 @@ def read_only(switch: str, bookie_id: str, metadata: str) -> None:
     """Have BOOKIE_ID take no new entries (on), or take them again (off).
 
     It follows at once, or when it starts, and stays so over restarts. It serves reads, and takes
-    copies of recovery. BookKeeper's own bookies do not follow.
+    copies of recovery. A bookie of BookKeeper's own is switched by its REST, which must be on; a
+    restart of it forgets that.
     """
-
-    async def work(insight: Any) -> bool:
-        await insight.bookies.set_read_only(BookieId(bookie_id), switch == "on")
-        return bool(await insight.bookies.is_registered(BookieId(bookie_id)))
-
-    registered = look(metadata, work)
+    bookie = BookieId(bookie_id)
     what = "takes no new entries" if switch == "on" else "takes entries again"
-    click.echo(f"{bookie_id} {what}" + ("" if registered else ", once it is started"))
+
+    async def work(operating: Any) -> None:
+        if await operating.is_java(bookie):
+            url = await switch_java_bookie(operating, bookie, read_only=switch == "on")
+            click.echo(f"{bookie} {what}: it is BookKeeper's own, and was switched by {url}")
+            return
+        await operating.set_read_only(bookie, switch == "on")
+        registered = await operating.is_registered(bookie)
+        click.echo(f"{bookie} {what}" + ("" if registered else ", once it is started"))
+
+    operate(metadata, work)
 
 
 @click.command()

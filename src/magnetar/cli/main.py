@@ -35,6 +35,7 @@ COMMANDS = {
     "pipeline": "magnetar.cli.pipeline:pipeline",
     "health": "magnetar.cli.health:health",
     "config": "magnetar.cli.settings:config",
+    "prove": "magnetar.cli.prove:prove",
 }
 """Where each command is; imported when it is used, so that none pays for another."""
 

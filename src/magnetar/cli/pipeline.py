@@ -154,7 +154,7 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]  # not generic when i
 def _run(found: Job[Any, Any], values: dict[str, Any]) -> int:
     names = {each.name for each in dataclasses.fields(found.options)}
     options = found.options(**{name: value for name, value in values.items() if name in names})
-    told = Told(values["progress"])
+    told = ShownProgress(values["progress"])
     context = JobContext(
         master=values["master"],
         conf=_settings(values["conf"]),
@@ -189,7 +189,7 @@ def _show(report: Report, *, as_json: bool, path: str | None) -> None:
         click.echo(line)
 
 
-class Told:
+class ShownProgress:
     """Progress, on the standard error."""
 
     def __init__(self, how: str, clock_s: Callable[[], float] = time.monotonic) -> None:

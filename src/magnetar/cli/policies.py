@@ -18,12 +18,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NO_LIMIT: Final = -1
 READ_ONLY: Final = "readOnlyBrokers"
+THRESHOLD: Final = "compactionThreshold"
 WORDS: Final = {"forever": NO_LIMIT, "unlimited": NO_LIMIT, "never": 0}
 PARTS: Final = (
     "retention",
     "messageTTL",
     "persistence",
     "subscriptionExpirationTime",
+    THRESHOLD,
     "delayedDelivery",
     READ_ONLY,
     "engine",
@@ -51,6 +53,12 @@ def _options(command: F) -> F:
                 metavar="TIME",
                 help="What a subscription has not acknowledged in that time expires for it: 1d, "
                 "never.",
+            ),
+            click.option(
+                "--compaction-threshold",
+                metavar="SIZE",
+                help="Compact a topic by key when so much has come since: 100MiB; 0: never by "
+                "itself.",
             ),
             click.option("--ensemble", type=int, help="Bookies of a new ledger."),
             click.option("--write-quorum", type=int, help="Copies of an entry."),
@@ -173,7 +181,10 @@ def set_namespace(namespace: str, url: str, **said: Any) -> None:
         bodies["subscriptionExpirationTime"] = minutes
     rest, path = RestClient(url), namespace_path(namespace)
     for part, body in _named(bodies).items():
-        rest.send_post(f"{path}/{part}", body)
+        if part == THRESHOLD:
+            rest.put(f"{path}/{part}", body)
+        else:
+            rest.send_post(f"{path}/{part}", body)
     click.echo(f"set for the topics of {namespace}: {', '.join(bodies)}")
 
 
@@ -245,6 +256,9 @@ def _bodies(said: Mapping[str, Any]) -> dict[str, Any]:
         found["retention"] = retention
     if said["message_ttl"] is not None:
         found["messageTTL"] = _amount("--message-ttl", said["message_ttl"], TIME_UNITS, 1000)
+    if said["compaction_threshold"] is not None:
+        size = said["compaction_threshold"]
+        found[THRESHOLD] = _amount("--compaction-threshold", size, BYTE_UNITS, 1)
     quorums = said["ensemble"], said["write_quorum"], said["ack_quorum"]
     if any(each is not None for each in quorums):
         if None in quorums:

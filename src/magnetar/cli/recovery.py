@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import click
-import httpx
 
+from magnetar.cli.java_bookies import NotSwitchedError, switch_java_bookie
 from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.config_loading import load
 from magnetar.model.errors import ConfigError
@@ -23,7 +23,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 BAR_CHARACTERS = 30
 DAY_MS = 86_400_000
-REST_TIMEOUT_S = 30
 
 
 def metadata_option(command: F) -> F:
@@ -261,34 +260,16 @@ def _empty(bookie_id: BookieId, metadata: str, serves: bool) -> None:
 
 
 async def _switch_to_read_only(operating: Any, bookie_id: BookieId) -> None:
-    """A bookie of BookKeeper's own does not follow what is said in the metadata store, and takes
-    new entries for as long as it serves: it is told by its own REST. Raises ``ConfigError``."""
-    address = operating.http_address(bookie_id)
-    if address is None:
-        raise _not_told(bookie_id, "it says of no HTTP server (httpServerEnabled)")
-    url = f"http://{address[0]}:{address[1]}/api/v1/bookie/state/readonly"
+    """A bookie of BookKeeper's own takes new entries for as long as it serves. Raises
+    ``ConfigError``."""
     try:
-        async with httpx.AsyncClient(timeout=REST_TIMEOUT_S, trust_env=False) as client:
-            answer = await client.put(url, json={"readOnly": True})
-        if answer.status_code != httpx.codes.OK:
-            raise _not_told(bookie_id, f"{url} answers {answer.status_code}: {answer.text[:200]}")
-        async with asyncio.timeout(REST_TIMEOUT_S):
-            await operating.wait_read_only(bookie_id)
-    except httpx.HTTPError as error:
-        raise _not_told(bookie_id, f"{url} does not answer: {error!r}") from error
-    except TimeoutError as error:
-        why = f"{url} was told, and {REST_TIMEOUT_S} s later it takes entries still"
-        raise _not_told(bookie_id, why) from error
+        url = await switch_java_bookie(operating, bookie_id, read_only=True)
+    except NotSwitchedError as error:
+        raise ConfigError(
+            f"{error}. Switch it by hand and give this command again, or end it and then: "
+            f"magnetar bookie recover {bookie_id}"
+        ) from error
     click.echo(f"{bookie_id} is BookKeeper's own: it was switched to read-only by {url}", err=True)
-
-
-def _not_told(bookie_id: BookieId, why: str) -> ConfigError:
-    return ConfigError(
-        f"bookie {bookie_id} is one of BookKeeper's own, which do not hear that they are to be "
-        f"emptied, and take new entries as long as they serve; it could not be switched to "
-        f"read-only: {why}. Switch it by hand and give this command again, or end it and then: "
-        f"magnetar bookie recover {bookie_id}"
-    )
 
 
 class Bar:

@@ -10,6 +10,7 @@ them, in the namespace's node and in a topic's:
 | ``message_ttl_in_seconds`` | a number; 0: messages do not expire |
 | ``persistence`` | ``{"bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum"}`` |
 | ``subscription_expiration_time_minutes`` | a number; 0: subscriptions do not expire |
+| ``compaction_threshold`` | bytes; 0: a topic is compacted when somebody asks for it |
 | ``delayed_delivery_policies`` | ``{"active", "tickTime", "maxDeliveryDelayInMillis"}`` |
 | ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
 | ``engine`` | ours: ``ledger`` or ``partition``, what keeps logs that are made |
@@ -24,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from magnetar.cluster.policy_values import as_number, as_object, no_more
+from magnetar.cluster.policy_values import as_flag, as_number, as_object, no_more
 from magnetar.cluster.read_rules import ReadRules
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
@@ -124,10 +125,13 @@ class DelayedDeliveryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationPolicy:
-    """Of logs on partitions, when they are made; 0: as brokers are configured."""
+    """Of logs on partitions, when they are made; 0: as brokers are configured. ``unclean``
+    (``uncleanLeaderElection``, if it is on): one without a replica in sync is led by any, and loses
+    what that lacks."""
 
     replication_factor: int
     min_in_sync: int
+    unclean: bool = False
 
     @classmethod
     def decode(cls, value: object) -> ReplicationPolicy:
@@ -135,6 +139,7 @@ class ReplicationPolicy:
         made = cls(
             as_number("replicationFactor", said.pop("replicationFactor", None), 0, 100),
             as_number("minInSyncReplicas", said.pop("minInSyncReplicas", None), 0, 100),
+            as_flag("uncleanLeaderElection", said.pop("uncleanLeaderElection", False)),
         )
         no_more("replication", said)
         return made
@@ -143,6 +148,7 @@ class ReplicationPolicy:
         return {
             "replicationFactor": self.replication_factor,
             "minInSyncReplicas": self.min_in_sync,
+            **({"uncleanLeaderElection": True} if self.unclean else {}),
         }
 
 
@@ -160,6 +166,7 @@ class Policies:
     partition_replication: ReplicationPolicy | None = None
     schema_strategy: SchemaStrategy | None = None
     schema_validation_enforced: bool | None = None
+    compaction_threshold_bytes: int | None = None
 
     def over(self, other: Policies) -> Policies:
         """Ours, and what only ``other`` says."""
@@ -176,6 +183,10 @@ def decode_ttl(value: object) -> int:
 
 def decode_expiration(value: object) -> int:
     return as_number("subscriptionExpirationTime", value, 0)
+
+
+def decode_threshold(value: object) -> int:
+    return as_number("compactionThreshold", value, 0, 2**63 - 1)
 
 
 def decode_engine(value: object) -> str:
@@ -219,6 +230,7 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "partition_replication": ("partition_replication", ReplicationPolicy.decode),
     "schema_strategy": ("schema_compatibility_strategy", decode_strategy),
     "schema_validation_enforced": ("schema_validation_enforced", decode_flag),
+    "compaction_threshold_bytes": ("compaction_threshold", decode_threshold),
 }
 """Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
 

@@ -30,6 +30,14 @@ def as_number(name: str, value: object, least: int, most: int = NUMBER_MAX) -> i
     return value
 
 
+def as_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidPolicyError(
+            f"{name}: {str(value)[:80]} cannot be used; accepted: true and false"
+        )
+    return value
+
+
 def as_text(name: str, value: object, characters_max: int) -> str:
     """Not empty, and on one line."""
     if not isinstance(value, str) or not 0 < len(value) <= characters_max or not printable(value):

@@ -157,6 +157,17 @@ class FramedConnection(asyncio.BufferedProtocol):
     def protocol_failed(self, error: ProtocolError) -> None:
         """The peer broke the protocol; a last frame may be written, then the connection closes."""
 
+    def admitted(self, sessions: int, sessions_max: int, setting: str, closing: bool) -> bool:
+        """For ``connected`` of a server's clients, of which it has ``sessions``: False for one past
+        the bound that ``setting`` gives, which is logged, or of a server that is closing; the
+        connection is ended then."""
+        if not closing and sessions < sessions_max:
+            return True
+        if not closing:
+            self._connections.say_refused(self.peer, f"{setting} is {sessions_max}")
+        self.abort()
+        return False
+
     # -- writing ------------------------------------------------------------------------------
 
     def write(self, part: Buffer) -> None:

@@ -37,6 +37,7 @@ from magnetar.ledger.replies import listing
 from magnetar.ledger.tailing import TailingReader
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import (
+    LedgerClosedError,
     LedgerError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
@@ -102,6 +103,33 @@ class CatalogClient:
         a power cut loses the rest, and no bookie can be replaced. Raises
         ``NotEnoughBookiesError`` (naming the bookies and why not), ``MetadataError``.
         """
+        stored = await self._create(custom, digest_type, password, quorums)
+        flags = AddFlag.DEFERRED_SYNC if deferred_sync_unsafe else AddFlag.NONE
+        return self._writer(stored, flags)
+
+    async def create_for_another(
+        self, custom: Mapping[str, bytes], *, quorums: Quorums | None = None
+    ) -> LedgerId:
+        """A new ledger that another process is to write (``writer_of``); as ``create``."""
+        stored = await self._create(custom, DigestType.CRC32C, b"", quorums)
+        return stored.metadata.ledger_id
+
+    async def writer_of(self, ledger_id: int) -> LedgerWriter:
+        """Write the ledger that somebody has made for this process alone, from its first entry on.
+        Raises ``NoSuchLedgerError``, ``LedgerClosedError``, ``MetadataError``."""
+        _check_id(ledger_id)
+        metadata, version = await self._catalog.read(ledger_id)
+        if metadata.closed:
+            raise LedgerClosedError(f"ledger {ledger_id} is closed; it cannot be written")
+        return self._writer(StoredLedger(self._catalog, metadata, version), AddFlag.NONE)
+
+    async def _create(
+        self,
+        custom: Mapping[str, bytes] | None,
+        digest_type: DigestType,
+        password: bytes,
+        quorums: Quorums | None,
+    ) -> StoredLedger:
         quorums = quorums or self._quorums
         bookies = await self._choose_ensemble(quorums)
         metadata, version = await self._catalog.create_new(
@@ -117,10 +145,11 @@ class CatalogClient:
                 custom=tuple(sorted((custom or {}).items())),
             )
         )
-        flags = AddFlag.DEFERRED_SYNC if deferred_sync_unsafe else AddFlag.NONE
-        stored = StoredLedger(self._catalog, metadata, version)
+        return StoredLedger(self._catalog, metadata, version)
+
+    def _writer(self, stored: StoredLedger, flags: AddFlag) -> LedgerWriter:
         writer = LedgerWriter(stored, self._context, flags=flags)
-        self._writers[metadata.ledger_id] = writer
+        self._writers[stored.metadata.ledger_id] = writer
         return writer
 
     async def _choose_ensemble(self, quorums: Quorums) -> tuple[BookieId, ...]:

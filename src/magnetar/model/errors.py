@@ -215,6 +215,11 @@ class OtherEngineError(LogError):
     """The log is kept by another engine than the one that was asked."""
 
 
+class OtherClusterError(LogError):
+    """Files of partitions are of another cluster, or of another topic of that name, than the
+    metadata store has; says which, and what to do."""
+
+
 class CursorNotFoundError(LogError):
     """The log has no cursor of that name."""
 

@@ -14,8 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
 from magnetar.model.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+
+COMPACTING_KEY: Final = "magnetar-compacting"
+"""A custom key: another process than the log's owner writes into the ledger what compaction leaves
+of the log that the value names."""
 
 
 class LedgerState(Enum):

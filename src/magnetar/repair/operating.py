@@ -107,15 +107,30 @@ class Operating:
         """Whether it takes no new entries once it is to be emptied: it takes none anyway, or it is
         one of this platform's, which follow what operators say. BookKeeper's own do not."""
         available = await self._registry.available()
-        return bookie_id not in available or PROCESS_PROPERTY in self._registry.told(bookie_id)
+        return bookie_id not in available or self._is_ours(bookie_id)
 
     def http_address(self, bookie_id: BookieId) -> tuple[str, int] | None:
         """The bookie's HTTP server, as it was registered when it was asked for last."""
         return self._registry.http_address(bookie_id)
 
-    async def wait_read_only(self, bookie_id: BookieId) -> None:
-        """Return when the bookie is not registered as one that takes entries."""
-        while bookie_id in await self._registry.available():  # noqa: ASYNC110 - as below
+    async def is_java(self, bookie_id: BookieId) -> bool:
+        """Whether it is registered, and is none of this platform's."""
+        return await self.is_registered(bookie_id) and not self._is_ours(bookie_id)
+
+    def _is_ours(self, bookie_id: BookieId) -> bool:
+        """As it was registered when it was last read of."""
+        return PROCESS_PROPERTY in self._registry.told(bookie_id)
+
+    async def set_read_only(self, bookie_id: BookieId, read_only: bool) -> None:
+        """One of this platform's follows at once if it runs, else when it starts."""
+        if read_only:
+            await self.switches.hold(bookie_id)
+        else:
+            await self.switches.let_go(bookie_id)
+
+    async def wait_read_only(self, bookie_id: BookieId, read_only: bool) -> None:
+        """Return when the bookie is registered so, or not registered as one that takes entries."""
+        while (bookie_id in await self._registry.available()) is read_only:  # noqa: ASYNC110 - as below
             await asyncio.sleep(LOOK_S)
 
     async def ledgers_of(self, bookie_id: BookieId) -> int:

@@ -1,8 +1,9 @@
 """What a client without a metadata store may do to staged ledgers and to records: pure.
 
 A broker does it for the client, and nothing else: a ledger is one of a staged write, before and
-after; a record is one that this release reads. What may be *committed* is not asked here: that is
-decided by whoever writes a record (``commit_rules``), as where the store itself is in reach.
+after, or one that a log's owner has made for it to compact into, which is its owner's to make and
+to delete; a record is one that this release reads. What may be *committed* is not asked here: that
+is decided by whoever writes a record (``commit_rules``), as where the store itself is in reach.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 from magnetar.model.errors import NoSuchLedgerError, NotAllowedError, StagedWriteError
 from magnetar.model.ids import NO_ENTRY
-from magnetar.model.ledger import LedgerMetadata, LedgerState
+from magnetar.model.ledger import COMPACTING_KEY, LedgerMetadata, LedgerState
 from magnetar.staging.records import LEDGER_KEY, decode_origin, decode_query, query_path
 
 
@@ -46,11 +47,17 @@ def check_new(metadata: LedgerMetadata) -> LedgerMetadata:
 
 
 def check_told(metadata: LedgerMetadata) -> LedgerMetadata:
-    """What may be told of a ledger, or deleted. Raises ``NoSuchLedgerError``: of ledgers that are
-    no staged ones not even that they are there is told."""
-    if not is_staged(metadata):
+    """What may be told of a ledger. Raises ``NoSuchLedgerError``: of ledgers that are not written
+    by clients not even that they are there is told."""
+    if not is_staged(metadata) and COMPACTING_KEY not in dict(metadata.custom):
         raise NoSuchLedgerError(f"there is no staged ledger {metadata.ledger_id}")
     return metadata
+
+
+def check_deletion(metadata: LedgerMetadata) -> None:
+    """Raises ``NoSuchLedgerError`` for a ledger that is no staged one."""
+    if not is_staged(metadata):
+        raise NoSuchLedgerError(f"there is no staged ledger {metadata.ledger_id}")
 
 
 def check_change(before: LedgerMetadata, after: LedgerMetadata) -> LedgerMetadata:

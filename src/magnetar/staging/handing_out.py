@@ -21,6 +21,7 @@ from magnetar.model.ledger import LedgerMetadata, Quorums
 from magnetar.model.registered_bookie import RegisteredBookie
 from magnetar.staging.grants import (
     check_change,
+    check_deletion,
     check_new,
     check_record,
     check_told,
@@ -124,5 +125,5 @@ class HandingOut:
     async def delete_ledger(self, ledger_id: int) -> None:
         """Raises ``NoSuchLedgerError``."""
         metadata, _ = await self._catalog.read(ledger_id)
-        check_told(metadata)
+        check_deletion(metadata)
         await self._catalog.delete(ledger_id)

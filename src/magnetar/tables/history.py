@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from magnetar.model.entry import Entry
 from magnetar.model.errors import ConfigError, TableError
-from magnetar.tables.layout import TablePlace
+from magnetar.tables.layout import TAKEN, UNFIT, TablePlace, ledger_told, partition_of
 from magnetar.tables.warehouse import CATALOGS, Catalogs, table_errors
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
 
     from magnetar.tables.ledger_files import FilePart
 
@@ -84,17 +85,39 @@ class TableHistory:
         partition = partition_of(log)
         found: list[tuple[FileIO, Sequence[FilePart]]] = []
         with table_errors(f"log {log}: ledger {ledger.ledger_id} in table {place.table}"):
-            for name in (place.table, place.side):
-                table = self._catalogs.table(place, name)
-                if table is not None:
-                    parts = parts_of(table, partition, ledger.ledger_id, ledger.entries)
-                    found.append((table.io, parts))
-                elif name == place.table:
-                    raise TableError(
-                        f"log {log}: its table {name} is not in catalog {place.catalog}; "
-                        "was it dropped or renamed? Bring it back under that name"
-                    )
+            for table in self._tables(log, place, ledger.ledger_id):
+                parts = parts_of(table, partition, ledger.ledger_id, ledger.entries)
+                found.append((table.io, parts))
         return Places(tuple(found))
+
+    def _tables(self, log: str, place: TablePlace, ledger_id: int) -> list[Table]:
+        """The log's table and, if there is one, its side table. What is not in them is taken for
+        erased, so they must be those that took the ledger, and not others of their names."""
+        main = self._catalogs.table(place, place.table)
+        if main is None:
+            raise TableError(
+                f"log {log}: its table {place.table} is not in catalog {place.catalog}; "
+                "was it dropped or renamed? Bring it back under that name"
+            )
+        taken = ledger_told(main.properties, TAKEN, log)
+        if taken is None or taken < ledger_id:
+            raise TableError(
+                f"log {log}: table {place.table} never took ledger {ledger_id} "
+                f"(property {TAKEN}...: {taken}); was the table that did dropped, and made anew? "
+                "Bring that one back under this name"
+            )
+        side = self._catalogs.table(place, place.side)
+        unfit = ledger_told(main.properties, UNFIT, log)
+        if side is not None:
+            return [main, side]
+        if unfit is not None and ledger_id <= unfit:
+            raise TableError(
+                f"log {log}: table {place.side}, which has entries of ledgers up to {unfit}, is "
+                f"not in catalog {place.catalog}; was it dropped or renamed? Bring it back under "
+                f"that name, or remove property {UNFIT}... of {place.table}: then consumers pass "
+                "over what was in it"
+            )
+        return [main]
 
     async def close(self) -> None:
         threads, self._threads = self._threads, None
@@ -182,9 +205,3 @@ class TableLedgerReader:
                 return [Entry(ledger_id, number, b"", 0) for number in range(first, stop)]
             whole = pa.concat_tables(rows, promote_options="permissive")
             return rebuilt(ledger_id, whole, first, stop)
-
-
-def partition_of(log: str) -> int:
-    """The number of the partition whose log it is; -1 for a topic without partitions."""
-    _, found, number = log.rpartition("-partition-")
-    return int(number) if found and number.isdecimal() else -1

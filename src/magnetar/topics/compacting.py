@@ -8,6 +8,10 @@ and what takes its place fit together is the log's business (``log.seam.KeyCompa
 
 One compaction of a topic at a time, ``AT_ONCE`` of a broker; others wait. It works in slices of
 ``STEP_BYTES``, between which everybody else has a turn.
+
+A topic whose policy has a threshold is compacted when so many bytes of its log lie behind the
+horizon (``look``). After one that failed as many more must come: what cannot be compacted is not
+read again and again. Why: docs/adr/0149-compaction-by-a-threshold.md.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ from typing import Final, Protocol
 import structlog
 
 from magnetar.env.tasks import TaskScope
-from magnetar.log.seam import Survivor, WritableLog
-from magnetar.log.survivors import Survivors, ack_words
+from magnetar.log.seam import LogStats, Survivor, WritableLog
+from magnetar.log.surviving import survivor
+from magnetar.log.survivors import Survivors
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError, MagnetarError, NotAllowedError, ProtocolError
-from magnetar.model.ids import Position
+from magnetar.model.ids import EARLIEST, Position
 from magnetar.model.keyed import KeyedEntry
+from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.topic import Topic
 
 log = structlog.get_logger(__name__)
@@ -74,6 +80,8 @@ class TopicCompactions:
         self._scope = scope
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._outcomes: dict[str, CompactionOutcome] = {}
+        self._failed_at: dict[str, Position] = {}
+        """By topic: up to where its log reached when compaction failed."""
 
     def outcome(self, topic: Topic) -> CompactionOutcome:
         """Of the last one that was begun here."""
@@ -91,6 +99,22 @@ class TopicCompactions:
         self._tell(name, CompactionOutcome(CompactionStatus.RUNNING))
         self._scope.spawn(self._run(topic), f"compact {name}")
 
+    def look(self, topic: SubscribableTopic) -> None:
+        """Compact it if its policy says so by now."""
+        threshold = topic.policy.compaction_threshold_bytes
+        if not threshold or not isinstance(topic, Topic) or topic.closed:
+            return
+        name, stats = str(topic.name), topic.log.stats()
+        if not stats.on_ledgers or self.outcome(topic).status is CompactionStatus.RUNNING:
+            return
+        done, failed = topic.log.compaction.stats, self._failed_at.get(name)
+        horizon = EARLIEST if done is None else done.horizon
+        if failed is not None:
+            horizon = max(horizon, failed)
+        if bytes_after(stats, horizon) >= threshold:
+            log.info("compacted by its policy", topic=name, threshold_bytes=threshold)
+            self.begin(topic)
+
     def _tell(self, name: str, outcome: CompactionOutcome) -> None:
         self._outcomes.pop(name, None)
         self._outcomes[name] = outcome
@@ -98,8 +122,9 @@ class TopicCompactions:
             del self._outcomes[next(iter(self._outcomes))]
 
     async def _run(self, topic: Topic) -> None:
-        name = str(topic.name)
+        name, end = str(topic.name), topic.log.positions.readable
         outcome = CompactionOutcome(CompactionStatus.ERROR, "the broker ended")
+        self._failed_at.pop(name, None)
         try:
             with topic.held():
                 async with self._turns:
@@ -108,8 +133,24 @@ class TopicCompactions:
         except MagnetarError as error:
             log.warning("compaction failed", topic=name, error=str(error))
             outcome = CompactionOutcome(CompactionStatus.ERROR, str(error))
+            self._failed_at[name] = end
+            if len(self._failed_at) > REMEMBERED_MAX:
+                del self._failed_at[next(iter(self._failed_at))]
         finally:
             self._tell(name, outcome)
+
+
+def bytes_after(stats: LogStats, horizon: Position) -> int:
+    """How many bytes of a log lie after that position: of its ledger the mean is taken."""
+    found = 0
+    for ledger in stats.ledgers:
+        entries = ledger.entries
+        if ledger.ledger_id == horizon.ledger_id:
+            entries = max(0, entries - horizon.entry_id - 1)
+        elif ledger.ledger_id < horizon.ledger_id:
+            continue
+        found += ledger.stored_bytes * entries // max(1, ledger.entries)
+    return found
 
 
 async def compact(source: WritableLog, entry_format: CompactFormat) -> None:
@@ -151,12 +192,11 @@ async def _kept(
         for entry in entries:
             keyed = _keyed(source, entry, entry_format)
             kept = survivors.kept(_place(entry), keyed)
-            if kept is None:
-                found.append(Survivor(_place(entry), source.compaction.payload(entry), entry.kept))
-            elif kept:
-                whole = memoryview(source.compaction.payload(entry))
-                payload = entry_format.without_others(whole, frozenset(kept))
-                found.append(Survivor(_place(entry), payload, ack_words(kept, keyed.size)))
+            if kept is None or kept:
+                payload = source.compaction.payload(entry)
+                found.append(
+                    survivor(entry, payload, kept, keyed.size, entry_format.without_others)
+                )
         yield found
 
 

@@ -21,18 +21,20 @@ MEGABYTE: Final = 1 << 20
 class TopicPolicy(NamedTuple):
     """``message_ttl_ms``: age at which what a subscription has not acknowledged expires for it.
     ``subscription_expiry_ms``: time without consumers after which it is deleted. 0: never.
-    ``reading``: which subscriptions read-only brokers serve."""
+    ``reading``: which subscriptions read-only brokers serve. ``compaction_threshold_bytes``: how
+    much that is not compacted has the topic compacted; 0: nothing does."""
 
     log: LogPolicy
     delays: DelayPolicy
     message_ttl_ms: int = 0
     subscription_expiry_ms: int = 0
     reading: ReadRules = NO_RULES
+    compaction_threshold_bytes: int = 0
 
 
 def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
     """What ``said`` leaves open is as ``configured``."""
-    log, delays, ttl_ms, expiry_ms, reading = configured
+    log, delays, ttl_ms, expiry_ms, reading, threshold_bytes = configured
     if said.retention is not None:
         log = replace(log, retention=_retention(said.retention))
     if said.persistence is not None:
@@ -57,8 +59,11 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
             log,
             replication_factor=said.partition_replication.replication_factor,
             min_insync_replicas=said.partition_replication.min_in_sync,
+            unclean_election=said.partition_replication.unclean,
         )
-    return TopicPolicy(log, delays, ttl_ms, expiry_ms, reading)
+    if said.compaction_threshold_bytes is not None:
+        threshold_bytes = said.compaction_threshold_bytes
+    return TopicPolicy(log, delays, ttl_ms, expiry_ms, reading, threshold_bytes)
 
 
 def _retention(said: RetentionPolicy) -> Retention:

@@ -262,7 +262,7 @@ class Producer:
             return 0
         self._appends += 1
         done = partial(self._answered, sends, messages, byte_count)
-        self.topic.publish(payloads, done, _new(Content, (messages, times_ms, None)))
+        self.topic.publish(payloads, done, _new(Content, (messages, times_ms, None, True)))
         return byte_count
 
     def _queued(self) -> _Run:

@@ -11,7 +11,8 @@ Rules:
 * A subscription that had no consumer for longer than it may is deleted, with its backlog. The time
   counts from when the topic was opened here, at the earliest: it may live longer than it should,
   never shorter.
-* Both are looked for every ``broker.expiry_check_interval_ms``. What cannot be done now is left for
+* What a policy has compacted is (``compact`` decides).
+* All are looked for every ``broker.expiry_check_interval_ms``. What cannot be done now is left for
   the next look.
 """
 
@@ -46,8 +47,15 @@ class Upkept(Protocol):
 class PolicyUpkeep:
     """Of a broker's open topics; see the module's text. ``now_ms`` is a wall clock."""
 
-    def __init__(self, topics: Upkept, check_interval_ms: int, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        topics: Upkept,
+        check_interval_ms: int,
+        now_ms: Callable[[], int],
+        compact: Callable[[SubscribableTopic], None] = lambda topic: None,
+    ) -> None:
         self._topics = topics
+        self._compact = compact
         self._policies: PoliciesInForce = topics.policies
         self._interval_s = check_interval_ms / 1000
         self._now_ms = now_ms
@@ -104,6 +112,7 @@ class PolicyUpkeep:
             # Of policies that gave way in memory no change is told.
             if not await self._apply(topic):
                 continue
+            self._compact(topic)
             try:
                 await self._expire(topic)
             except MagnetarError as error:

@@ -12,6 +12,7 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark_cluster import JAVA_OPTIONS
 from tests.standalone import Standalone
 
 
@@ -23,7 +24,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
     folder: Path = tmp_path_factory.mktemp("spark-session")
     session = (
         SparkSession.builder.master("local[2]")

@@ -251,6 +251,30 @@ def test_a_bookie_of_bookkeepers_is_swapped_for_ours_and_back_under_load(mixed: 
     mixed.check_whole()
 
 
+def test_bookies_of_both_are_switched_to_read_only_and_back(mixed: Mixed) -> None:
+    mixed.javas("j-0", http=True)
+    mixed.javas("j-1")
+    mixed.ours("o-0")
+
+    def switched(word: str, name: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "magnetar", "bookie", "read-only", word, name]
+        return subprocess.run(
+            [*command, "--metadata", mixed.url],
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+
+    def states() -> dict[str, str]:
+        return {each["bookieId"]: each["state"] for each in mixed.told("bookie", "list")}
+
+    for name in ("j-0", "o-0"):
+        for word, state in (("on", "read-only"), ("off", "read-write")):
+            assert switched(word, name).returncode == 0
+            eventually(lambda n=name, s=state: states()[n] == s, f"{name} is {state}")  # type: ignore[misc]
+    refused = switched("on", "j-1")
+    assert refused.returncode != 0
+    assert "httpServerEnabled" in refused.stderr
+
+
 def _replace(mixed: Mixed, name: str) -> None:
     """A bookie of BookKeeper's own is ended first, as its own tools want it."""
     mixed.lose(name)

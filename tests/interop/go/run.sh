@@ -3,28 +3,30 @@
 # Usage: run.sh WORK_DIR peer SERVICE_URL     the client of messages
 #        run.sh WORK_DIR admin HTTP_URL       the client of REST
 #        run.sh WORK_DIR shared TOPICS SERVICE_URL...   many topics of several brokers
+#        run.sh WORK_DIR compacted HTTP_URL SERVICE_URL   what is compacted
 #        run.sh WORK_DIR steered SERVICE_URL COUNT KIND=TOPIC...   a consumer
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 work=$1
 what=$2
 shift 2
-mkdir -p "$work/admin" "$work/shared" "$work/steered"
-for file in go.mod main.go admin/main.go shared/main.go steered/main.go; do
+mkdir -p "$work/admin" "$work/shared" "$work/steered" "$work/compacted"
+for file in go.mod main.go admin/main.go shared/main.go steered/main.go compacted/main.go; do
     cmp -s "$here/$file" "$work/sources/$file" || changed=yes
 done
 if [ -n "${changed:-}" ]; then
     rm -rf "$work/sources"
-    mkdir -p "$work/sources/admin" "$work/sources/shared" "$work/sources/steered"
+    mkdir -p "$work/sources/admin" "$work/sources/shared" "$work/sources/steered" \
+        "$work/sources/compacted"
     cp "$here/go.mod" "$here/main.go" "$work/sources"
     cp "$here/go.mod" "$here/main.go" "$work"
-    for peer in admin shared steered; do
+    for peer in admin shared steered compacted; do
         cp "$here/$peer/main.go" "$work/$peer"
     done
-    (cd "$work" && go mod tidy && go build -o peer-peer . && for peer in admin shared steered; do
+    (cd "$work" && go mod tidy && go build -o peer-peer . && for peer in admin shared steered compacted; do
         go build -o "peer-$peer" "./$peer"
     done) >&2
-    for peer in admin shared steered; do # last: it says that all of it is built
+    for peer in admin shared steered compacted; do # last: it says that all of it is built
         cp "$here/$peer/main.go" "$work/sources/$peer"
     done
 fi

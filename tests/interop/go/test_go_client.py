@@ -24,6 +24,9 @@ from tests.standalone import Standalone
 HERE = Path(__file__).parent
 STEPS = re.findall(r'^\t\t\{"([^"]+)", p\.', (HERE / "main.go").read_text(), re.M)
 ADMIN_STEPS = re.findall(r'^\t\t\{"([^"]+)", p\.', (HERE / "admin/main.go").read_text(), re.M)
+COMPACTED_STEPS = re.findall(
+    r'^\t\t\{"([^"]+)", p\.', (HERE / "compacted/main.go").read_text(), re.M
+)
 
 pytestmark = [
     pytest.mark.peer,
@@ -38,10 +41,10 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(kept) / "go" if kept else tmp_path_factory.mktemp("peer")
 
 
-def run(work_dir: Path, peer: str, url: str) -> list[str]:
+def run(work_dir: Path, peer: str, *urls: str) -> list[str]:
     """The steps that a peer says it has done."""
     done = subprocess.run(
-        [HERE / "run.sh", work_dir, peer, url],
+        [HERE / "run.sh", work_dir, peer, *urls],
         capture_output=True,
         text=True,
         timeout=1100,
@@ -63,6 +66,14 @@ def test_the_go_admin_client_uses_a_standalone(work_dir: Path, tmp_path: Path) -
     assert len(ADMIN_STEPS) >= 7
     with Standalone(tmp_path / "data") as standalone:
         assert run(work_dir, "admin", standalone.http_url) == ADMIN_STEPS
+
+
+def test_the_go_client_reads_what_is_compacted(work_dir: Path, tmp_path: Path) -> None:
+    """Consumers, readers and table views."""
+    assert len(COMPACTED_STEPS) >= 5
+    with Standalone(tmp_path / "data") as standalone:
+        said = run(work_dir, "compacted", standalone.http_url, standalone.service_url)
+    assert said == COMPACTED_STEPS
 
 
 @pytest.mark.zookeeper

@@ -16,6 +16,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.admin.Functions;
+import org.apache.pulsar.client.admin.LongRunningProcessStatus;
 import org.apache.pulsar.client.admin.Lookup;
 import org.apache.pulsar.client.admin.Namespaces;
 import org.apache.pulsar.client.admin.NonPersistentTopics;
@@ -37,6 +38,7 @@ import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.transaction.TxnID;
 import org.apache.pulsar.common.naming.TopicVersion;
@@ -79,6 +81,15 @@ public final class AdminPeer {
         "namespaces.setPersistence", "namespaces.setRetention",
         "namespaces.setSubscriptionExpirationTime", "topicPolicies.getDelayedDeliveryPolicy",
         "topicPolicies.getMessageTTL", "topicPolicies.getPersistence", "topicPolicies.getRetention",
+        "topicPolicies.getSchemaCompatibilityStrategy",
+        "topicPolicies.setSchemaCompatibilityStrategy",
+        "topicPolicies.removeSchemaCompatibilityStrategy", "topics.getSchemaValidationEnforced",
+        "topics.setSchemaValidationEnforced", "topics.compactionStatus", "topics.triggerCompaction",
+        "topics.getCompactionThreshold", "topics.setCompactionThreshold",
+        "topics.removeCompactionThreshold", "topicPolicies.getCompactionThreshold",
+        "topicPolicies.setCompactionThreshold", "topicPolicies.removeCompactionThreshold",
+        "namespaces.getCompactionThreshold", "namespaces.setCompactionThreshold",
+        "namespaces.removeCompactionThreshold",
         "topicPolicies.removeDelayedDeliveryPolicy", "topicPolicies.removeMessageTTL",
         "topicPolicies.removePersistence", "topicPolicies.removeRetention",
         "topicPolicies.setDelayedDeliveryPolicy", "topicPolicies.setMessageTTL",
@@ -152,6 +163,7 @@ public final class AdminPeer {
         step("policies of namespaces", this::namespacePolicies);
         step("policies of topics", this::topicPolicies);
         step("messages expire", this::expiry);
+        step("compaction", this::compaction);
         step("brokers and bundles", this::bundles);
         step("moving a subscription is refused", this::moving);
         step("everything else is refused", this::everythingElse);
@@ -494,6 +506,16 @@ public final class AdminPeer {
         same(policies.getDelayedDeliveryPolicy(TOPIC, true), DELAYED, "delayed delivery");
         policies.removeDelayedDeliveryPolicy(TOPIC);
         same(policies.getDelayedDeliveryPolicy(TOPIC), null, "delayed delivery removed");
+        same(policies.getSchemaCompatibilityStrategy(TOPIC, false), null, "nothing said");
+        policies.setSchemaCompatibilityStrategy(TOPIC, SchemaCompatibilityStrategy.FULL);
+        same(policies.getSchemaCompatibilityStrategy(TOPIC, true),
+            SchemaCompatibilityStrategy.FULL, "strategy");
+        policies.removeSchemaCompatibilityStrategy(TOPIC);
+        same(policies.getSchemaCompatibilityStrategy(TOPIC, false), null, "strategy removed");
+        check(!admin.topics().getSchemaValidationEnforced(TOPIC, false), "nothing said");
+        admin.topics().setSchemaValidationEnforced(TOPIC, true);
+        check(admin.topics().getSchemaValidationEnforced(TOPIC, true), "enforced");
+        admin.topics().setSchemaValidationEnforced(TOPIC, false);
         refused(NotFoundException.class, "does not exist",
             () -> policies.setRetention(TOPIC + "-unknown", RETENTION));
     }
@@ -517,6 +539,33 @@ public final class AdminPeer {
             refused(NotFoundException.class, "no subscription three",
                 () -> admin.topics().expireMessages(topic, "three", 1));
         }
+        admin.topics().delete(topic);
+    }
+
+    private void compaction() throws Exception {
+        String topic = "persistent://peer/a/compacted";
+        try (Producer<byte[]> producer = client.newProducer().topic(topic).create()) {
+            for (int number = 0; number < 10; number++) {
+                producer.newMessage().key("k" + number % 2).value(("" + number).getBytes()).send();
+            }
+        }
+        same(admin.topics().compactionStatus(topic).status, LongRunningProcessStatus.Status.NOT_RUN,
+            "before");
+        admin.topics().triggerCompaction(topic);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (admin.topics().compactionStatus(topic).status
+            != LongRunningProcessStatus.Status.SUCCESS) {
+            check(System.nanoTime() < deadline, "it does not end");
+            Thread.sleep(100);
+        }
+        List<String> found = new ArrayList<>();
+        try (Reader<byte[]> reader = client.newReader().topic(topic).readCompacted(true)
+                .startMessageId(MessageId.earliest).create()) {
+            while (reader.hasMessageAvailable()) {
+                found.add(new String(reader.readNext(30, TimeUnit.SECONDS).getData()));
+            }
+        }
+        same(found, List.of("8", "9"), "the last of each key");
         admin.topics().delete(topic);
     }
 

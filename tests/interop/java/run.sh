@@ -6,6 +6,7 @@
 #        run.sh WORK_DIR shared TOPICS SERVICE_URL...               SharedPeer
 #        run.sh WORK_DIR steered SERVICE_URL COUNT KIND=TOPIC...   SteeredPeer, compiled
 #        run.sh WORK_DIR receipts NAME SERVICE_URL HISTORY TOPIC=SUBSCRIPTION...   ReceiptsPeer, compiled
+#        run.sh WORK_DIR compacted HTTP_URL SERVICE_URL             CompactedPeer
 #        run.sh WORK_DIR perf SERVICE_URL HTTP_URL COMMAND [ARGUMENT...]   pulsar-perf
 #        run.sh WORK_DIR fetch                                      nothing but fetch and compile
 set -eu
@@ -23,7 +24,8 @@ quiet="-Dorg.slf4j.simpleLogger.defaultLogLevel=${PEER_LOG_LEVEL:-off}"
 peers() {
     javac -nowarn -Xlint:-deprecation -cp "$work/lib/*" -d "$work/classes" \
         "$here/PulsarPeer.java" "$here/AdminPeer.java" "$here/SchemaPeer.java" \
-        "$here/SharedPeer.java" "$here/SteeredPeer.java" "$here/ReceiptsPeer.java" >&2
+        "$here/SharedPeer.java" "$here/SteeredPeer.java" "$here/ReceiptsPeer.java" \
+        "$here/CompactedPeer.java" >&2
 }
 case $what in
 fetch)
@@ -50,6 +52,10 @@ steered)
     ;;
 receipts)
     exec java -Xmx128m -XX:+UseSerialGC "$quiet" -cp "$work/classes:$work/lib/*" ReceiptsPeer "$@"
+    ;;
+compacted)
+    peers
+    exec java "$quiet" -cp "$work/classes:$work/lib/*" CompactedPeer "$@"
     ;;
 perf)
     printf 'brokerServiceUrl=%s\nwebServiceUrl=%s\n' "$1" "$2" > "$work/client.conf"

@@ -26,6 +26,7 @@ KILLS = int(os.environ.get("MAGNETAR_KILLS", "5"))
 STEPS = re.findall(r'^ +step\("([^"]+)"( \+ type)?', (HERE / "PulsarPeer.java").read_text(), re.M)
 ADMIN_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "AdminPeer.java").read_text(), re.M)
 SCHEMA_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "SchemaPeer.java").read_text(), re.M)
+COMPACTED_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "CompactedPeer.java").read_text(), re.M)
 TYPES = {
     "consume ": ("Exclusive", "Shared", "Failover"),
     "batches ": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
@@ -92,6 +93,14 @@ def test_the_java_client_has_its_values_typed(work_dir: Path, standalone: Standa
     assert len(SCHEMA_STEPS) >= 13
     said = run(work_dir, "schemas", standalone.service_url)
     assert [line[3:] for line in said.splitlines() if line[:3] == "ok "] == SCHEMA_STEPS
+
+
+def test_the_java_client_reads_what_is_compacted(work_dir: Path, tmp_path: Path) -> None:
+    """Consumers, readers and table views; compacted by Java's admin client."""
+    assert len(COMPACTED_STEPS) >= 9
+    with Standalone(tmp_path / "data") as standalone:
+        said = run(work_dir, "compacted", standalone.http_url, standalone.service_url)
+    assert [line[3:] for line in said.splitlines() if line[:3] == "ok "] == COMPACTED_STEPS
 
 
 def test_pulsar_perf_produces_and_consumes(work_dir: Path, standalone: Standalone) -> None:

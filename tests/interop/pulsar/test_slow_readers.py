@@ -46,7 +46,8 @@ def test_many_that_do_not_read_are_bounded_together() -> None:
             most = max(most, service.run(unsent_of(service)))
             client.close()
         assert most > 0, "they did not read"
-        assert most < BUDGET_BYTES + SLOW * MESSAGE_BYTES / 2, "1 MiB each, without a common bound"
+        # What is given in the turn in which the bound is reached: a message each, at most.
+        assert most < BUDGET_BYTES + SLOW * MESSAGE_BYTES, "1 MiB each, without a common bound"
     finally:
         service.close()
 

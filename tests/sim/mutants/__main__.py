@@ -22,6 +22,7 @@ import click
 from tests.sim.mutants.bookie_rules import BOOKIE_RULES
 from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
+from tests.sim.mutants.compactions import COMPACTIONS
 from tests.sim.mutants.cursors import CURSORS
 from tests.sim.mutants.directories import DIRECTORIES
 from tests.sim.mutants.dispatch import DISPATCH
@@ -46,7 +47,7 @@ FAILURE_WIDTH = 140
 MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
     *DISPATCH, *CURSORS, *TOPIC_LIVES, *OWNERS, *READ_ONLY, *STEERED, *STAGED, *REPAIRS,
-    *PARTITIONS, *REPLICAS,
+    *PARTITIONS, *REPLICAS, *COMPACTIONS,
 )  # fmt: skip
 
 

@@ -31,7 +31,8 @@ class Mutant:
     compaction, so that runs without are passed over. ``staged``: of queries that write by staged
     ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
     ``steered``: of the policies that say whom these serve.
-    ``repaired``: of repair, likewise; ``replicated``: of partitions' replication between brokers.
+    ``repaired``: of repair, likewise; ``replicated``: of partitions' replication between brokers;
+    ``compacted``: of compaction by key.
     ``partition``: of partitions' replicas, in ring 1."""
 
     name: str
@@ -47,6 +48,7 @@ class Mutant:
     repaired: bool = False
     partition: bool = False
     replicated: bool = False
+    compacted: bool = False
 
     @property
     def seeds_max(self) -> int:
@@ -58,7 +60,7 @@ class Mutant:
 
     def _wants(self, seed: int) -> bool:
         kinds = self.staged, self.read_only, self.steered, self.repaired, self.replicated
-        if self.ring == 1 or any(kinds):
+        if self.ring == 1 or any((*kinds, self.compacted)):
             return True
         return has_brokers(seed) == self.brokers and (not self.upkeep or has_upkeep(seed))
 
@@ -118,6 +120,7 @@ def _run(mutant: Mutant, seed: int, metrics: Metrics | None, tracing: bool) -> C
         steered=mutant.steered,
         repaired=mutant.repaired,
         replicated=mutant.replicated,
+        compacted=mutant.compacted,
     )
 
 

@@ -62,6 +62,10 @@ def _counts_unsynced(leader: PartitionLeader, log_end: int) -> None:
     leader.log_end = leader._stored_end = log_end
 
 
+def _appended_here(leader: PartitionLeader, last_offset: int) -> bool:
+    return last_offset < leader.log_end
+
+
 def _to_the_end(leader: PartitionLeader) -> int:
     return leader.log_end
 
@@ -174,6 +178,10 @@ PARTITIONS = (
     _mutant(
         "a leader counts what it has not synced", "",
         (PartitionLeader, "appended", _counts_unsynced),
+    ),
+    _mutant(
+        "a producer that waits for the leader alone is told before its sync", "",
+        (PartitionLeader, "stored_here", _appended_here),
     ),
     _mutant(
         "what is sent to a follower counts as stored", "",

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final
 
+from magnetar.log.partition.doomed_files import DoomedPartitions
+from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.partition.limits import SyncPolicy
 from magnetar.log.partition.replication import fetcher
 from magnetar.log.partition.replication.fetcher import Fetcher
@@ -49,6 +51,28 @@ async def _stays(self: Any, partition: Any, *, for_nobody: bool) -> bool:
     return True
 
 
+_DOOM, _TAKE = PartitionHost.doom, Replicas._take
+
+
+async def _deletes(self: Any, partition: Any) -> None:
+    """As it was: what is gone from the store is gone."""
+    await _DOOM(self, partition)
+    async with self._opening:
+        await self._lanes[0].run(lambda: self.directory.delete_log(partition))
+
+
+async def _of_whatever_cluster(self: Any, partition: Any) -> Any:
+    said = await self._witness.ask(partition)
+    return said._replace(cluster=self._directory.cluster, rooted=True)
+
+
+async def _stays_open(self: Any, kept: Any, wanted: Any) -> None:
+    """What is open is taken for the files of whatever topic there is now."""
+    if kept.hosted is not None and wanted is not None:
+        kept.hosted.topic_id = wanted.state.topic_id
+    await _TAKE(self, kept, wanted)
+
+
 def _mutant(name: str, known: str, *changes: tuple[Any, str, Any]) -> Mutant:
     def plant() -> AbstractContextManager[None]:
         return replaced(*changes)
@@ -72,5 +96,17 @@ REPLICAS: tuple[Mutant, ...] = (
     _mutant(
         "a log that failed is opened again in the epoch that it led", "",
         (Replicas, "_step_down", _stays),
+    ),
+    _mutant(
+        "files of a partition without a state go at once", "",
+        (PartitionHost, "doom", _deletes),
+    ),
+    _mutant(
+        "doomed files go whatever cluster the store is of", "",
+        (DoomedPartitions, "_answer", _of_whatever_cluster),
+    ),
+    _mutant(
+        "a replica stays open when its topic is made again", "",
+        (Replicas, "_take", _stays_open),
     ),
 )  # fmt: skip

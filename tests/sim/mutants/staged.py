@@ -297,7 +297,7 @@ STAGED = (
     _mutant("the first staged entry has no checkpoint before it", _no_checkpoint_at_first),
     _mutant("batches of a query are taken in side by side", _batches_side_by_side),
     _mutant("a share is forgotten before it is confirmed", _forgotten_before_confirmed),
-    _mutant("taking in goes on after an append failed", _goes_on_after_a_failure),
+    _mutant("taking in goes on after an append failed", _goes_on_after_a_failure, 2000),
     _mutant("a topic that fails cancels what others take in", _one_failure_cancels_all),
     _mutant("nobody watches for commits", _nobody_watches),
     _mutant("a topic that comes here takes in a later batch first", _passed_over_once, 2000),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, ClassVar
 
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
@@ -29,18 +31,40 @@ def application(
     registry: CollectorRegistry | None = None,
     before_scrape: Sequence[Callable[[], None]] = (),
 ) -> FastAPI:
-    return api.create(
-        registry or CollectorRegistry(),
-        namespace_service(broker),
-        topic_service(broker),
-        ledgers,  # type: ignore[arg-type]  # as far as it is asked
-        before_scrape,
-        health,
-        SchemaService(broker.control),
-        policy_service(broker),
-        broker_service(broker),
-        compaction_service(broker),
-    )
+    """The application that serves this broker from now on, and no longer the one before."""
+    _Served.parts = {
+        "registry": registry or CollectorRegistry(),
+        "namespaces": namespace_service(broker),
+        "topics": topic_service(broker),
+        "ledgers": ledgers,
+        "health": health or Health(),
+        "schemas": SchemaService(broker.control),
+        "policies": policy_service(broker),
+        "brokers": broker_service(broker),
+        "compaction": compaction_service(broker),
+    }
+    _Served.before_scrape[:] = before_scrape
+    return _application()
+
+
+class _Served:
+    """A part of the one application: whatever it is asked, it asks the part that is served now."""
+
+    parts: ClassVar[dict[str, object]] = {}
+    before_scrape: ClassVar[list[Callable[[], None]]] = []
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(_Served.parts[self._name], attribute)
+
+
+@cache
+def _application() -> FastAPI:
+    """It has some two hundred paths, and takes longer to make than most tests of it."""
+    parts: dict[str, Any] = {name: _Served(name) for name in _Served.parts}
+    return api.create(before_scrape=_Served.before_scrape, **parts)
 
 
 class FakeLedgers:

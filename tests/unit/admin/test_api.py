@@ -409,7 +409,6 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", f"{P}/t/compactionThreshold"),
         ("PUT", f"{P}/t/offload"),
         ("POST", f"{P}/t/backlogQuota"),
         ("POST", f"{P}/t/subscription/s/skip/5"),

@@ -29,6 +29,7 @@ BODIES = [
     ("persistence", PERSISTENCE),
     ("delayedDelivery", DELAYED),
     ("readOnlyBrokers", READING),
+    ("compactionThreshold", 100 << 30),
 ]
 
 
@@ -37,7 +38,8 @@ def test_a_namespaces_policy_is_set_shown_and_removed(part: str, body: object) -
     async def scenario(p: Platform) -> None:
         path = f"{N}/{part}"
         assert await p.status("GET", path) == 204
-        assert await p.status("POST", path, json=body) == 204
+        by = "PUT" if part == "compactionThreshold" else "POST"
+        assert await p.status(by, path, json=body) == 204
         answer = await p.client.get(path)
         assert (answer.status_code, answer.json()) == (200, body)
         assert await p.status("DELETE", path) == 204
@@ -45,7 +47,7 @@ def test_a_namespaces_policy_is_set_shown_and_removed(part: str, body: object) -
         assert await p.status("DELETE", path) == 204, "no error"
         other = path.replace("default", "other")
         assert (await p.reason("GET", other))[0] == 404
-        assert (await p.reason("POST", other, json=body))[0] == 404
+        assert (await p.reason(by, other, json=body))[0] == 404
 
     serve(scenario)
 
@@ -68,7 +70,8 @@ def test_a_topics_policy_counts_before_its_namespaces(part: str, body: object) -
             assert (await p.client.get(f"{path}?applied=true")).json() == body
             assert await p.status("DELETE", path) == 204
             assert await p.status("GET", path) == 204
-            await p.client.post(f"{N}/{part}", json=body)
+            by = "PUT" if part == "compactionThreshold" else "POST"
+            await p.client.request(by, f"{N}/{part}", json=body)
             assert (await p.client.get(f"{path}?applied=true")).json() == body
             await p.client.delete(f"{N}/{part}")
         assert (await p.reason("GET", f"{P}/unknown/{part}"))[0] == 404
@@ -89,6 +92,7 @@ def test_what_is_configured_is_what_is_applied() -> None:
             "persistence": {**PERSISTENCE, **dict.fromkeys(list(PERSISTENCE)[:3], 1)},
             "delayedDelivery": {**DELAYED, "tickTime": 1000},
             "readOnlyBrokers": {"rules": []},
+            "compactionThreshold": 0,
         }
 
     serve(scenario)
@@ -103,6 +107,7 @@ def test_what_is_configured_is_what_is_applied() -> None:
         (f"{N}/messageTTL", {}, 412, "messageTTL"),
         (f"{N}/persistence", {"json": {**PERSISTENCE, "bookkeeperEnsemble": 2}}, 412, "cannot be"),
         (f"{P}/t/messageTTL", {}, 400, "messageTTL"),
+        (f"{P}/t/compactionThreshold", {"json": -1}, 412, "compactionThreshold"),
         (f"{P}/t/messageTTL?messageTTL=-1", {}, 412, "messageTTL"),
         (f"{P}/t/delayedDelivery", {"json": []}, 412, "JSON object"),
         (f"{P}/t/readOnlyBrokers", {"json": {"rules": [{}]}}, 412, "rule 1: to: 'None'"),

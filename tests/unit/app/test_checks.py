@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
-from magnetar.app.checks import bookies_check, metadata_check, topics_check
+from magnetar.app.checks import (
+    bookies_check,
+    metadata_check,
+    tables_check,
+    tables_lag,
+    topics_check,
+)
 from magnetar.config import LedgerConfig
 from magnetar.env.health import WELL
 from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.log.seam import TableLag
 from magnetar.model.errors import LogError
+from magnetar.topics.registry import Topics
 from magnetar.topics.topic import COOL_DOWN_S
 from magnetar.wire.bookie.metadata_service import (
     LACKS_SPACE_PROPERTY,
@@ -61,3 +71,39 @@ def test_bookies_are_well_when_a_ledger_can_be_made() -> None:
         await store.close()
 
     asyncio.run(scenario())
+
+
+HOUR_MS = 3_600_000
+
+
+def topic_with(name: str, lag: TableLag | None, awaiting: tuple[int, ...] = ()) -> SimpleNamespace:
+    stats = SimpleNamespace(awaiting_table=awaiting)
+    log = SimpleNamespace(tabled=SimpleNamespace(lag=lag), stats=lambda: stats)
+    return SimpleNamespace(name=name, log=log)
+
+
+def test_tables_that_are_late_or_whose_jobs_fail_are_named() -> None:
+    now_ms = 100 * HOUR_MS
+    open_ = [
+        topic_with("none", None),
+        topic_with("well", TableLag(1, 10, now_ms - HOUR_MS, "")),
+    ]
+    topics = cast(Topics, SimpleNamespace(loaded=lambda: open_))
+    check = tables_check(topics, 2 * HOUR_MS, lambda: now_ms)
+    assert asyncio.run(check()) == WELL
+    open_.append(topic_with("late", TableLag(3, 500, now_ms - 5 * HOUR_MS, ""), (7, 8)))
+    found = asyncio.run(check())
+    assert not found.ok
+    assert found.problem == (
+        "the tables of 1 topics are behind: late; 3 closed ledgers (500 bytes) are not in them, "
+        "the first since 5.0 h (at most ledger.table_lag_ms_max); retention would have deleted 2 "
+        "of them, and waits"
+    )
+    open_[-1] = topic_with("broken", TableLag(0, 0, 0, "the catalog is gone"))
+    found = asyncio.run(check())
+    assert found.problem == (
+        "the tables of 1 topics cannot be filled: broken; broken: the catalog is gone"
+    )
+    assert "magnetar pipeline detach" in found.remedy
+    lags = [lag for each in open_ if (lag := each.log.tabled.lag) is not None]
+    assert tables_lag(lags) == (2, 1, 10, now_ms - HOUR_MS, 1)

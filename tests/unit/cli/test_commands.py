@@ -295,3 +295,12 @@ def test_schemas(platform: Served, capsys: pytest.CaptureFixture[str], tmp_path:
     assert schemas("delete", "typed") == "deleted the schema of typed\n"
     assert run(["schemas", "get", "typed", "--url", platform.url]) == 1
     assert "has no schema" in capsys.readouterr().err
+
+
+def test_prove_says_which_scenarios_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prove", "--list"]) == 0
+    told = capsys.readouterr().out
+    assert "leader-dies" in told
+    assert "ledger-loses-bookies" in told
+    assert run(["prove", "--scenario", "none"]) == 2
+    assert "there are: leader-dies" in capsys.readouterr().err

@@ -84,7 +84,8 @@ class OneBookie:
     def http_address(self, bookie_id: BookieId) -> tuple[str, int] | None:
         return self._address
 
-    async def wait_read_only(self, bookie_id: BookieId) -> None:
+    async def wait_read_only(self, bookie_id: BookieId, read_only: bool) -> None:
+        assert read_only
         await self.told.wait()
 
 

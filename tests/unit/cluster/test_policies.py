@@ -36,9 +36,14 @@ SAID = {
     },
     "read_only_brokers": {"rules": [{"subscription": "r-*", "to": "zone:eu"}]},
     "engine": "partition",
-    "partition_replication": {"replicationFactor": 3, "minInSyncReplicas": 2},
+    "partition_replication": {
+        "replicationFactor": 3,
+        "minInSyncReplicas": 2,
+        "uncleanLeaderElection": True,
+    },
     "schema_compatibility_strategy": "FORWARD",
     "schema_validation_enforced": True,
+    "compaction_threshold": 100 << 30,
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -48,9 +53,10 @@ MEANT = Policies(
     DelayedDeliveryPolicy(False, 100, 5000),
     ReadRules((ReadRule(Target(zone="eu"), "r-*"),)),
     "partition",
-    ReplicationPolicy(3, 2),
+    ReplicationPolicy(3, 2, True),
     SchemaStrategy.FORWARD,
     True,
+    compaction_threshold_bytes=100 << 30,
 )
 
 
@@ -78,6 +84,7 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.partition_replication,
         MEANT.schema_strategy,
         MEANT.schema_validation_enforced,
+        MEANT.compaction_threshold_bytes,
     )
     assert Policies().over(MEANT) == MEANT
 

@@ -266,6 +266,15 @@ class MemoryLedgers:
         self.writers.append(writer)
         return writer
 
+    async def create_for_another(
+        self, custom: Mapping[str, bytes], *, quorums: Quorums | None = None
+    ) -> int:
+        return (await self.create(custom, quorums=quorums)).ledger_id
+
+    def writer_of(self, ledger_id: int) -> MemoryWriter:
+        """As another process writes it."""
+        return MemoryWriter(self, ledger_id, self._ledger(ledger_id))
+
     async def open(self, ledger_id: int) -> MemoryReader:
         await asyncio.sleep(0)
         ledger = self._ledger(ledger_id)

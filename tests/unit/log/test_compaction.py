@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Container
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from magnetar.config import LedgerConfig
+from magnetar.log.managed.compacted_entries import prefix_of
 from magnetar.log.managed.compaction import LogCompaction
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import decode_log, log_path
-from magnetar.log.seam import ReadableLog
+from magnetar.log.seam import CompactedElsewhere, ReadableLog
+from magnetar.model.entry import Entry
 from magnetar.model.errors import LogFencedError, MagnetarError, NotAllowedError
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.model.keyed import KeyedEntry, KeyedMessage
@@ -178,6 +181,38 @@ def test_after_the_last_survivor_comes_what_was_published_after_the_horizon() ->
     asyncio.run(scenario())
 
 
+def test_a_reader_misses_nothing_that_is_compacted_and_trimmed_while_it_reads() -> None:
+    """Of the log, since the view had nothing of it when the reading began."""
+
+    async def scenario() -> None:
+        world = World()
+        store = Process(world).store(TRIM)
+        log = await store.open(NAME)
+        await log.cursors.open("s", EARLIEST)
+        await publish(log, *(f"k{n}={n}" for n in range(12)))
+        await store.close()  # nothing is in memory then
+        log = await Process(world).store(TRIM).open(NAME)
+        view, read_log = log.compaction.view, log.read
+        late_ones = [1]
+
+        async def late(start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+            if late_ones:
+                late_ones.pop()
+                await compact(log, Words())
+                await log.cursors.delete("s")
+                log.tick()
+                await turns()
+                assert log.positions.first > start
+            return await read_log(start, max_entries, max_bytes)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(log, "read", late)
+            (entry,) = await view.read(EARLIEST, 1, 100)
+        assert bytes(entry.payload) == b"k0=0"
+
+    asyncio.run(scenario())
+
+
 def test_nothing_that_a_compaction_reads_is_trimmed() -> None:
     async def scenario() -> None:
         log = await Process(World()).store(TRIM).open(NAME)
@@ -279,5 +314,161 @@ def test_an_owner_that_was_replaced_does_not_change_the_view() -> None:
         assert owner.compaction.stats is None
         assert texts(await read(owner.compaction.view)) == ["a=1", "a=2"]
         assert isinstance(owner.compaction, LogCompaction)
+
+    asyncio.run(scenario())
+
+
+HOLDER = "job"
+
+
+async def job(log: ManagedLog, process: Process, holder: str = HOLDER) -> CompactedElsewhere:
+    """What another process does until it tells the owner: entries with an odd number stay."""
+    await log.holds.take(holder, 0, 60_000)
+    horizon = log.positions.readable
+    ledger_id = await log.compaction.begin_elsewhere(holder)
+    writer = process.ledgers.writer_of(ledger_id)
+    left = [
+        (place, text)
+        for place, text in (await read(log.compaction.view)).items()
+        if place <= horizon and int(text.partition("=")[2]) % 2
+    ]
+    outcomes = [b"" for _ in left]
+    writer.append(
+        [text.encode() for _, text in left],
+        lambda error, ledger, first, count: outcomes.clear(),
+        [prefix_of(place, ()) for place, _ in left],
+    )
+    await turns()
+    assert not outcomes
+    await writer.close()
+    return CompactedElsewhere(ledger_id, horizon, len(left), left[-1][0])
+
+
+async def opened(world: World) -> tuple[ManagedLog, Process]:
+    process = Process(world)
+    log = await process.store(KEEP).open(NAME)
+    await publish(log, *(f"k{n % 7}={n}" for n in range(20)))
+    return log, process
+
+
+def alive(world: World, log: ManagedLog) -> set[int]:
+    """Ledgers that are none of the log's own."""
+    return world.alive() - {each.ledger_id for each in log.stats().ledgers}
+
+
+def test_what_another_process_has_left_is_taken_over() -> None:
+    async def scenario() -> None:
+        world = World()
+        log, process = await opened(world)
+        found = await job(log, process)
+        before = await read(log.compaction.view)
+        assert len(before) == 20, "nothing of it is served yet"
+        await log.compaction.take(HOLDER, None, found)
+        odd = [f"k{n % 7}={n}" for n in range(1, 20, 2)]
+        assert texts(await read(log.compaction.view)) == odd
+        await log.compaction.take(HOLDER, None, found)  # the answer was lost
+        base = log.compaction.stats
+        assert base is not None
+        assert (base.ledger_id, base.horizon, base.entries) == found[:3]
+        await publish(log, "k1=21", "k2=22")
+        await log.compaction.take(HOLDER, base, await job(log, process))
+        assert texts(await read(log.compaction.view)) == [*odd, "k1=21"]
+        log.tick()
+        await turns()
+        assert found.ledger_id not in world.alive(), "the former one goes"
+        again = await Process(world).store(KEEP).open(NAME)
+        assert texts(await read(again.compaction.view)) == [*odd, "k1=21"]
+
+    asyncio.run(scenario())
+
+
+def test_of_the_broker_and_another_process_one_wins() -> None:
+    async def scenario() -> None:
+        world = World()
+        log, process = await opened(world)
+        found = await job(log, process)
+        await compact(log, Words())
+        won = await read(log.compaction.view)
+        with pytest.raises(NotAllowedError, match="somebody else"):
+            await log.compaction.take(HOLDER, None, found)
+        log.compaction.give_up(HOLDER)
+        log.tick()
+        await turns()
+        assert await read(log.compaction.view) == won
+        assert log.compaction.stats is not None
+        assert alive(world, log) == {log.compaction.stats.ledger_id}
+        # And the other way: the job is done while the broker writes.
+        await publish(log, *(f"k{n % 7}={n}" for n in range(20, 30)))
+        base, found = log.compaction.stats, await job(log, process)
+        own = asyncio.ensure_future(compact(log, Words()))
+        process.ledgers.hold = True
+        for _ in range(40):
+            await asyncio.sleep(0)
+        assert not own.done()
+        await log.compaction.take(HOLDER, base, found)
+        process.ledgers.hold = False
+        process.ledgers.writers[-1].confirm()
+        with pytest.raises(NotAllowedError, match="by a job meanwhile"):
+            await own
+        log.tick()
+        await turns()
+        assert log.compaction.stats is not None
+        assert log.compaction.stats.ledger_id == found.ledger_id
+        assert alive(world, log) == {found.ledger_id}, "the ledger of the loser is deleted"
+
+    asyncio.run(scenario())
+
+
+def test_what_is_begun_elsewhere_goes_with_its_hold() -> None:
+    async def scenario() -> None:
+        world = World()
+        log, process = await opened(world)
+        with pytest.raises(NotAllowedError, match="not held"):
+            await log.compaction.begin_elsewhere("nobody")
+        first = await job(log, process)
+        with pytest.raises(NotAllowedError, match="is being compacted by job"):
+            await job(log, process, "second")
+        again = await job(log, process)
+        with pytest.raises(NotAllowedError, match="was not made for job"):
+            await log.compaction.take(HOLDER, None, first)
+        log.tick()
+        await turns()
+        assert alive(world, log) == {again.ledger_id}, "a task that is tried again has another one"
+        await log.holds.release(HOLDER)
+        log.tick()
+        await turns()
+        assert alive(world, log) == set()
+        with pytest.raises(NotAllowedError, match="hold has ended"):
+            await log.compaction.take(HOLDER, None, again)
+        assert log.compaction.stats is None
+        left = await job(log, process)
+        other = await Process(world).store(KEEP).open(NAME)
+        await turns()
+        assert left.ledger_id not in world.alive(), "another owner deletes it"
+        with pytest.raises(MagnetarError):
+            await log.compaction.take(HOLDER, None, left)
+        assert other.compaction.stats is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"entries": 3}, "is not closed with 3 entries"),
+        ({"last": Position(1, 0)}, "and not at"),
+        ({"horizon": Position(99, 0)}, "it reaches to"),
+        ({"ledger_id": 1}, "was not made for job"),
+        ({"ledger_id": -1}, "entries in no ledger"),
+    ],
+)
+def test_what_is_not_as_it_is_told_is_not_taken_over(change: dict[str, Any], why: str) -> None:
+    async def scenario() -> None:
+        log, process = await opened(World())
+        found = await job(log, process)
+        with pytest.raises(NotAllowedError, match=why):
+            await log.compaction.take(HOLDER, None, found._replace(**change))
+        assert log.compaction.stats is None
+        await log.compaction.take(HOLDER, None, found)
 
     asyncio.run(scenario())

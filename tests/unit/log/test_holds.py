@@ -42,12 +42,12 @@ def test_what_a_reader_holds_stays_until_it_lets_go() -> None:
         await log.holds.take("b", ids[1], 1000)
         log.set_policy(KEEP_NOTHING)
         assert await ledgers_of(log) == ids
-        log.holds.release("a")
+        await log.holds.release("a")
         assert await ledgers_of(log) == ids[1:]
         await log.holds.take("b", ids[2], 1000)
         assert await ledgers_of(log) == ids[2:]
-        log.holds.release("b")
-        log.holds.release("never taken")
+        await log.holds.release("b")
+        await log.holds.release("never taken")
         assert log.holds.all() == ()
 
     asyncio.run(scenario())
@@ -85,6 +85,23 @@ def test_another_owner_keeps_what_was_promised() -> None:
         assert [hold.holder for hold in again.stats().holds] == ["a"]
         world.now_ms += 502
         assert await ledgers_of(again) == []
+
+    asyncio.run(scenario())
+
+
+def test_another_owner_does_not_keep_what_was_let_go() -> None:
+    """A query ends, and then its topic moves: nobody reads, so nobody is waited for."""
+
+    async def scenario() -> None:
+        world = World()
+        log, ids = await log_of_three_ledgers(world)
+        await log.holds.take("a", ids[0], 1000)
+        await log.holds.take("b", ids[1], 1000)
+        await log.holds.release("a")
+        store = Process(world).store(LedgerConfig(ledger_entries_max=4))
+        again = await store.open(NAME, KEEP_NOTHING)
+        assert [hold.holder for hold in again.stats().holds] == ["b"]
+        assert await ledgers_of(again) == ids[1:]
 
     asyncio.run(scenario())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,6 +20,8 @@ from magnetar.log.seam import StoredAt, TableMark, TakenLedger
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError, MagnetarError, NotAllowedError
 from magnetar.model.ids import EARLIEST, Position
+from magnetar.model.keyed import KeyedEntry, KeyedMessage
+from magnetar.topics.compacting import compact
 from tests.unit.log.doubles import NAME, OFFSET, Process, World
 from tests.unit.log.test_managed_log import publish, read_all, values
 
@@ -293,3 +296,110 @@ def test_bookies_keep_what_the_table_or_the_retention_says() -> None:
     assert ids([mark], [], forever, TableMark("t", kept_ms=0)) == [2, 3]
     assert ids([], [mark], forever, TableMark("t", kept_ms=0)) == []  # somebody reads at bookies
     assert ids([], [behind], forever, TableMark("t", kept_bytes=250)) == [2]
+
+
+def test_how_far_the_table_is_behind_and_why() -> None:
+    async def scenario() -> None:
+        world = World()
+        log = await Process(world).store(LedgerConfig(ledger_entries_max=4)).open(NAME)
+        assert log.tabled.lag is None
+        await publish(log, 0, 10)
+        first, second, _ = log.stats().ledgers
+        await log.tabled.attach(TableMark("t"))
+        lag = log.tabled.lag
+        assert lag is not None
+        assert (lag.ledgers, lag.problem) == (2, "")
+        assert lag.stored_bytes == first.stored_bytes + second.stored_bytes
+        assert lag.closed_ms == log._chain.ledgers[0].closed_ms  # type: ignore[attr-defined]
+        await log.tabled.take("t", [TakenLedger(first.ledger_id, 4, 4)])
+        log.tabled.note_problem("t", "no way to the catalog")
+        lag = log.tabled.lag
+        assert lag is not None
+        assert (lag.ledgers, lag.problem) == (1, "no way to the catalog")
+        with pytest.raises(NotAllowedError):
+            log.tabled.note_problem("another", "x")
+        await log.tabled.take("t", [TakenLedger(second.ledger_id, 4, 4)])
+        log.tabled.note_problem("t", "")
+        assert log.tabled.lag == (0, 0, 0, "")
+
+
+class Keys:
+    """Of this file's entries (numbers): the key is the number modulo 5."""
+
+    def keyed(self, payload: memoryview) -> KeyedEntry:
+        number = int(bytes(payload))
+        return KeyedEntry((KeyedMessage(-1, b"%d" % (number % 5), False),))
+
+    def without_others(self, payload: memoryview, kept: Container[int]) -> bytes:
+        raise AssertionError("no batches here")
+
+
+async def left_of(log: ManagedLog) -> list[int]:
+    view, found = log.compaction.view, list[int]()
+    position = view.positions.first
+    while entries := await view.read(position, 10, 1000):
+        found += [int(bytes(entry.payload)) for entry in entries]
+        position = view.positions.next_position(
+            Position(entries[-1].ledger_id, entries[-1].entry_id)
+        )
+    return found
+
+
+def test_a_log_with_a_table_is_compacted_and_what_came_since_is_read_there() -> None:
+    async def scenario() -> None:
+        world = World()
+        shelf = Shelf(world)
+        log, ids = await log_of_three_ledgers(world, shelf)
+        await log.tabled.attach(AT_ONCE)
+        for ledger_id in ids[:2]:
+            shelf.take(ledger_id)
+        with log.compaction.reading():
+            await log.tabled.take("t", [taken_of(log, each) for each in ids[:2]])
+            assert await settled(log) == [StoredAt.BOTH, StoredAt.BOTH, StoredAt.LEDGER], (
+                "while it is read nothing goes"
+            )
+        assert await settled(log) == [StoredAt.TABLE, StoredAt.TABLE, StoredAt.LEDGER]
+        assert not {*ids[:2]} & world.alive()
+        await compact(log, Keys())
+        assert shelf.opened, "compaction reads ledgers that are in the table only"
+        assert await left_of(log) == [5, 6, 7, 8, 9]
+        # What came since leaves the bookies, too: the view ends in the table then.
+        await publish(log, 10, 7)
+        later = [each.ledger_id for each in log.stats().ledgers][2:]
+        for ledger_id in later[:2]:
+            shelf.take(ledger_id)
+        await log.tabled.take("t", [taken_of(log, each) for each in later[:2]])
+        assert await settled(log) == [StoredAt.TABLE] * 4 + [StoredAt.LEDGER]
+        assert await left_of(log) == [5, 6, 7, 8, 9, *range(10, 17)]
+        again = await store_of(Process(world), shelf).open(NAME)
+        assert await left_of(again) == [5, 6, 7, 8, 9, *range(10, 17)]
+
+    asyncio.run(scenario())
+
+
+def test_what_the_compacted_view_needs_does_not_leave_the_table() -> None:
+    async def scenario() -> None:
+        world = World()
+        shelf = Shelf(world)
+        log, ids = await log_of_three_ledgers(world, shelf)
+        await log.tabled.attach(AT_ONCE)
+        await compact(log, Keys())
+        await publish(log, 10, 7)
+        ids = [each.ledger_id for each in log.stats().ledgers]
+        for ledger_id in ids[:-1]:
+            shelf.take(ledger_id)
+        await log.tabled.take("t", [taken_of(log, each) for each in ids[:-1]])
+        assert await settled(log) == [StoredAt.TABLE] * 4 + [StoredAt.LEDGER]
+        with pytest.raises(NotAllowedError, match="compact it before"):
+            await log.tabled.forget("t", ids[3])
+        with log.compaction.reading(), pytest.raises(NotAllowedError, match="compact it before"):
+            await log.tabled.forget("t", ids[0])
+        assert [each.ledger_id for each in log.stats().ledgers] == ids, "nothing was changed"
+        await log.tabled.forget("t", ids[1])
+        assert [each.ledger_id for each in log.stats().ledgers] == ids[2:]
+        assert await left_of(log) == [5, 6, 7, 8, 9, *range(10, 17)], "what survived is there"
+        again = await store_of(Process(world), shelf).open(NAME)
+        await again.tabled.forget("t", ids[3], lost=True)  # the table is gone for good
+        assert await left_of(again) == [5, 6, 7, 8, 9, 16]
+
+    asyncio.run(scenario())

@@ -8,8 +8,20 @@ import pytest
 
 from magnetar.model.errors import NoSuchLedgerError, NotAllowedError
 from magnetar.model.ids import BookieId, LedgerId
-from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata, LedgerState
-from magnetar.staging.grants import check_change, check_new, check_record, check_told
+from magnetar.model.ledger import (
+    COMPACTING_KEY,
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
+from magnetar.staging.grants import (
+    check_change,
+    check_deletion,
+    check_new,
+    check_record,
+    check_told,
+)
 from magnetar.staging.records import LEDGER_KEY, Origin, QueryRecord, encode_origin, encode_query
 
 ORIGIN = Origin("q", "r1", 0, 1, "7")
@@ -35,6 +47,20 @@ def test_a_staged_ledger_is_made_changed_closed_and_told() -> None:
     assert check_change(STAGED, moved) == moved
     closed = replace(moved, creator_token=5).with_close(7, 100)
     assert check_change(moved, closed) == closed
+
+
+def test_a_ledger_to_compact_into_is_written_and_neither_made_nor_deleted() -> None:
+    given = replace(STAGED, custom=((COMPACTING_KEY, b"t/n/persistent/log"),))
+    assert check_told(given) == given
+    closed = given.with_close(7, 100)
+    assert check_change(given, closed) == closed
+    with pytest.raises(NotAllowedError, match="only its state"):
+        check_change(given, replace(given, custom=STAGED.custom))
+    with pytest.raises(NotAllowedError, match="does not say which query"):
+        check_new(given)
+    with pytest.raises(NoSuchLedgerError, match="no staged ledger 3"):
+        check_deletion(given)
+    check_deletion(STAGED)
 
 
 @pytest.mark.parametrize("other", [OF_A_TOPIC, NONSENSE])

@@ -66,6 +66,7 @@ class Destination:
         self.forgotten: list[Producer] = []
 
     def publish(self, payloads: Sequence[memoryview], done: AppendDone, content: Content) -> None:
+        assert len(content) == len(Content._fields), "built without its checking constructor"
         assert len(content.messages) == len(content.publish_times_ms) == len(payloads)
         self.payloads.append([bytes(payload) for payload in payloads])
         self.pending.append(done)

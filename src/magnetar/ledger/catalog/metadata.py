@@ -128,7 +128,7 @@ class LedgerManager:
             layout = await self._store.get(f"{self.root}/LAYOUT")
         self._layout = decode_layout(layout.value)
         self._ids = LedgerIdGenerator(self._store, self.root, self._layout)
-        self.instance_id = await self._read_instance_id()
+        self.instance_id = await self.stored_instance_id()
         return self.instance_id
 
     async def _create_cluster(self) -> None:
@@ -146,8 +146,9 @@ class LedgerManager:
             except NodeExistsError:
                 continue
 
-    async def _read_instance_id(self) -> str:
-        """The instance id; empty in a cluster that an old BookKeeper made without one."""
+    async def stored_instance_id(self) -> str:
+        """The instance id that the store has now; empty in a cluster that an old BookKeeper made
+        without one, and where there is no cluster. Raises ``MetadataError``."""
         try:
             found = await self._store.get(f"{self.root}/INSTANCEID")
         except NoNodeError:

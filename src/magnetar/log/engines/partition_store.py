@@ -5,8 +5,8 @@ Opening a log makes this broker the partition's leader, then writes the log's re
 cursors: in this order, so that a former owner's appends are refused before anything is read, and
 what it stores of cursors is refused before they are.
 
-A deletion says so in the record first, then state and files go, then the record: whoever opens the
-log in between finishes it.
+A deletion says so in the record first, then the state goes, then the record: whoever opens the
+log in between finishes it. Files go after their grace (``log.partition.doom``).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class PartitionLogStore:
         self, name: str, node: RecordNode[LogRecord], policy: LogPolicy
     ) -> PartitionLog:
         opened_before, handed = node.record.epoch > 0, node.record.handed_over
-        hosted = await self._leading.lead(partition_of(name), policy)
+        hosted = await self._leading.lead(partition_of(name), policy, known=opened_before)
         epoch = hosted.leader_epoch
         assert epoch is not None
         record = PartitionRecord(name, node)

@@ -186,7 +186,7 @@ class Appender:
         self._open.sent.append(item)
         stamps = ledger.stamps
         next_offset, greatest_ms = stamps.next_offset, stamps.greatest_ms
-        messages, times_ms, stamp = item.content
+        messages, times_ms, stamp, _ = item.content
         if count == 1:  # most appends
             (message_count,), (time_ms,) = messages, times_ms
             headers: Sequence[bytes] = (stamps.header(self._now_ms(), message_count, time_ms),)

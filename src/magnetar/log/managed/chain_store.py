@@ -41,7 +41,7 @@ class ChainStore:
         self._holds: Callable[[], tuple[ReaderHold, ...]] = lambda: node.record.holds
         self.compacted = node.record.compacted
         """What compaction has left, as the record says or is about to."""
-        self._half_compacted: int | None = None
+        self._half_compacted: dict[int, None] = {}
 
     async def take_over(self) -> None:
         """Write a new epoch, so that a former owner's next write loses."""
@@ -115,27 +115,28 @@ class ChainStore:
     # -- compaction ---------------------------------------------------------------------------
 
     def _unborn(self) -> tuple[int, ...]:
-        """A compacted ledger that is being written: an owner that comes now deletes it."""
-        return () if self._half_compacted is None else (self._half_compacted,)
+        """Compacted ledgers that are being written: an owner that comes now deletes them."""
+        return (*self._half_compacted,)
 
     async def begin_compacted(self, ledger_id: int) -> None:
         """The ledger is to hold what compaction leaves. Nobody reads it yet. Raises as ``save``."""
         # Named before anything is in it: else nobody would know of it if this process ended.
-        self._half_compacted = ledger_id
+        self._half_compacted[ledger_id] = None
         await self.save()
 
     async def end_compacted(self, found: Compacted) -> None:
         """``found`` takes the place of what there was, in one write, and the ledger of that leaves
         with it. Raises as ``save``; then it is in doubt, and the next write says the same."""
-        former, self.compacted, self._half_compacted = self.compacted, found, None
+        former, self.compacted = self.compacted, found
+        self._half_compacted.pop(found.ledger_id, None)
         if former is not None and former.ledger_id not in (NO_LEDGER, found.ledger_id):
             self.leave(former.ledger_id)
         await self.save()
 
     def give_up_compacted(self, ledger_id: int) -> None:
         """The ledger will not be used. It is deleted as what has left."""
-        if self._half_compacted == ledger_id:
-            self._half_compacted = None
+        if ledger_id in self._half_compacted:
+            del self._half_compacted[ledger_id]
             self.leave(ledger_id)
 
     def leave(self, ledger_id: int) -> None:

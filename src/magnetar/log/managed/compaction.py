@@ -13,6 +13,8 @@ Rules:
 * The log after the horizon is never trimmed: whoever reads the view has it nowhere else. Up to the
   horizon it may be; what survived stays readable, by its position.
 * While a compaction runs nothing that it may read is trimmed.
+* Another process may compact as well (``compaction_elsewhere``): who is done first wins, and the
+  other one is refused, since what it read is not the view any more.
 * Nobody who reads the view reads an entry twice, or out of order: survivors end at the horizon, and
   the log goes on behind it.
 
@@ -37,10 +39,20 @@ from magnetar.log.managed.compacted_entries import (
     prefix_of,
     whole_payload,
 )
+from magnetar.log.managed.compaction_elsewhere import CompactionElsewhere
 from magnetar.log.managed.ledgers import ChainReader, ChainWriter, Ledgers
 from magnetar.log.managed.records import NO_LEDGER, Compacted
 from magnetar.log.policy import LogPolicy
-from magnetar.log.seam import Buffer, CompactedStats, LogStats, Positions, ReadableLog, Survivor
+from magnetar.log.seam import (
+    Buffer,
+    CompactedElsewhere,
+    CompactedStats,
+    LogStats,
+    Positions,
+    ReadableLog,
+    ReaderHold,
+    Survivor,
+)
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LedgerError,
@@ -79,6 +91,7 @@ class LogCompaction:
         policy: Callable[[], LogPolicy],
         now_ms: Callable[[], int],
         events: CompactionEvents,
+        holds: Callable[[], Sequence[ReaderHold]],
     ) -> None:
         self._name = source.name
         self._chain = chain
@@ -88,6 +101,10 @@ class LogCompaction:
         self._now_ms = now_ms
         self._events = events
         self._running = False
+        self._base: Compacted | None = None
+        self._elsewhere = CompactionElsewhere(
+            self._name, store, ledgers, policy, now_ms, source.positions, holds
+        )
         self.view: ReadableLog = CompactedView(source, store, ledgers)
         self._mark()
 
@@ -117,12 +134,17 @@ class LogCompaction:
         # A compaction that has just replaced the view may still be reading before the new horizon.
         return [EARLIEST] if self._running else []
 
+    def reads_after(self) -> list[Position]:
+        """Positions after which a compaction reads now, wherever the entries lie."""
+        return [EARLIEST] if self._running else []
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """See the seam."""
         if self._running:
             raise NotAllowedError(f"log {self._name} is being compacted; wait until that is over")
         self._running = True
+        self._base = self._store.compacted
         try:
             yield
         finally:
@@ -160,6 +182,7 @@ class LogCompaction:
                 entries += len(some)
             length = 0 if writer is None else await self._end(writer, entries)
             self._events.require_open()
+            self._check_base()
             ledger_id = NO_LEDGER if writer is None else writer.ledger_id
             # All of it is durable, and closed, before anybody can be told of it.
             found = Compacted(ledger_id, horizon, entries, length, self._now_ms(), last)
@@ -170,6 +193,45 @@ class LogCompaction:
             raise
         finally:
             self._mark()
+
+    def _check_base(self) -> None:
+        """What was read is what is replaced; from here to the write nobody else has a turn."""
+        if self._store.compacted is not self._base:
+            raise NotAllowedError(
+                f"log {self._name} was compacted by a job meanwhile; what that has left is the view"
+            )
+
+    async def begin_elsewhere(self, holder: str) -> int:
+        """See the seam."""
+        self._events.require_open()
+        try:
+            return await self._elsewhere.begin(holder)
+        except LogFencedError as error:
+            self._events.lost(error)
+            raise
+
+    async def take(
+        self, holder: str, base: CompactedStats | None, found: CompactedElsewhere
+    ) -> None:
+        """See the seam."""
+        self._events.require_open()
+        try:
+            await self._elsewhere.take(holder, base, found)
+        except LogFencedError as error:
+            self._events.lost(error)
+            raise
+        finally:
+            self._mark()
+        await self._store.delete_left()
+        self._events.released()
+
+    def give_up(self, holder: str) -> None:
+        """See the seam."""
+        self._elsewhere.give_up(holder)
+
+    def clean_up(self) -> None:
+        """Some time has passed."""
+        self._elsewhere.clean_up()
 
     async def _begin(self) -> ChainWriter:
         about = {"magnetar-compacted": self._name.encode()}
@@ -239,15 +301,25 @@ class CompactedView:
     async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
         while True:
             found = self._store.compacted
-            if found is None or start > found.last:
-                if found is not None and start <= found.horizon:
-                    start = self._source.positions.next_position(found.horizon)
-                return await self._source.read(start, max_entries, max_bytes)
             try:
-                return await self._survivors(found, start, max_entries, max_bytes)
+                if found is not None and start <= found.last:
+                    return await self._survivors(found, start, max_entries, max_bytes)
+                entries = await self._source.read(
+                    self._behind(found, start), max_entries, max_bytes
+                )
             except (NoSuchLedgerError, NoEntryError):
                 if self._store.compacted is found:
                     raise  # not because another has taken its place meanwhile
+            else:
+                # If one has, what it has compacted may be trimmed, and the log steps over that.
+                if self._store.compacted is found:
+                    return entries
+
+    def _behind(self, found: Compacted | None, start: Position) -> Position:
+        """Where the log is read from for ``start``, which is behind all that survived."""
+        if found is None or start > found.horizon:
+            return start
+        return self._source.positions.next_position(found.horizon)
 
     async def _survivors(
         self, found: Compacted, start: Position, max_entries: int, max_bytes: int

@@ -6,10 +6,11 @@ reader's (``NullAckStore``), or by another process.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from magnetar.log.ack_store import AckStore
+from magnetar.log.acked_cursor import AckedCursor
 from magnetar.log.acknowledgements import AckImage, AckState, LedgerChain
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.cursor_format import decode_records, recovery_start
@@ -18,7 +19,6 @@ from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
 from magnetar.log.seam import Binding, CursorLending
-from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError, MagnetarError
 from magnetar.model.ids import Position
 
@@ -26,7 +26,7 @@ RECOVERY_BATCH_ENTRIES = 1_000
 RECOVERY_BATCH_BYTES = 4 << 20
 
 
-class ManagedCursor:
+class ManagedCursor(AckedCursor):
     """Implements ``log.seam.Cursor``."""
 
     def __init__(
@@ -38,53 +38,15 @@ class ManagedCursor:
         store: AckStore,
         lending: CursorLending | None = None,
     ) -> None:
-        self.name = name
-        self.durable = store.durable
-        self.lending = lending
-        self.properties = properties
-        self.store = store
+        super().__init__(name, state, properties, store, lending)
         self._chain = chain
-        self._state = state
 
-    @property
-    def mark_delete(self) -> Position:
-        return self._state.mark_delete
-
-    def acknowledge(self, positions: Sequence[Position]) -> None:
-        if self._state.acknowledge(positions):
-            self.store.mark_dirty()
-
-    def acknowledge_batch(
-        self, position: Position, batch_size: int, ack_set: Sequence[int]
-    ) -> bool:
-        whole = self._state.acknowledge_batch(position, batch_size, ack_set)
-        self.store.mark_dirty()
-        return whole
-
-    def acknowledge_cumulative(self, position: Position) -> None:
-        if self._state.acknowledge_cumulative(position):
-            self.store.mark_dirty()
-
-    def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool:
-        return self._state.is_acknowledged(ledger_id, entry_id)
-
-    def unacknowledged(self, entries: Sequence[Entry]) -> list[Entry]:
-        return self._state.unacknowledged(entries)
-
-    def ack_set(self, position: Position) -> list[int] | None:
-        return self._state.ack_set(position)
+    def _mark_before(self, position: Position) -> Position:
+        return self._chain.mark_before(position)
 
     def backlog_entries(self) -> int:
         after = self._chain.entries_between(self._state.mark_delete, self._chain.confirmed)
         return after - self._state.hole_entries
-
-    async def reset(self, position: Position) -> None:
-        self._state.reset(self._chain.mark_before(position))
-        self.store.mark_dirty()  # it is stored even if whoever waits for it gives up
-        await self.wait_stored()
-
-    async def wait_stored(self) -> None:
-        await self.store.wait_stored()
 
 
 class ManagedLending:

@@ -7,7 +7,8 @@ by itself. Rules:
 * What was promised is in the log's record before it is: another owner keeps it. So that asking
   again does not write each time, the record's end is twice as far as what was asked for, and is
   written again only when less than that is left.
-* A hold may move forward without a write: the record then keeps more than needed.
+* A hold may move forward without a write: the record then keeps more than needed. One that is
+  released is written: else the next owner would hold what nobody reads until its end.
 * ``HOLDS_MAX`` of a log, ``HOLD_MS_MAX`` at once.
 
 Why: docs/adr/0087-readers-hold-what-they-read.md.
@@ -113,7 +114,11 @@ class LogHolds:
                 f"{min(others, key=lambda hold: hold.until_ms).holder}"
             )
 
-    def release(self, holder: str) -> None:
+    async def release(self, holder: str) -> None:
         """See the seam."""
-        if self._held.pop(holder, None) is not None:
-            self._events.released()
+        if self._held.pop(holder, None) is None:
+            return
+        self._events.released()
+        # The record promises it until its end: who opens the log next would keep to that.
+        if any(each.holder == holder for each in self._store.stored_holds):
+            await self._save()

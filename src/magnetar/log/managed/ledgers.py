@@ -125,6 +125,12 @@ class Ledgers(Protocol):
         """A new ledger; ``quorums`` None: the cluster's."""
         ...
 
+    async def create_for_another(
+        self, custom: Mapping[str, bytes], *, quorums: Quorums | None = None
+    ) -> int:
+        """A new ledger, for another process to write. Its id."""
+        ...
+
     async def open(self, ledger_id: int) -> ChainReader:
         """Recover: fence, restore the tail, close; then read."""
         ...

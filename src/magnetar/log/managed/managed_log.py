@@ -29,6 +29,7 @@ from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.compaction import CompactionEvents, LogCompaction
 from magnetar.log.managed.cursors import ChainCursors, CursorContext, CursorEvents, ManagedCursors
+from magnetar.log.managed.front import EpochsOfLedgers, WholeLedgers
 from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.holds import HoldEvents, LogHolds
@@ -46,6 +47,8 @@ from magnetar.log.seam import (
     Holds,
     KeyCompaction,
     LedgerStats,
+    LogEpochs,
+    LogFront,
     LogStats,
     Positions,
     StoredAt,
@@ -135,25 +138,35 @@ class ManagedLog:
         self._holds = LogHolds(store, context.now_ms, hold_events)
         self.holds: Holds = self._holds
         tabled_events = TabledEvents(
-            self._maybe_trim, self._forget_read, self._on_lost, self._require_open
+            self._maybe_trim,
+            self._forget_read,
+            lambda: self._compaction.needed_after(),
+            self._on_lost,
+            self._require_open,
         )
         self.tabled: TabledLedgers = LogTabled(store, tabled_events)
-        compaction_events = CompactionEvents(self._maybe_trim, self._on_lost, self._require_open)
-        self._compaction = LogCompaction(
-            self,
-            self._chain,
-            store,
-            context.ledgers,
-            lambda: self._appender.policy,
-            context.now_ms,
-            compaction_events,
-        )
+        self.front: LogFront = WholeLedgers(store.name)
+        self.epochs: LogEpochs = EpochsOfLedgers(self.epoch, lambda: self.positions.end_offset)
+        self._compaction = self._make_compaction()
         self.compaction: KeyCompaction = self._compaction
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
         self.tick = self._scope.guarded(self._tick, "tick")
         """Some time has passed. A failure is this log's, not of those that come after it."""
+
+    def _make_compaction(self) -> LogCompaction:
+        events = CompactionEvents(self._maybe_trim, self._on_lost, self._require_open)
+        return LogCompaction(
+            self,
+            self._chain,
+            self._store,
+            self._context.ledgers,
+            lambda: self._appender.policy,
+            self._context.now_ms,
+            events,
+            self._holds.all,
+        )
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -239,6 +252,7 @@ class ManagedLog:
         deletions that failed."""
         if not self._closed and self.lost is None:
             self._appender.tick()
+            self._compaction.clean_up()
             self._maybe_trim(leftovers=True)
             self._cursors.clean_up_nowait()
 
@@ -250,7 +264,7 @@ class ManagedLog:
         return past_bookies(
             self._chain.ledgers,
             self._needed_after(),
-            self._holds.needed_after(),
+            [*self._holds.needed_after(), *self._compaction.reads_after()],
             self._appender.policy.retention,
             table,
             self._context.tabled_ms_least,

@@ -182,7 +182,7 @@ class OpenAppends:
         for item in reversed(self.sent):
             if item.refusal is None:
                 self._waiting_bytes += item.size
-            messages, times_ms, stamp = item.content
+            messages, times_ms, stamp, _ = item.content
             item.content = Content(messages[-item.count :], times_ms[-item.count :], stamp)
             if item.entries:
                 open_entries = item.entries[len(item.entries) - item.count :]

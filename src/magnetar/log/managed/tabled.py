@@ -9,8 +9,10 @@ Rules:
 * The record says that a ledger is in the table before it says that bookies have none: so whoever
   reads the record, at any moment, finds each ledger somewhere.
 * A log has one table. Nothing is taken for another one.
+* Of a log that is compacted nothing after the horizon leaves the log: whoever reads the compacted
+  view has it nowhere else.
 
-Why: docs/adr/0125-a-topics-history-is-a-table.md.
+Why: docs/adr/0125-a-topics-history-is-a-table.md, docs/adr/0148-compacted-topics-with-tables.md.
 """
 
 from __future__ import annotations
@@ -18,20 +20,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
-from magnetar.log.seam import StoredAt, TableMark, TakenLedger
+from magnetar.log.seam import StoredAt, TableLag, TableMark, TakenLedger
 from magnetar.model.errors import LogFencedError, NotAllowedError
+from magnetar.model.ids import Position
 
 WHERE_CHARS_MAX = 2000
+PROBLEM_CHARS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class TabledEvents:
     """What the log wants to know. ``require_open`` raises when it is not open here any more;
-    ``forget``: these ledgers are read elsewhere from now on."""
+    ``forget``: these ledgers are read elsewhere from now on; ``compacted_to``: what lies after any
+    of these stays in the log."""
 
     changed: Callable[[], None]
     forget: Callable[[list[int]], None]
+    compacted_to: Callable[[], Sequence[Position]]
     lost: Callable[[LogFencedError], None]
     require_open: Callable[[], None]
 
@@ -42,11 +49,33 @@ class LogTabled:
     def __init__(self, store: ChainStore, events: TabledEvents) -> None:
         self._store = store
         self._events = events
+        self._problem = ""
 
     @property
     def mark(self) -> TableMark | None:
         """See the seam."""
         return self._store.stored_table
+
+    @property
+    def lag(self) -> TableLag | None:
+        """See the seam."""
+        if self._store.stored_table is None:
+            return None
+        ledgers = stored_bytes = closed_ms = 0
+        # Ledgers are taken in order, so those that wait are the last ones.
+        for info in reversed(self._store.chain.ledgers):
+            if not info.closed:
+                continue
+            if info.stored is not StoredAt.LEDGER:
+                break
+            ledgers, stored_bytes = ledgers + 1, stored_bytes + info.stored_bytes
+            closed_ms = info.closed_ms
+        return TableLag(ledgers, stored_bytes, closed_ms, self._problem)
+
+    def note_problem(self, where: str, problem: str) -> None:
+        """See the seam."""
+        self._check(where)
+        self._problem = problem[:PROBLEM_CHARS_MAX]
 
     async def attach(self, mark: TableMark) -> None:
         """See the seam."""
@@ -92,7 +121,7 @@ class LogTabled:
         ledgers = self._store.chain.ledgers
         self._events.forget([i.ledger_id for i in ledgers if i.stored is StoredAt.TABLE])
 
-    async def forget(self, where: str, ledger_id: int) -> None:
+    async def forget(self, where: str, ledger_id: int, *, lost: bool = False) -> None:
         """See the seam."""
         self._events.require_open()
         self._check(where)
@@ -101,11 +130,24 @@ class LogTabled:
         only = 0
         while only < len(gone) and gone[only].stored is StoredAt.TABLE:
             only += 1
+        if not lost:
+            self._check_compacted(gone[:only])
         chain.store(StoredAt.LEDGER, [i.ledger_id for i in gone if i.stored is StoredAt.BOTH])
         left = [info.ledger_id for info in chain.trim(only)]
         self._events.forget(left)
         await self._save()
         self._events.changed()
+
+    def _check_compacted(self, leaving: Sequence[LedgerInfo]) -> None:
+        if not leaving:
+            return
+        last = Position(leaving[-1].ledger_id, leaving[-1].entries - 1)
+        horizon = min(self._events.compacted_to(), default=last)
+        if horizon < last:
+            raise NotAllowedError(
+                f"log {self._store.name} is compacted up to {horizon}, and readers of what is left "
+                f"need all that came later: compact it before what is up to {last} leaves the table"
+            )
 
     async def detach(self, where: str) -> None:
         """See the seam."""
@@ -117,10 +159,11 @@ class LogTabled:
             raise NotAllowedError(
                 f"log {self._store.name}: {len(only)} ledgers, from {only[0]} to {only[-1]}, are "
                 "in the table and nowhere else; while it is attached consumers read them there. "
-                "Expire them first (magnetar pipeline table --expire)"
+                "If the table is gone for good, give them up: magnetar pipeline detach --yes"
             )
         chain.store(StoredAt.LEDGER, [info.ledger_id for info in chain.ledgers if info.closed])
         self._store.table = None
+        self._problem = ""
         await self._save()
         self._events.changed()
 

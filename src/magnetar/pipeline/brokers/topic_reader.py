@@ -24,6 +24,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandGetLastMessageIdResponse,
     CommandSubscribe,
+    CompactedLedger,
     LogLedger,
     LogPlace,
     LogQuestion,
@@ -63,6 +64,10 @@ class LogAnswer(NamedTuple):
     """For so long the log is held as asked; 0: it is not."""
     table: str = ""
     """Where the log's table is; empty: it has none."""
+    compacted: CompactedLedger | None = None
+    """What compaction has left of the log, if that was asked."""
+    compacting_ledger_id: int = -1
+    """The ledger that was made for a compaction that begins."""
 
 
 class TopicReader:
@@ -130,6 +135,8 @@ class TopicReader:
             {one.bookie_id: (one.host, one.port) for one in log.bookies},
             log.held_ms,
             log.table,
+            log.compacted if log.HasField("compacted") else None,
+            log.compacting_ledger_id if log.HasField("compacting_ledger_id") else -1,
         )
 
     def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> LogExtent:

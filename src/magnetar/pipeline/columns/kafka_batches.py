@@ -11,7 +11,12 @@ from magnetar.wire.kafka.batches import CONTROL, TRANSACTIONAL, is_batch, read_b
 from magnetar.wire.pulsar.broker_metadata import header_bytes
 
 
-def as_pulsar(payload: memoryview) -> memoryview:
+def holds_batch(payload: memoryview) -> bool:
+    """Whether a stored payload, broker's header and all, is a record batch."""
+    return is_batch(payload[header_bytes(payload) :])
+
+
+def as_pulsar(payload: memoryview, *, compressed: bool = True) -> memoryview:
     """A stored payload, broker's header and all; a record batch in it is replaced. Raises
     ``ProtocolError``, also for what is part of a transaction: whether it counts is said by a marker
     that may lie anywhere behind it. ``ConfigError`` if a codec's library is not installed."""
@@ -24,4 +29,4 @@ def as_pulsar(payload: memoryview) -> memoryview:
             "it is part of a transaction of a Kafka producer, of which it is not known here "
             "whether it was committed; read the topic with a consumer, or from behind it"
         )
-    return memoryview(bytes(payload[:at]) + pulsar_entry(batch))
+    return memoryview(bytes(payload[:at]) + pulsar_entry(batch, compressed=compressed))

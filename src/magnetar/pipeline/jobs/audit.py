@@ -17,7 +17,8 @@ fault            what it is
 
 A bookie that does not answer makes copies *unchecked*: the report is not ``ok`` then either, and
 does not say that anything is wrong. What came after the audit began is read, and not counted.
-Nothing is changed.
+Nothing is changed. Ledgers that are only in the topic's table have no copies to read: they are
+counted, and said.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.log.seam import StoredAt
 from magnetar.model.errors import BrokerError, ConfigError, TopicNotFoundError
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import LogWatch
@@ -97,7 +99,8 @@ class AuditFinding:
 
 @dataclass
 class AuditReport(Report):
-    """``copies`` and ``byte_count``: read and sound. ``unjudged``: producers whose sequence ids
+    """``copies`` and ``byte_count``: read and sound. ``only_in_table``: ledgers that bookies do not
+    have any more, and that were not read. ``unjudged``: producers whose sequence ids
     follow no rule."""
 
     partitions: int = 0
@@ -110,6 +113,7 @@ class AuditReport(Report):
     producers: int = 0
     producers_begun_anew: int = 0
     deleted_meanwhile: int = 0
+    only_in_table: int = 0
     unreadable_entries: int = 0
     findings: list[AuditFinding] = field(default_factory=list)
     findings_left_out: int = 0
@@ -127,6 +131,11 @@ class AuditReport(Report):
             yield f"and {self.findings_left_out:,} findings more"
         for producer in self.unjudged:
             yield f"producer {producer}: its sequence ids follow no rule, and were not judged"
+        if self.only_in_table:
+            yield (
+                f"{self.only_in_table:,} ledgers are only in the topic's table, and were not read: "
+                "bookies have no copies of them (docs/tables.md)"
+            )
         if self.dry_run:
             yield (
                 f"{self.partitions:,} partitions, {self.ledgers:,} ledgers, {self.entries:,} "
@@ -164,6 +173,7 @@ def audit(options: AuditOptions, context: JobContext) -> AuditReport:
         report = AuditReport(partitions=len(names))
         plans = list(_plans(options, logs, names, report))
         pieces = [piece for plan in plans for piece in _pieces(options, plan, context)]
+        report.only_in_table = sum(len(plan.ledgers) - len(plan.at_bookies) for plan in plans)
         report.pieces = len(pieces)
         if context.dry_run:
             _count_planned(report, pieces)
@@ -190,6 +200,10 @@ class _Plan:
     @property
     def ledgers(self) -> tuple[LedgerFacts, ...]:
         return self.answer.ledgers
+
+    @property
+    def at_bookies(self) -> list[LedgerFacts]:
+        return [each for each in self.ledgers if each.stored != StoredAt.TABLE]
 
 
 def _partitions(options: AuditOptions, logs: LogWatch) -> list[str]:
@@ -247,18 +261,17 @@ def _offsets(logs: LogWatch, topic: str, ledger_ids: Sequence[int]) -> Sequence[
 
 def _pieces(options: AuditOptions, plan: _Plan, context: JobContext) -> Iterator[AuditPiece]:
     """Neighbouring ledgers of about one size together."""
-    if not plan.ledgers:
-        return
-    total = sum(each.stored_bytes for each in plan.ledgers)
+    there = plan.at_bookies
+    total = sum(each.stored_bytes for each in there)
     cores = 1 if context.dry_run else context.parallelism
     wanted = total // (cores * PIECES_PER_CORE)
     wanted = min(max(wanted, PIECE_BYTES_MIN), PIECE_BYTES_MAX)
     end = plan.answer.extent.end
     group: list[LedgerFacts] = []
-    for number, facts in enumerate(plan.ledgers):
+    for number, facts in enumerate(there):
         group.append(facts)
         full = sum(each.stored_bytes for each in group) >= wanted
-        if full or len(group) == PIECE_LEDGERS_MAX or number == len(plan.ledgers) - 1:
+        if full or len(group) == PIECE_LEDGERS_MAX or number == len(there) - 1:
             yield AuditPiece(
                 options.service_url,
                 plan.topic,
@@ -335,6 +348,8 @@ def _of_counts(plan: _Plan, ledgers: Sequence[LedgerFound]) -> Iterator[AuditFin
     """Whether the broker counts messages as they are, ledger by ledger."""
     by_id = {each.verified.ledger_id: each for each in ledgers}
     for number, facts in enumerate(plan.ledgers):
+        if facts.stored == StoredAt.TABLE:
+            continue
         each = by_id[facts.ledger_id]
         for fault in each.counts:
             entry_id = fault.entry_id

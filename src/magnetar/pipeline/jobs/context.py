@@ -13,7 +13,9 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +40,8 @@ OURS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
 }
 """Of a session that is made here; what the user sets comes over it."""
+OUR_ERRORS: Final = "magnetar.model.errors."
+"""So the line of a traceback begins that says what one of ours was about."""
 
 
 class JobProgress(Protocol):
@@ -98,14 +102,23 @@ class JobContext:
         return [pickle.loads(by_number[number]) for number in range(len(pieces))]
 
     @contextmanager
+    def collecting(self, what: str, total: int) -> Iterator[None]:
+        """Around what Spark computes within: its progress is told, and what ends a task is raised
+        as one of our errors."""
+        with self.watched(what, total), _failures():
+            yield
+
+    @contextmanager
     def watched(self, what: str, total: int) -> Iterator[None]:
-        """Tell the progress of what Spark does within, in tasks that are done."""
+        """Tell the progress of what Spark does within, in tasks that are done. ``total`` 0: as
+        many as Spark has planned so far."""
         context: Any = self.spark.sparkContext
         group = f"magnetar-{uuid.uuid4().hex[:12]}"
         context.setJobGroup(group, what)
         over = threading.Event()
+        tracker = context.statusTracker()
         watcher = threading.Thread(
-            target=self._watch, args=(context, group, what, total, over), daemon=True
+            target=self._watch, args=(tracker, group, what, total, over), daemon=True
         )
         watcher.start()
         try:
@@ -115,19 +128,15 @@ class JobContext:
             watcher.join()
             context.setLocalProperty("spark.jobGroup.id", None)
             context.setLocalProperty("spark.job.description", None)
-        self.progress(total, total, what)
+        whole = total or _tasks(tracker, group)[0]
+        self.progress(whole, whole, what)
 
     def _watch(
-        self, context: Any, group: str, what: str, total: int, over: threading.Event
+        self, tracker: Any, group: str, what: str, total: int, over: threading.Event
     ) -> None:
-        tracker = context.statusTracker()
         while not over.wait(LOOK_S):
-            done = 0
-            for job_id in tracker.getJobIdsForGroup(group):
-                found = tracker.getJobInfo(job_id)
-                stages = [tracker.getStageInfo(each) for each in (found.stageIds if found else ())]
-                done += sum(stage.numCompletedTasks for stage in stages if stage)
-            self.progress(min(done, total) if total else done, total, what)
+            done, planned = _tasks(tracker, group)
+            self.progress(min(done, total) if total else done, total or planned, what)
 
     def close(self) -> None:
         """End the session if it was made here. Idempotent."""
@@ -145,6 +154,14 @@ class JobContext:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _tasks(tracker: Any, group: str) -> tuple[int, int]:
+    """Of a group of Spark's jobs: how many tasks are done, and how many there are."""
+    jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(group)]
+    found = [tracker.getStageInfo(each) for one in jobs if one for each in one.stageIds]
+    stages = [each for each in found if each]
+    return sum(each.numCompletedTasks for each in stages), sum(each.numTasks for each in stages)
 
 
 def _session(master: str | None, conf: Mapping[str, str]) -> tuple[SparkSession, bool]:
@@ -169,7 +186,15 @@ def _session(master: str | None, conf: Mapping[str, str]) -> tuple[SparkSession,
             builder = builder.config(name, value)
     for name, value in conf.items():
         builder = builder.config(name, value)
+    _choose_python(master or given.get("spark.master", DEFAULT_MASTER))
     return builder.getOrCreate(), True
+
+
+def _choose_python(master: str) -> None:
+    """Workers on this machine run this Python: that is where the package is, and Spark would take
+    whichever ``python3`` comes first. On a cluster the administrator says where it is."""
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 @contextmanager
@@ -180,7 +205,9 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+        lines = [line.strip() for line in str(error).splitlines()]
+        ours = (line.partition(": ")[2] for line in lines if line.startswith(OUR_ERRORS))
+        first = next(ours, "") or next((line for line in lines if line), "no reason given")
         raise JobError(f"Spark could not do the work: {first.strip()}") from error
     except Exception as error:
         if type(error).__name__ != "Py4JJavaError":

@@ -1,7 +1,8 @@
 """The job ``erase``: messages of a key go from topics' tables, files and snapshots included.
 
 What bookies still have of them is not touched: it goes when retention lets it go, and the report
-says how much of each log that is.
+says how much of each log that is. Nor is what compaction has left of a topic: there the message is
+gone when the key is deleted by a tombstone, and the topic is compacted again.
 """
 
 from __future__ import annotations
@@ -39,14 +40,18 @@ class EraseOptions:
 
 @dataclass
 class EraseReport(Report):
-    """By topic. ``ledgers_elsewhere``: that bookies have, too, or that are not in the table yet."""
+    """By topic. ``ledgers_elsewhere``: that bookies have, too, or that are not in the table yet.
+    ``compacted``: partitions of which compaction has left something."""
 
     topics: dict[str, Erased] = field(default_factory=dict)
     ledgers_elsewhere: dict[str, int] = field(default_factory=dict)
+    compacted: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        return not any(each.left for each in self.topics.values())
+        return not any(each.left for each in self.topics.values()) and not any(
+            self.compacted.values()
+        )
 
     def lines(self) -> Iterator[str]:
         for topic, each in self.topics.items():
@@ -59,6 +64,11 @@ class EraseReport(Report):
                 yield (
                     f"  NOT erased: {each.left:,} entries of the side table hold messages of other "
                     "keys, too, and cannot be taken apart"
+                )
+            if self.compacted[topic]:
+                yield (
+                    f"  NOT erased from what compaction has left of {len(self.compacted[topic]):,} "
+                    "partitions: publish a message without a value for the key, and compact them"
                 )
             if self.ledgers_elsewhere[topic]:
                 yield (
@@ -75,7 +85,8 @@ def erase(options: EraseOptions, context: JobContext) -> EraseReport:
 
     report = EraseReport()
     with closing(Taking(TakingOptions(options.service_url, catalog))) as taking:
-        for status in taking.look(taking.topics(options.topics)):
+        looked = taking.look(taking.topics(options.topics))
+        for done, status in enumerate(looked, 1):
             found = taking.table(status.topic)
             if not found.look():
                 raise ConfigError(f"{status.topic} has no table in {options.warehouse}")
@@ -84,10 +95,12 @@ def erase(options: EraseOptions, context: JobContext) -> EraseReport:
             report.topics[status.topic] = erase_from(found, options.key, dry_run=context.dry_run)
             if not context.dry_run:
                 taking.tell_rewritten(status.topic)
+            report.compacted[status.topic] = taking.compacted(status.topic)
             there = status.in_table - status.only_in_table
             report.ledgers_elsewhere[status.topic] = (
                 there + status.waiting_ledgers + status.open_ledgers
             )
+            context.progress(done, len(looked), "topics")
     return report
 
 

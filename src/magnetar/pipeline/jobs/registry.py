@@ -11,6 +11,8 @@ JOBS: Final = {
     "aggregate": "magnetar.pipeline.jobs.aggregate:AGGREGATE",
     "audit": "magnetar.pipeline.jobs.audit:AUDIT",
     "backfill": "magnetar.pipeline.jobs.backfill:BACKFILL",
+    "compact": "magnetar.pipeline.jobs.compact:COMPACT",
+    "detach": "magnetar.pipeline.jobs.detach:DETACH",
     "erase": "magnetar.pipeline.jobs.erase:ERASE",
     "mirror": "magnetar.pipeline.jobs.mirror:MIRROR",
     "redrive": "magnetar.pipeline.jobs.redrive:REDRIVE",

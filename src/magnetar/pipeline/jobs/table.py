@@ -170,7 +170,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 def table(options: TableOptions, context: JobContext) -> TableReport:
     """See the module's text."""
     catalog = catalog_of(options.warehouse, options.catalog, options.catalog_property)
-    from magnetar.pipeline.tables.taking import Taking, TakingOptions, write_here
+    from magnetar.pipeline.tables.taking import Taking, TakingOptions
 
     if not options.topics and not options.namespace:
         raise ConfigError("name topics, or a --namespace")
@@ -178,7 +178,16 @@ def table(options: TableOptions, context: JobContext) -> TableReport:
     def on_spark(tasks: Sequence[LedgerTask]) -> list[WrittenLedger]:
         from magnetar.pipeline.tables.ledger_writing import write_ledger
 
-        return context.spread("ledgers", tasks, write_ledger)
+        return context.spread("ledgers of a round", tasks, write_ledger)
+
+    def here(tasks: Sequence[LedgerTask]) -> list[WrittenLedger]:
+        from magnetar.pipeline.tables.ledger_writing import write_ledger
+
+        written = []
+        for number, task in enumerate(tasks, 1):
+            written.append(write_ledger(task))
+            context.progress(number, len(tasks), "ledgers of a round")
+        return written
 
     taking = Taking(
         TakingOptions(
@@ -190,7 +199,7 @@ def table(options: TableOptions, context: JobContext) -> TableReport:
             options.keep_ledger_bytes,
             options.timeout / 1000,
         ),
-        on_spark if options.spark else write_here,
+        on_spark if options.spark else here,
     )
     report = TableReport()
     with closing(taking):
@@ -205,6 +214,7 @@ def _rounds(
         topics = taking.topics(options.topics, options.namespace)
         if options.status or context.dry_run:
             report.topics = taking.look(topics)
+            context.progress(len(topics), len(topics), "topics")
             return
         _merge(report, taking.take(topics))
         report.rounds += 1
@@ -238,6 +248,7 @@ def _keep_up(options: TableOptions, taking: Taking, report: TableReport) -> None
             kept = keep_up(taking.table(each.topic), now_ms, options.expire)
         except MagnetarError as error:
             each.errors.append(f"upkeep of its table: {error}")
+            taking.tell_problem(each.topic, each.errors[-1])
         else:
             report.upkeep[each.topic] = kept
 

@@ -1,6 +1,6 @@
 """Entries of a ledger -> rows of a topic's table, and of its side table.
 
-Every entry goes into the tables so that it can be put together again (``tables.layout``): by its
+Every entry goes into the tables so that it can be put together again (``tables.columns``): by its
 rows' frames and payloads, or whole, as the frame of one row of the side table. Which of the two is
 decided here, and nowhere else:
 
@@ -13,10 +13,15 @@ a chunk of a large message                            whole; with the last one t
                                                       without a frame
 whose messages do not fill it, or that is too large   whole, and its messages without frames
 to be unpacked
+a record batch of Kafka's                             whole, and its messages without frames
+part of a transaction of Kafka's                      whole: what decides it may lie behind it
 encrypted, or that nobody can read                    whole
 ====================================================  =======================================
 
-Messages are decoded by columns; entries of the lower four kinds one by one.
+Messages are decoded by columns, those of record batches as the entries that Pulsar's consumers get
+of them; other entries of the lower kinds one by one.
+
+Why batches of Kafka's are kept whole: docs/adr/0152-kafkas-batches-lie-beside-their-rows.md.
 """
 
 from __future__ import annotations
@@ -44,11 +49,13 @@ from magnetar.pipeline.columns.entry_columns import (
     read_entries,
 )
 from magnetar.pipeline.columns.entry_decoder import equal_runs
+from magnetar.pipeline.columns.kafka_batches import as_pulsar, holds_batch
 from magnetar.pipeline.columns.message_rows import MessageRows, OddEntries, read_rows
 from magnetar.pipeline.columns.plain_rows import message_of_chunks, plain_rows
 from magnetar.pipeline.columns.protobuf_columns import ABSENT, Flags, Spans
 from magnetar.pipeline.tables.unpacking import UNPACKED_BYTES_MAX, unpacked
-from magnetar.tables.layout import WHY, raw_fields, side_schema
+from magnetar.tables.columns import raw_fields, side_schema
+from magnetar.tables.layout import WHY
 from magnetar.wire.pulsar.batches import ChunkAssembler
 from magnetar.wire.pulsar.broker_metadata import read_header
 from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, entry_metadata, parse_metadata
@@ -62,15 +69,44 @@ PLACES: Final = ("ledger_id", "entry_id", "batch_index")
 WHOLE: Final = -1
 """The ``batch_index`` of an entry that is kept whole."""
 
+OF_KAFKA: Final = "a record batch of Kafka's, as Kafka's consumers get it; its messages are rows"
+
 EarlierChunks = Callable[[StoredEntry, EntryMetadata], Sequence[Buffer]]
 
 
 class Rows(NamedTuple):
-    """Of some entries, in order. ``messages``: that entries say they hold."""
+    """Of some entries, in order. ``messages``: that entries say they hold. ``beside``: rows of the
+    side table that are entries all of whose messages are in the main one."""
 
     main: list[pa.RecordBatch]
     side: list[pa.RecordBatch]
     messages: int
+    beside: int = 0
+
+
+class _Read(NamedTuple):
+    """Entries as they are read. ``payloads``: uncompressed, and record batches of Kafka's as
+    entries of Pulsar's (``of_kafka``); ``refused``: why those are not read that cannot be that."""
+
+    payloads: list[bytes | memoryview]
+    of_kafka: Flags
+    refused: dict[int, str]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> _Read:
+        """Raises ``ConfigError`` without a codec's library."""
+        payloads: list[bytes | memoryview] = [entry.payload for entry in entries]
+        found = cls(payloads, np.zeros(len(entries), np.bool_), {})
+        for number, entry in enumerate(entries):
+            if not holds_batch(entry.payload):
+                continue
+            try:
+                payloads[number] = as_pulsar(entry.payload, compressed=False)
+            except ProtocolError as error:
+                found.refused[number] = str(error)
+            else:
+                found.of_kafka[number] = True
+        return found
 
 
 class EntryRows:
@@ -89,21 +125,22 @@ class EntryRows:
 
     def rows(self, entries: Sequence[Entry]) -> Rows:
         """Raises ``BrokerError`` when earlier chunks cannot be asked for."""
-        payloads: list[bytes | memoryview] = [entry.payload for entry in entries]
-        table = read_entries(payloads, self._tables)
+        read = _Read.of(entries)
+        table = read_entries(read.payloads, self._tables)
         odd = table.odd.copy()
-        if self._unpack(table, payloads, odd):
-            table = read_entries(payloads, self._tables)
+        if self._unpack(table, read.payloads, odd):
+            table = read_entries(read.payloads, self._tables)
             odd |= table.odd
         ids = _ids(entries, table)
         found = Rows([], [], 0)
-        for first, stop in equal_runs(odd):
+        for first, stop in equal_runs(odd + 2 * read.of_kafka.astype(np.int64)):
             if odd[first]:
                 for number in range(first, stop):
-                    self._whole(entries[number], ids, number, found)
+                    self._whole(entries, read, number, found)
             else:
-                self._by_columns(entries, table, ids, slice(first, stop), found)
-        return found._replace(messages=self._messages(table))
+                self._by_columns(entries, read, table, ids, slice(first, stop), found)
+        beside = int((read.of_kafka & ~odd).sum())
+        return found._replace(messages=self._messages(table), beside=beside)
 
     def _messages(self, table: EntryTable) -> int:
         """How many messages the entries hold: what their headers say, whatever is in them."""
@@ -134,15 +171,18 @@ class EntryRows:
     def _by_columns(
         self,
         entries: Sequence[Entry],
+        read: _Read,
         table: EntryTable,
         ids: EntryIds,
         chosen: slice,
         found: Rows,
     ) -> None:
+        """Entries of one kind: all of Kafka's, or none."""
+        of_kafka = bool(read.of_kafka[chosen.start])
         part = EntryIds(*(column[chosen] for column in ids))
         try:
             rows = read_rows(table, chosen, self._tables)
-            frames = _frames(rows, table, chosen)
+            frames = None if of_kafka else _frames(rows, table, chosen)
             batch = self._batch(self._arrow.batch(rows, part), rows, table, chosen, frames)
         except OddEntries as told:
             odd = told.odd
@@ -150,14 +190,16 @@ class EntryRows:
             odd = np.ones(chosen.stop - chosen.start, np.bool_)
         else:
             found.main.append(batch)
+            if of_kafka:
+                found.side.append(self._side_rows(entries[chosen], OF_KAFKA))
             return
         for first, stop in equal_runs(odd):
             if odd[first]:
                 for number in range(chosen.start + first, chosen.start + stop):
-                    self._whole(entries[number], ids, number, found)
+                    self._whole(entries, read, number, found)
             else:
                 run = slice(chosen.start + first, chosen.start + stop)
-                self._by_columns(entries, table, ids, run, found)
+                self._by_columns(entries, read, table, ids, run, found)
 
     def _batch(
         self,
@@ -165,7 +207,7 @@ class EntryRows:
         rows: MessageRows,
         table: EntryTable,
         chosen: slice,
-        frames: Spans,
+        frames: Spans | None,
     ) -> pa.RecordBatch:
         fields = table.fields
         names, numbers = fields.spans["producer_name"], fields.ints["sequence_id"][chosen]
@@ -177,7 +219,9 @@ class EntryRows:
             _without_offsets(decoded, unnumbered[rows.entries]),
             producers.take(pa.array(rows.entries)),
             pa.array(numbers[rows.entries]),
-            gather(table.bytes, frames, pa.binary()),
+            pa.nulls(decoded.num_rows, pa.binary())
+            if frames is None
+            else gather(table.bytes, frames, pa.binary()),
         )
 
     def _assembled(
@@ -194,9 +238,15 @@ class EntryRows:
 
     # -- one by one ---------------------------------------------------------------------------
 
-    def _whole(self, entry: Entry, ids: EntryIds, number: int, found: Rows) -> None:
+    def _whole(self, entries: Sequence[Entry], read: _Read, number: int, found: Rows) -> None:
         """An entry that is kept as it is, with what of its messages can be read."""
-        why = ""
+        stored = entries[number]
+        if number in read.refused:
+            found.side.append(self._side_rows([stored], read.refused[number]))
+            return
+        entry = stored
+        if read.of_kafka[number]:
+            entry = Entry(stored.ledger_id, stored.entry_id, bytes(read.payloads[number]), 0)
         try:
             meta = entry_metadata(entry.payload)
             if meta.encrypted:
@@ -207,16 +257,14 @@ class EntryRows:
                 raise ProtocolError(f"published at {meta.publish_time_ms}, which is no time")
             else:
                 why = "kept as it is: its messages are not all of it, or too large"
-            batch = None if meta.encrypted else self._readable(entry, meta, ids, number)
+            batch = None if meta.encrypted else self._readable(entry, meta)
         except ProtocolError as error:
             why, batch = str(error), None
         if batch is not None and batch.num_rows:
             found.main.append(batch)
-        found.side.append(self._side_row(entry, why))
+        found.side.append(self._side_rows([stored], why))
 
-    def _readable(
-        self, entry: Entry, meta: EntryMetadata, ids: EntryIds, number: int
-    ) -> pa.RecordBatch | None:
+    def _readable(self, entry: Entry, meta: EntryMetadata) -> pa.RecordBatch | None:
         raw, _ = parse_metadata(entry.payload)
         if meta.num_chunks > 1:
             value = self._with_chunk(entry, meta)
@@ -248,16 +296,20 @@ class EntryRows:
             self._begun.discard(meta.chunk_uuid)
         return None if whole is None else whole[1]
 
-    def _side_row(self, entry: Entry, why: str) -> pa.RecordBatch:
-        told = {
-            "partition": self._partition,
-            "ledger_id": entry.ledger_id,
-            "entry_id": entry.entry_id,
-            "batch_index": WHOLE,
-            "frame": bytes(entry.payload),
-            WHY: why,
-        }
-        return pa.RecordBatch.from_pylist([told], schema=side_schema())
+    def _side_rows(self, entries: Sequence[Entry], why: str) -> pa.RecordBatch:
+        """Entries as they are stored."""
+        told = [
+            {
+                "partition": self._partition,
+                "ledger_id": entry.ledger_id,
+                "entry_id": entry.entry_id,
+                "batch_index": WHOLE,
+                "frame": bytes(entry.payload),
+                WHY: why,
+            }
+            for entry in entries
+        ]
+        return pa.RecordBatch.from_pylist(told, schema=side_schema())
 
 
 def _frames(rows: MessageRows, table: EntryTable, chosen: slice) -> Spans:

@@ -11,15 +11,17 @@ Rules:
   is no longer true and is left out, as very old clients did.
 * All older snapshots expire with the erasure, and their files are removed: before that nothing is
   erased.
-* Entries that are kept whole and hold messages of other keys, too, are not taken apart; they are
-  counted in ``left``. So is what bookies still have: that is for retention.
+* Of a record batch of Kafka's, which is kept whole, a record of the key stays without key, value
+  and headers: offsets do not change.
+* Other entries that are kept whole and hold messages of other keys, too, are not taken apart; they
+  are counted in ``left``. So is what bookies still have: that is for retention.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -38,12 +40,22 @@ from magnetar.pipeline.tables.upkeep import (
     replace_files,
     rewritten,
 )
-from magnetar.tables.layout import VALUE
+from magnetar.tables.layout import VALUE, WHY
 from magnetar.tables.warehouse import table_errors
+from magnetar.wire.crossing.kafka_to_pulsar import text_of
+from magnetar.wire.kafka.batches import (
+    CODEC_MASK,
+    CONTROL,
+    build_batch,
+    is_batch,
+    read_batch_header,
+)
+from magnetar.wire.kafka.compression import Codec, compress
+from magnetar.wire.kafka.records import KafkaRecord, encode_records, read_batch
 from magnetar.wire.pulsar.batches import iterate_messages
 from magnetar.wire.pulsar.broker_metadata import header_bytes
 from magnetar.wire.pulsar.metadata import entry_metadata, metadata_bounds, parse_metadata
-from magnetar.wire.pulsar.pulsar_pb2 import SingleMessageMetadata
+from magnetar.wire.pulsar.writing import GONE_MESSAGE
 
 Key: TypeAlias = tuple[int, int, int]
 """Partition, ledger, entry."""
@@ -68,8 +80,8 @@ def erase(table: TopicTable, key: str, *, dry_run: bool = False) -> Erased:
     tables = [each for each in (table.main, table.side) if each is not None]
     with table_errors(f"erasing in table {table.place.table}"):
         hit = Counter(place for each in tables for place in _places(each, key))
-        whole = _whole_entries(table.side, key, done) if table.side is not None else set()
-        done.messages = hit.total()
+        whole = _whole_entries(table.side, key, done) if table.side is not None else {}
+        done.messages = hit.total() + sum(whole[place] for place in whole if place not in hit)
         done.entries = len({*hit, *whole})
         if dry_run:
             return done
@@ -88,20 +100,59 @@ def _places(table: Table, key: str) -> Iterator[Key]:
     yield from zip(*(rows[name].to_pylist() for name in _PLACES[:3]), strict=True)
 
 
-def _whole_entries(side: Table, key: str, done: Erased) -> set[Key]:
-    """Entries that are kept whole and hold nothing but messages of the key, or chunks of one."""
+def _whole_entries(side: Table, key: str, done: Erased) -> dict[Key, int]:
+    """Entries that are kept whole and hold nothing but messages of the key, or chunks of one, or
+    are Kafka's and hold any; and how many of its messages, of which a chunk is none."""
     chosen = EqualTo("batch_index", WHOLE)  # type: ignore[call-arg,arg-type]
-    found = set()
+    found = {}
     for batch in side.scan(
         row_filter=chosen, selected_fields=(*_PLACES, "frame")
     ).to_arrow_batch_reader():
         for row in batch.to_pylist():
-            keys = _keys(row["frame"] or b"")
-            if keys == {key}:
-                found.add((row["partition"], row["ledger_id"], row["entry_id"]))
+            frame = row["frame"] or b""
+            records = _records(frame)
+            keys = _keys(frame) if records is None else {text_of(each.key) for each in records}
+            if keys == {key} or (records is not None and key in keys):
+                place = row["partition"], row["ledger_id"], row["entry_id"]
+                found[place] = sum(text_of(each.key) == key for each in records or ())
             elif key in keys:
                 done.left += 1
     return found
+
+
+def _records(payload: bytes) -> list[KafkaRecord] | None:
+    """Of a stored record batch; None if it is none, or a marker, or cannot be read."""
+    batch = memoryview(payload)[header_bytes(payload) :]
+    if not is_batch(batch) or read_batch_header(batch).attributes & CONTROL:
+        return None
+    try:
+        return read_batch(batch)[1]
+    except ProtocolError:
+        return None
+
+
+def _records_without(payload: bytes, key: str) -> bytes:
+    """The stored record batch, with empty records where the key's were."""
+    at = header_bytes(payload)
+    header, records = read_batch(memoryview(payload)[at:])
+    left = [
+        record._replace(key=None, value=None, headers=()) if text_of(record.key) == key else record
+        for record in records
+    ]
+    batch = build_batch(
+        compress(Codec(header.attributes & CODEC_MASK), encode_records(left)),
+        count=header.record_count,
+        last_offset_delta=header.last_offset_delta,
+        attributes=header.attributes,
+        base_timestamp_ms=header.base_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+    )
+    return payload[:at] + batch
 
 
 def _keys(payload: bytes) -> set[str | None]:
@@ -115,7 +166,9 @@ def _keys(payload: bytes) -> set[str | None]:
         return set()
 
 
-def _rewrite(table: Table, key: str, hit: Counter[Key], whole: set[Key], ledgers: set[int]) -> None:
+def _rewrite(
+    table: Table, key: str, hit: Counter[Key], whole: Mapping[Key, int], ledgers: set[int]
+) -> None:
     chosen = In("ledger_id", ledgers)  # type: ignore[call-arg,arg-type]
     tasks = list(table.scan(row_filter=chosen).plan_files())
     old, new = [], []
@@ -129,10 +182,11 @@ def _rewrite(table: Table, key: str, hit: Counter[Key], whole: set[Key], ledgers
 
 
 def _without(
-    table: Table, task: FileScanTask, key: str, hit: Counter[Key], whole: set[Key]
+    table: Table, task: FileScanTask, key: str, hit: Counter[Key], whole: Mapping[Key, int]
 ) -> pa.Table | None:
     """The file's rows without the key; None if nothing of it changes."""
     rows = read_files(table, [task])
+    side = WHY in rows.schema.names
     erased = pc.fill_null(pc.equal(rows["key"], key), False)
     frames = rows["frame"].to_pylist()
     places = list(zip(*(rows[name].to_pylist() for name in _PLACES), strict=True))
@@ -143,7 +197,11 @@ def _without(
         first, first_of = entry != first_of, entry
         frame = frames[number]
         if entry in whole and index == WHOLE and frame is not None:
-            frames[number], changed = _blank(frame), True
+            of_kafka = _records(frame) is not None
+            frames[number] = _records_without(frame, key) if of_kafka else _blank(frame)
+            changed = True
+        elif side and index == WHOLE:
+            pass  # an entry of several keys: it is in ``left``, and others' messages are not ours
         elif entry in hit and frame is not None:
             changed = True
             if entry == gone:
@@ -195,8 +253,7 @@ def _frame(frame: bytes, index: int, begins: bool, erased: bool, key: str) -> by
     if begins:
         head, single, _ = _head(frame, key)
     if erased:
-        told = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
-        single = struct.pack(">I", len(told)) + told
+        single = GONE_MESSAGE
     return head + single
 
 

@@ -36,7 +36,8 @@ from magnetar.pipeline.tables.topic_table import TopicTable, WrittenLedger
 from magnetar.pipeline.topic_names import topic_of
 from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.pipeline.typed.reading import VERSIONS, TypedRead, TypedValues
-from magnetar.tables.layout import VALUE, WHY, TablePlace, side_schema
+from magnetar.tables.columns import side_schema
+from magnetar.tables.layout import VALUE, WHY, TablePlace
 from magnetar.tables.warehouse import table_errors
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
@@ -79,6 +80,7 @@ class LedgerWriting:
             raise TableError(f"table {task.place.table} is gone; was it dropped? Run the job again")
         self._main = FileWriter(self._table.main)
         self._side: FileWriter | None = None
+        self._beside = 0
         self._reader_version = -1
         self._values = self._typed_values()
 
@@ -113,7 +115,7 @@ class LedgerWriting:
                 )
             main = self._main.close()
             side = [] if self._side is None else self._side.close()
-        unfit = 0 if self._side is None else self._side.rows
+        unfit = 0 if self._side is None else self._side.rows - self._beside
         taken = TakenLedger(task.ledger_id, task.entries, messages)
         return WrittenLedger(taken, main, side, task.stored_bytes, self._main.rows, unfit)
 
@@ -127,6 +129,7 @@ class LedgerWriting:
             if self._side is None:
                 self._side = FileWriter(self._table.make_side())
             self._side.write(each)
+        self._beside += rows.beside
         return rows.messages
 
     def _fitting(self, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table | None]:

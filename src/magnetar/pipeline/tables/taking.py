@@ -35,7 +35,7 @@ from magnetar.pipeline.topic_names import full_topic
 from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.pipeline.typed.registry import SchemaClient
 from magnetar.tables.layout import TablePlace
-from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion, LogTable
+from magnetar.wire.pulsar.pulsar_pb2 import LogCompaction, LogQuestion, LogTable
 from magnetar.wire.pulsar.pulsar_pb2 import TakenLedger as TakenMessage
 
 ROUND_BYTES: Final = 256 << 20
@@ -105,6 +105,7 @@ class Taking:
         self._write = write
         self._client = BrokerClient(options.service_url, options.timeout_s)
         self._watch = LogWatch(self._client, options.timeout_s)
+        self._told_well: set[str] = set()
 
     def topics(self, names: Sequence[str], namespaces: Sequence[str] = ()) -> list[str]:
         """The full names of the topics, and of all those in the namespaces, without partitions."""
@@ -132,6 +133,33 @@ class Taking:
                 told = LogTable(where=where, rewritten=True)
                 self._watch.ask(partition, LogQuestion(table=told))
 
+    def tell_problem(self, topic: str, problem: str) -> None:
+        """The topic's brokers say it to operators (``/health``); empty: there is none any more.
+        What they cannot be told, as they are what fails, the report says."""
+        place = self._options.catalog.place(topic)
+        told = LogTable(where=place.to_text(), problem=problem)
+        try:
+            for partition in self._watch.partitions(topic):
+                if problem:
+                    self._told_well.discard(partition)
+                elif partition in self._told_well:
+                    continue
+                self._watch.ask(partition, LogQuestion(table=told), patient=False)
+                if not problem:
+                    self._told_well.add(partition)
+        except MagnetarError as error:
+            if problem:
+                warn(f"{topic}: its broker cannot be told that its table is not filled: {error}")
+
+    def compacted(self, topic: str) -> list[str]:
+        """The partitions of which compaction has left something. Raises ``BrokerError``."""
+        question = LogQuestion(compaction=LogCompaction(holder=""))
+        return [
+            partition
+            for partition in self._watch.partitions(topic)
+            if (left := self._watch.ask(partition, question).compacted) is not None and left.entries
+        ]
+
     def table(self, topic: str) -> TopicTable:
         """The topic's table, if it is there."""
         return TopicTable(self._options.catalog.place(topic), topic)
@@ -154,6 +182,7 @@ class Taking:
                     done.errors.append(str(error))
         except MagnetarError as error:
             done.errors.append(str(error))
+        self.tell_problem(topic, "; ".join(done.errors))
         self._count(topic, done)
         return done
 

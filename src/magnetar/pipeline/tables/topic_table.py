@@ -37,7 +37,8 @@ from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
 from magnetar.log.seam import TakenLedger
 from magnetar.model.errors import ConfigError, TableError
 from magnetar.pipeline.tables.files import WrittenFile
-from magnetar.tables.layout import TAKEN, VALUE, TablePlace, main_schema, side_schema
+from magnetar.tables.columns import main_schema, side_schema
+from magnetar.tables.layout import TAKEN, UNFIT, VALUE, TablePlace
 from magnetar.tables.warehouse import CATALOGS, table_errors
 
 TOPIC: Final = "magnetar.topic"
@@ -233,7 +234,11 @@ class TopicTable:
             table_errors(f"commit to table {'.'.join(table.name())}"),
             table.transaction() as change,
         ):
-            change.set_properties({TAKEN + partition: now.to_text()})
+            told = {TAKEN + partition: now.to_text()}
+            unfit = [each.taken.ledger_id for each in written if each.side]
+            if unfit and table is self._main:  # so that a side table that is gone is missed
+                told[UNFIT + partition] = TakenUpTo(unfit[-1]).to_text()
+            change.set_properties(told)
             with change.update_snapshot().fast_append() as append:
                 for each in new:
                     for file in files[each.ledger_id]:

@@ -30,14 +30,10 @@ from pyiceberg.table import FileScanTask, Table
 
 from magnetar.model.errors import TableError
 from magnetar.pipeline.tables.files import FileWriter
+from magnetar.pipeline.tables.small_files import SizedFile, SmallFilesRule
 from magnetar.pipeline.tables.topic_table import TopicTable
 from magnetar.tables.warehouse import table_errors
 
-SMALL_BYTES: Final = 64 << 20
-FILES_MIN: Final = 4
-"""So many small files of a day are worth rewriting."""
-REWRITE_BYTES: Final = 128 << 20
-"""Of files that are rewritten together, which are in memory meanwhile."""
 ORPHAN_AGE_MS: Final = 24 * 3_600_000
 ORDER: Final = [
     (name, "ascending") for name in ("partition", "ledger_id", "entry_id", "batch_index")
@@ -66,13 +62,14 @@ def keep_up(topic_table: TopicTable, now_ms: int, expire_ms: int) -> TableUpkeep
     return kept
 
 
-def compact(
-    table: Table, kept: TableUpkeep, *, small_bytes: int = SMALL_BYTES, at_least: int = FILES_MIN
-) -> None:
+SMALL_FILES: Final = SmallFilesRule()
+
+
+def compact(table: Table, kept: TableUpkeep, rule: SmallFilesRule = SMALL_FILES) -> None:
     """Small files of a day become one. Raises ``TableError``."""
     what = f"rewriting files of table {'.'.join(table.name())}"
     with table_errors(what):
-        groups = list(_groups(table, small_bytes, at_least))
+        groups = list(_groups(table, rule))
     for tasks in groups:
         with table_errors(what):
             new = rewritten(table, read_files(table, tasks))
@@ -82,24 +79,14 @@ def compact(
         kept.files_written += len(new)
 
 
-def _groups(table: Table, small_bytes: int, at_least: int) -> Iterator[list[FileScanTask]]:
-    by_span: dict[str, list[FileScanTask]] = {}
-    for task in table.scan().plan_files():
-        if task.file.file_size_in_bytes < small_bytes and not task.delete_files:
-            by_span.setdefault(repr(task.file.partition), []).append(task)
-    for tasks in by_span.values():
-        if len(tasks) < at_least:
-            continue
-        found: list[FileScanTask] = []
-        size = 0
-        for task in tasks:
-            found.append(task)
-            size += task.file.file_size_in_bytes
-            if size >= REWRITE_BYTES:
-                yield found
-                found, size = [], 0
-        if len(found) > 1:
-            yield found
+def _groups(table: Table, rule: SmallFilesRule) -> Iterator[list[FileScanTask]]:
+    tasks = [task for task in table.scan().plan_files() if not task.delete_files]
+    files = [
+        SizedFile(number, repr(task.file.partition), task.file.file_size_in_bytes)
+        for number, task in enumerate(tasks)
+    ]
+    for group in rule.groups(files):
+        yield [tasks[each.number] for each in group]
 
 
 def read_files(table: Table, tasks: Sequence[FileScanTask]) -> pa.Table:

@@ -144,6 +144,11 @@ class StagedSession:
             raise
         self.queries = self._cluster.queries
 
+    @property
+    def client(self) -> CatalogClient:
+        """On the session's loop (``run``)."""
+        return self._cluster.client
+
     def ledgers(self, quorums: Quorums | None, topic: str | None) -> LedgersWith:
         """Makes ledgers with ``quorums``; without, with those of ``ClusterReach.quorums_for``."""
 

@@ -23,6 +23,7 @@ from typing import Final
 
 from magnetar.cluster.policies import ReplicationPolicy, RetentionPolicy, decode_engine
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
+from magnetar.log.policy import Engine
 from magnetar.model.errors import (
     InvalidPolicyError,
     MagnetarError,
@@ -32,7 +33,6 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.protocols.kafka.names import check_new, topic_of
-from magnetar.protocols.kafka.peers import ask_peer
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.admin_messages import (
@@ -70,6 +70,7 @@ RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 TWICE: Final = "the topic is there twice in one request"
 MIN_IN_SYNC: Final = "min.insync.replicas"
+UNCLEAN: Final = "unclean.leader.election.enable"
 ENGINE: Final = "magnetar.engine"
 BY_NAMES: Final = 5
 """The last version of DeleteTopics that has names alone."""
@@ -137,7 +138,8 @@ async def _create(
     engine = configs.pop(ENGINE, None)
     if engine is not None:
         decode_engine(engine)
-    replication = await _replication(services, new.replication_factor, configs)
+    on_ledgers = await _on_ledgers(services, topic, engine)
+    replication = await _replication(services, new.replication_factor, configs, on_ledgers)
     changes = _changes(configs)
     existing = await services.count_of(topic) or await services.topics.exists(topic)
     if not existing and not validate_only:
@@ -156,16 +158,26 @@ async def _create(
     said.partitions, said.replication_factor, said.configs = count, factor, []
 
 
+async def _on_ledgers(services: KafkaServices, topic: TopicName, engine: str | None) -> bool:
+    """Whether a topic that is made now is kept in ledgers. Raises ``MetadataError``."""
+    if engine is not None:
+        return engine == Engine.LEDGER.value
+    return (await services.topics.policies.of(topic)).log.engine is Engine.LEDGER
+
+
 async def _replication(
-    services: KafkaServices, factor: int, configs: dict[str, str | None]
+    services: KafkaServices, factor: int, configs: dict[str, str | None], on_ledgers: bool
 ) -> ReplicationPolicy | None:
     """What is said of replicas, taken out of ``configs``. It counts for partitions; ledgers have
     their own. Raises ``ReplicationFactorError``, ``InvalidPolicyError``, ``MetadataError``."""
-    if services.replicated is None:
-        return None  # what is said of the in-sync set is checked with the other settings
-    least = configs.pop(MIN_IN_SYNC, None)
-    if factor < 1 and least is None:
+    if services.replicated is None or on_ledgers:
+        # What is said of the in-sync set is checked with the other settings: it is not dropped.
         return None
+    least, unclean = configs.pop(MIN_IN_SYNC, None), configs.pop(UNCLEAN, None)
+    if factor < 1 and least is None and unclean is None:
+        return None
+    if unclean not in (None, "true", "false"):
+        raise InvalidPolicyError(f"{UNCLEAN} = {unclean!r}: true or false is expected")
     if least is not None and not (least.isascii() and least.isdigit() and int(least)):
         raise InvalidPolicyError(f"{MIN_IN_SYNC} = {least!r}: a whole number from 1 on is expected")
     brokers = await services.replicated.brokers()
@@ -176,6 +188,7 @@ async def _replication(
     said = {
         "replicationFactor": max(0, factor),
         "minInSyncReplicas": 0 if least is None else int(least),
+        "uncleanLeaderElection": unclean == "true",
     }
     return ReplicationPolicy.decode(said)
 
@@ -268,7 +281,7 @@ async def _delete_one(services: KafkaServices, topic: TopicName) -> None:
     name = topic.local if topic.namespace == DEFAULT_NAMESPACE else str(topic)
     request = DeleteTopicsRequest(names=[name])
     key, version = ApiKey.DELETE_TOPICS, BY_NAMES
-    answer = await ask_peer(services.connections, leader, key, version, request)
+    answer = await services.peers.ask(leader.host, leader.port, key, version, request)
     error = answer.topics[0].error_code
     if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise TopicNotFoundError(f"topic {topic} does not exist")
@@ -334,7 +347,8 @@ async def _described(
     if resource.kind == BROKER:
         return _of_broker(services, resource)
     topic = await _existing(services, resource.kind, resource.name)
-    retention = (await services.control.policies.of_topic(topic)).retention
+    said = await services.control.policies.of_topic(topic)
+    retention, replication = said.retention, said.partition_replication
     minutes, megabytes = (-1, -1) if retention is None else (retention.minutes, retention.megabytes)
     own = {
         RETENTION_MS: minutes * MINUTE_MS if minutes >= 0 else -1,
@@ -349,11 +363,19 @@ async def _described(
         DescribedConfig(
             name, value, read_only=True, source=FROM_DEFAULT, config_type=KINDS.get(name, STRING)
         )
-        for name, value in FIXED.items()
+        for name, value in {**FIXED, **_replicated(replication)}.items()
     ]
     engine = (await services.topics.policies.of(topic)).log.engine.value
     found.append(DescribedConfig(ENGINE, engine, read_only=True, source=FROM_DEFAULT))
     return [each for each in found if resource.keys is None or each.name in resource.keys]
+
+
+def _replicated(said: ReplicationPolicy | None) -> dict[str, str]:
+    """What a topic's own settings of replicas are, where it has any."""
+    if said is None:
+        return {}
+    found = {UNCLEAN: "true" if said.unclean else "false"}
+    return found | ({MIN_IN_SYNC: str(said.min_in_sync)} if said.min_in_sync else {})
 
 
 def _of_broker(services: KafkaServices, resource: DescribeConfigsResource) -> list[DescribedConfig]:

@@ -321,8 +321,7 @@ async def _first_at(partition: Partition, time_ms: int) -> tuple[int, int]:
 async def offset_for_leader_epoch(
     session: KafkaSession, head: RequestHead, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Nothing that was readable is ever cut off here, so every epoch up to the leader's own ends
-    where the log does, as far as a client can have seen it."""
+    """How far what a consumer has read of an epoch is what the log still has (KIP-320)."""
     answer = OffsetForLeaderEpochResponse()
     for topic in request.topics:
         said = EpochEndTopic(topic.name)
@@ -337,9 +336,7 @@ async def _epoch_end(session: KafkaSession, name: str, part: EpochPartition) -> 
     try:
         partition = await session.services.partition(name, part.partition, session)
         _check_epoch(partition, part.current_leader_epoch)
-        if part.leader_epoch <= partition.log.epoch:
-            found.leader_epoch = part.leader_epoch
-            found.end_offset = partition.positions.end_offset
+        found.leader_epoch, found.end_offset = await partition.log.epochs.end_of(part.leader_epoch)
     except _EpochError as error:
         found.error_code = error.code
     except MagnetarError as error:

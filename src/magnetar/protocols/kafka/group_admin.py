@@ -20,11 +20,10 @@ from magnetar.wire.kafka.group_messages import (
     ListGroupsResponse,
 )
 from magnetar.wire.kafka.offset_messages import (
-    CommittedPartition,
-    CommittedTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
 )
+from magnetar.wire.kafka.topic_shapes import PartitionResult, TopicResults
 
 CLASSIC = "classic"
 DEAD = "Dead"
@@ -111,9 +110,7 @@ class GroupAdminHandlers:
         except MagnetarError as error:
             return OffsetDeleteResponse(error_code=coordinator_error(error))
         answer.topics = [
-            CommittedTopic(
-                topic.name, [CommittedPartition(part.index) for part in topic.partitions]
-            )
+            TopicResults(topic.name, [PartitionResult(part.index) for part in topic.partitions])
             for topic in request.topics
         ]
         return answer

@@ -7,6 +7,7 @@ Errors of the coordinator's own log or ownership are told as ``NOT_COORDINATOR``
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Final
 
 from magnetar.model.errors import MagnetarError
@@ -14,6 +15,7 @@ from magnetar.protocols.kafka.coordinator import Coordinator, coordinator_error
 from magnetar.protocols.kafka.coordinator_state import Change
 from magnetar.protocols.kafka.group import Joining, protocols_of
 from magnetar.protocols.kafka.group_offsets import Committed, OffsetKey
+from magnetar.protocols.kafka.offset_commits import gathered
 from magnetar.protocols.kafka.services import NO_NODE, Node
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
@@ -36,8 +38,6 @@ from magnetar.wire.kafka.group_messages import (
     SyncGroupResponse,
 )
 from magnetar.wire.kafka.offset_messages import (
-    CommittedPartition,
-    CommittedTopic,
     FoundOffset,
     FoundOffsetsGroup,
     FoundOffsetsTopic,
@@ -45,12 +45,11 @@ from magnetar.wire.kafka.offset_messages import (
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
-    OffsetsTopic,
 )
+from magnetar.wire.kafka.topic_shapes import TopicPartitions
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
-METADATA_CHARS_MAX: Final = 4096
 NO_SHARES: Final = "share groups are not served"
 IDS_KNOWN_SINCE: Final = 4
 """The version of JoinGroup from which on a member joins again with the id that it is told."""
@@ -189,27 +188,10 @@ class GroupHandlers:
     async def commit(
         self, session: KafkaSession, head: RequestHead, request: OffsetCommitRequest
     ) -> OffsetCommitResponse:
-        changes: list[Change] = []
-        answer = OffsetCommitResponse()
-        good: list[CommittedPartition] = []
         now_ms = session.services.now_ms()
-        for topic in request.topics:
-            said = CommittedTopic(topic.name)
-            answer.topics.append(said)
-            for part in topic.partitions:
-                where = CommittedPartition(part.index)
-                said.partitions.append(where)
-                if len(part.metadata or "") > METADATA_CHARS_MAX:
-                    where.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                    continue
-                good.append(where)
-                key = OffsetKey(request.group_id, topic.name, part.index)
-                committed = Committed(part.offset, part.leader_epoch, part.metadata or "", now_ms)
-                changes.append((key, committed))
-        error_code = await self._commit(request, changes, now_ms)
-        for where in good:
-            where.error_code = error_code
-        return answer
+        found = gathered(request.topics, partial(OffsetKey, request.group_id), now_ms)
+        error_code = await self._commit(request, found.changes, now_ms)
+        return OffsetCommitResponse(topics=found.answered(error_code))
 
     async def _commit(
         self, request: OffsetCommitRequest, changes: list[Change], now_ms: int
@@ -249,7 +231,7 @@ class GroupHandlers:
         return OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
 
     async def _offsets(
-        self, group_id: str, topics: list[OffsetsTopic] | None, stable: bool
+        self, group_id: str, topics: list[TopicPartitions] | None, stable: bool
     ) -> FoundOffsetsGroup:
         """``stable``: an offset that an open transaction is to commit is an error."""
         said = FoundOffsetsGroup(group_id)
@@ -263,7 +245,7 @@ class GroupHandlers:
             wanted: dict[str, list[int]] = {}
             for name, index in known:
                 wanted.setdefault(name, []).append(index)
-            topics = [OffsetsTopic(name, indexes) for name, indexes in wanted.items()]
+            topics = [TopicPartitions(name, indexes) for name, indexes in wanted.items()]
         for topic in topics:
             of_topic = FoundOffsetsTopic(topic.name)
             said.topics.append(of_topic)

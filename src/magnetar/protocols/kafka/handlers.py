@@ -40,6 +40,7 @@ class RequestTable:
                 ApiKey.API_VERSIONS: cluster.api_versions,
                 ApiKey.CREATE_TOPICS: admin.create_topics,
                 ApiKey.DELETE_TOPICS: admin.delete_topics,
+                ApiKey.DELETE_RECORDS: partition_admin.delete_records,
                 ApiKey.INIT_PRODUCER_ID: handlers.begin,
                 ApiKey.ADD_PARTITIONS_TO_TXN: handlers.add_partitions,
                 ApiKey.ADD_OFFSETS_TO_TXN: handlers.add_offsets,

@@ -76,7 +76,7 @@ class Ending(NamedTuple):
 
 
 class _Appending(NamedTuple):
-    """A batch on its way into the log."""
+    """A batch on its way into the log. ``awaits_all``: see ``log.seam.Content``."""
 
     header: BatchHeader
     byte_count: int
@@ -84,6 +84,7 @@ class _Appending(NamedTuple):
     told: Told
     known: KnownBatch | None = None
     commits: bool | None = None  # of a marker
+    awaits_all: bool = True
 
 
 class Partition:
@@ -130,9 +131,10 @@ class Partition:
         """Idempotent batches can be taken at once."""
         return self._known or self.log.owns_sequences
 
-    def produce(self, batch: memoryview, told: Told) -> int:
+    def produce(self, batch: memoryview, told: Told, *, awaits_all: bool = True) -> int:
         """Append a batch; ``told`` once, now or later. ``batch`` need be valid during the call
-        only. Idempotent ones need ``know_producers`` before. Returns the bytes under way."""
+        only. Idempotent ones need ``know_producers`` before. ``awaits_all``: see
+        ``log.seam.Content``; a part of a transaction always does. Returns the bytes under way."""
         self.touch()
         try:
             header = check_produced(batch)
@@ -158,7 +160,10 @@ class Partition:
             known = self._states.add(header)
         if header.attributes & TRANSACTIONAL:
             self.transactions.writers.batch(header)
-        self._append(batch, _Appending(header, len(batch), Stamp(), told, known))
+            awaits_all = True
+        self._append(
+            batch, _Appending(header, len(batch), Stamp(), told, known, awaits_all=awaits_all)
+        )
         return len(batch)
 
     def _refused(self, header: BatchHeader) -> Produced | None:
@@ -181,7 +186,7 @@ class Partition:
         if is_part(header):
             self._parts_under_way += 1
             self._parts_idle.clear()
-        content = Content((header.record_count,), times_ms, what.stamp)
+        content = Content((header.record_count,), times_ms, what.stamp, what.awaits_all)
         self.log.append((batch,), partial(self._appended, what), content)
 
     def _appended(self, what: _Appending, error: MagnetarError | None, runs: Sequence[Run]) -> None:
@@ -327,7 +332,7 @@ class Partition:
         return await self.log.read(at, entries_max, bytes_max) if found is None else found
 
     async def start_offset(self) -> int:
-        return await self.positions.offset_of(self.positions.first)
+        return max(await self.positions.offset_of(self.positions.first), self.log.front.offset)
 
     async def place_of(self, offset: int) -> Position:
         """The entry that holds the message of that offset."""

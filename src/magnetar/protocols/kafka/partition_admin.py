@@ -1,4 +1,5 @@
-"""What admins ask of partitions: who leads them, page by page; elections and moves.
+"""What admins ask of partitions: who leads them, page by page; where they begin; elections and
+moves.
 
 Of the latter there are none: an owner is chosen by the cluster, and copies are the ledgers'.
 """
@@ -24,6 +25,12 @@ from magnetar.wire.kafka.partition_messages import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+)
+from magnetar.wire.kafka.record_messages import (
+    BegunPartition,
+    BegunTopic,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
 )
 
 PARTITIONS_MAX: Final = 2_000
@@ -62,6 +69,24 @@ async def describe_topic_partitions(
         if first + len(said.partitions) < len(found.partitions):
             answer.cursor = DescribeCursor(name, first + len(said.partitions))
             break
+    return answer
+
+
+async def delete_records(
+    session: KafkaSession, head: RequestHead, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    answer = DeleteRecordsResponse()
+    for topic in request.topics:
+        said = BegunTopic(topic.name)
+        answer.topics.append(said)
+        for part in topic.partitions:
+            where = BegunPartition(part.index)
+            said.partitions.append(where)
+            try:
+                found = await session.services.partition(topic.name, part.index, session)
+                where.low_watermark = await found.log.front.delete_before(part.offset)
+            except MagnetarError as error:
+                where.error_code = error_code(error)
     return answer
 
 

@@ -1,9 +1,12 @@
 """Produce: batches of clients into the logs of partitions.
 
 The batches of a request are appended one after the other, each to its partition, in one turn of the
-loop; the answer leaves when all of them have their outcomes. ``acks`` 0, 1 and -1 append alike:
-what is acknowledged is durable. ``acks=0`` has no answer, so an error closes the connection, as
-with Kafka: the client learns of it so, and only so.
+loop; the answer leaves when all of them have their outcomes. With ``acks`` 1 an outcome is known
+when the leader's own log has the batch, where the log has a leader and followers; on ledgers, and
+with -1, when the log says that it is stored. ``acks=0`` has no answer, so an error closes the
+connection, as with Kafka: the client learns of it so, and only so.
+
+Why: docs/adr/0142-acks-below-all.md.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from magnetar.wire.kafka.produce_messages import (
     ProduceResponse,
 )
 
-ACKS: Final = (-1, 0, 1)
+ALL: Final = -1
+ACKS: Final = (ALL, 0, 1)
 
 
 class _Answer:
@@ -144,7 +148,7 @@ def _append(
             elif isinstance(partition, Produced):
                 told(partition)
             else:
-                _append_one(session, partition, part, begun, told)
+                _append_one(session, partition, part, begun, told, request.acks == ALL)
     collected.ended()
 
 
@@ -154,6 +158,7 @@ def _append_one(
     part: ProducePartition,
     begun: list[int],
     told: Callable[[Produced], None],
+    awaits_all: bool,
 ) -> None:
     records = part.records
     if not isinstance(records, memoryview):
@@ -164,7 +169,7 @@ def _append_one(
         why = f"a batch of {len(records)} bytes; the largest allowed is {most}"
         told(Produced(ErrorCode.MESSAGE_TOO_LARGE, why=why))
         return
-    byte_count = partition.produce(records, told)
+    byte_count = partition.produce(records, told, awaits_all=awaits_all)
     if byte_count:  # it has no outcome yet
         begun.append(byte_count)
         session.publish_begun(byte_count)

@@ -109,5 +109,6 @@ class KafkaServer:
         """End the connections. Idempotent."""
         self.stop_listening()
         self.coordinator.close()
+        self.services.peers.close()
         for session in list(self.services.sessions):
             session.close()

@@ -21,6 +21,7 @@ from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import TopicNotFoundError
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partition import Partition
+from magnetar.protocols.kafka.peers import PeerLines
 from magnetar.protocols.kafka.traffic import KafkaTraffic
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
@@ -108,10 +109,14 @@ class KafkaServices:
     closing: bool = False
     sessions: dict[ClientConnection, None] = field(default_factory=dict)
     traffic: KafkaTraffic = field(default_factory=KafkaTraffic)
+    peers: PeerLines = field(init=False)
     _partitions: dict[TopicName, Partition] = field(default_factory=dict)
     _names: dict[tuple[str, int], TopicName] = field(default_factory=dict)
     _next_producer_id: int = 0
     _producer_ids_end: int = 0
+
+    def __post_init__(self) -> None:
+        self.peers = PeerLines(self.connections)
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from magnetar.model.errors import MagnetarError, TopicNotFoundError
 from magnetar.protocols.kafka.coordinator import coordinator_error
 from magnetar.protocols.kafka.coordinator_state import Change
-from magnetar.protocols.kafka.group_offsets import Committed, PendingKey
-from magnetar.protocols.kafka.groups import METADATA_CHARS_MAX
+from magnetar.protocols.kafka.group_offsets import PendingKey
+from magnetar.protocols.kafka.offset_commits import gathered
 from magnetar.protocols.kafka.partition import Ending
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.transaction import Beginning, Place, TransactionRecord
@@ -18,6 +19,7 @@ from magnetar.protocols.kafka.transactions import Transactions
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.produce_messages import InitProducerIdRequest, InitProducerIdResponse
+from magnetar.wire.kafka.topic_shapes import PartitionResult, TopicPartitions, TopicResults
 from magnetar.wire.kafka.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -31,10 +33,7 @@ from magnetar.wire.kafka.transaction_messages import (
     ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    PartitionOutcome,
-    TopicOutcome,
     TransactionMarker,
-    TransactionTopic,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
@@ -81,13 +80,13 @@ class TransactionHandlers:
     ) -> AddPartitionsToTxnResponse:
         answer = AddPartitionsToTxnResponse()
         places: list[Place] = []
-        asked: list[PartitionOutcome] = []
+        asked: list[PartitionResult] = []
         missing = False
         for topic in request.topics:
-            said = TopicOutcome(topic.name)
+            said = TopicResults(topic.name)
             answer.topics.append(said)
             for index in topic.partitions:
-                where = PartitionOutcome(index)
+                where = PartitionResult(index)
                 said.partitions.append(where)
                 try:
                     await session.services.name_of(topic.name, index)
@@ -141,27 +140,11 @@ class TransactionHandlers:
     async def commit_offsets(
         self, session: KafkaSession, head: RequestHead, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse:
-        answer = TxnOffsetCommitResponse()
-        changes: list[Change] = []
-        good: list[PartitionOutcome] = []
         now_ms = session.services.now_ms()
-        for topic in request.topics:
-            said = TopicOutcome(topic.name)
-            answer.topics.append(said)
-            for part in topic.partitions:
-                where = PartitionOutcome(part.index)
-                said.partitions.append(where)
-                if len(part.metadata or "") > METADATA_CHARS_MAX:
-                    where.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                    continue
-                good.append(where)
-                key = PendingKey(request.producer_id, request.group_id, topic.name, part.index)
-                kept = Committed(part.offset, part.leader_epoch, part.metadata or "", now_ms)
-                changes.append((key, kept))
-        error = await self._commit_offsets(request, changes, now_ms)
-        for where in good:
-            where.error_code = _known(error, head)
-        return answer
+        key_of = partial(PendingKey, request.producer_id, request.group_id)
+        found = gathered(request.topics, key_of, now_ms)
+        error = await self._commit_offsets(request, found.changes, now_ms)
+        return TxnOffsetCommitResponse(topics=found.answered(_known(error, head)))
 
     async def _commit_offsets(
         self, request: TxnOffsetCommitRequest, changes: list[Change], now_ms: int
@@ -200,8 +183,8 @@ class TransactionHandlers:
         return answer
 
     async def _write(
-        self, session: KafkaSession, marker: TransactionMarker, topic: TransactionTopic
-    ) -> TopicOutcome:
+        self, session: KafkaSession, marker: TransactionMarker, topic: TopicPartitions
+    ) -> TopicResults:
         def asked() -> bool:
             return not session.closed
 
@@ -215,7 +198,7 @@ class TransactionHandlers:
             )
         )
         outcomes = zip(topic.partitions, errors, strict=True)
-        return TopicOutcome(topic.name, [PartitionOutcome(*each) for each in outcomes])
+        return TopicResults(topic.name, [PartitionResult(*each) for each in outcomes])
 
     # -- for people ---------------------------------------------------------------------------
 
@@ -267,7 +250,7 @@ def _described(name: str, record: TransactionRecord | None) -> DescribedTransact
         record.started_ms,
         record.producer_id,
         record.epoch,
-        [TransactionTopic(topic, indexes) for topic, indexes in topics.items()],
+        [TopicPartitions(topic, indexes) for topic, indexes in topics.items()],
     )
 
 

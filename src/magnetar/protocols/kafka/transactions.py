@@ -32,7 +32,6 @@ from magnetar.protocols.kafka.coordinator import NAMESPACE, Coordinator, Shard
 from magnetar.protocols.kafka.coordinator_state import Change, TransactionKey
 from magnetar.protocols.kafka.names import kafka_name, topic_of
 from magnetar.protocols.kafka.partition import Ending
-from magnetar.protocols.kafka.peers import ask_peer
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
 from magnetar.protocols.kafka.transaction import (
     Beginning,
@@ -44,10 +43,10 @@ from magnetar.protocols.kafka.transaction import (
 from magnetar.protocols.kafka.transaction_states import TransactionState
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.topic_shapes import TopicPartitions
 from magnetar.wire.kafka.transaction_messages import (
     DescribeTransactionsRequest,
     TransactionMarker,
-    TransactionTopic,
     WriteTxnMarkersRequest,
 )
 
@@ -153,8 +152,8 @@ class Transactions:
         self, node: Node, name: str, producer_id: int, epoch: int, place: Place
     ) -> ErrorCode:
         request = DescribeTransactionsRequest([name])
-        key, connections = ApiKey.DESCRIBE_TRANSACTIONS, self._services.connections
-        answer = await ask_peer(connections, node, key, 0, request)
+        key, peers = ApiKey.DESCRIBE_TRANSACTIONS, self._services.peers
+        answer = await peers.ask(node.host, node.port, key, 0, request)
         (said,) = answer.transactions
         if said.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -289,12 +288,12 @@ class Transactions:
             ending.producer_id,
             ending.epoch,
             ending.commits,
-            [TransactionTopic(name, indexes) for name, indexes in topics.items()],
+            [TopicPartitions(name, indexes) for name, indexes in topics.items()],
             ending.coordinator_epoch,
         )
         key, request = ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest([marker])
         try:
-            answer = await ask_peer(self._services.connections, node, key, 1, request)
+            answer = await self._services.peers.ask(node.host, node.port, key, 1, request)
         except ServiceNotReadyError:
             return False  # not this coordinator's place, but that broker, is not there
         told = [

@@ -18,7 +18,7 @@ from magnetar.model.errors import MagnetarError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.speedups import join_messages
 from magnetar.topics.redelivery import Key
-from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
+from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry, sealed_entry
 from magnetar.wire.kafka.batches import is_batch
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import MessageHeaderEncoder
@@ -129,8 +129,9 @@ class SessionConsumer:
 
 
 def _converted(entry: Entry) -> bytes:
-    """A record batch as Pulsar's clients read it. One that cannot be taken apart goes out as it
-    is: its consumer finds the same, and can acknowledge or dead-letter it."""
+    """A record batch as Pulsar's clients read it. One that cannot be taken apart, or whose codec's
+    library is not installed, goes out whole as one message that says so: its consumer can
+    acknowledge or dead-letter it."""
     try:
         return pulsar_entry(entry.payload)
     except MagnetarError as error:
@@ -140,4 +141,4 @@ def _converted(entry: Entry) -> bytes:
             entry=entry.entry_id,
             error=str(error),
         )
-        return bytes(entry.payload)
+        return sealed_entry(entry.payload, str(error))

@@ -51,7 +51,7 @@ async def hold_log(extent: LogExtent, topic: SubscribableTopic, question: LogQue
         raise NotAllowedError(f"topic {topic.name} is held at its owner: look it up, and ask there")
     asked, log = question.hold, topic.log
     if asked.for_ms == 0:
-        log.holds.release(asked.holder)
+        await log.holds.release(asked.holder)
     else:
         await log.holds.take(asked.holder, asked.ledger_id, asked.for_ms)
     extent.held_ms = asked.for_ms
@@ -68,14 +68,18 @@ async def note_table(topic: SubscribableTopic, question: LogQuestion) -> None:
     if told.detach:
         await tabled.detach(told.where)
         return
+    if tabled.mark is None and told.HasField("problem"):
+        return  # of a job that has not attached it yet: then nothing waits for its table
     if tabled.mark is None or told.HasField("kept_ms") or told.HasField("kept_bytes"):
         kept_ms = told.kept_ms if told.HasField("kept_ms") else UNLIMITED
         kept_bytes = told.kept_bytes if told.HasField("kept_bytes") else UNLIMITED
         await tabled.attach(TableMark(told.where, kept_ms, kept_bytes))
     if told.HasField("gone_ledger_id"):
-        await tabled.forget(told.where, told.gone_ledger_id)
+        await tabled.forget(told.where, told.gone_ledger_id, lost=told.lost)
     if told.rewritten:
         tabled.rewritten(told.where)
+    if told.HasField("problem"):
+        tabled.note_problem(told.where, told.problem)
     taken = [TakenLedger(each.ledger_id, each.entries, each.messages) for each in told.taken]
     await tabled.take(told.where, taken)
 

@@ -153,13 +153,8 @@ class Session(FramedConnection):
 
     def connected(self) -> None:
         services = self.services
-        if services.closing:
-            self.abort()
-            return
-        if len(services.sessions) >= services.config.connections_max:
-            most = f"broker.connections_max is {services.config.connections_max}"
-            services.connections.say_refused(self.peer, most)
-            self.abort()
+        most, setting = services.config.connections_max, "broker.connections_max"
+        if not self.admitted(len(services.sessions), most, setting, services.closing):
             return
         self.set_write_limits(WRITE_BYTES_HIGH, WRITE_BYTES_LOW)
         services.sessions[self] = None

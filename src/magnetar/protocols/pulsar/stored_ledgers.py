@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from magnetar.log.seam import ReadableLog
+from magnetar.log.seam import CompactedStats, ReadableLog
 from magnetar.model.errors import NotAllowedError
 from magnetar.wire.pulsar.pulsar_pb2 import LogExtent, LogQuestion
 
@@ -32,9 +32,14 @@ class StoredLedgers(Protocol):
 
 
 async def fill_stored_ledgers(
-    extent: LogExtent, source: ReadableLog, question: LogQuestion, stored: StoredLedgers | None
+    extent: LogExtent,
+    source: ReadableLog,
+    question: LogQuestion,
+    stored: StoredLedgers | None,
+    compacted: CompactedStats | None = None,
 ) -> None:
-    """Answer ``question.stored_ledgers``. Raises ``MetadataError``, ``NotAllowedError``."""
+    """Answer ``question.stored_ledgers``. ``compacted``: what there is of the log beside its
+    ledgers. Raises ``MetadataError``, ``NotAllowedError``."""
     if stored is None or not question.stored_ledgers:
         return
     if len(question.stored_ledgers) > LEDGERS_MAX:
@@ -45,6 +50,8 @@ async def fill_stored_ledgers(
     if not stats.on_ledgers:
         return
     of_log = {ledger.ledger_id for ledger in stats.ledgers}
+    if compacted is not None:
+        of_log.add(compacted.ledger_id)
     asked = [ledger_id for ledger_id in question.stored_ledgers if ledger_id in of_log]
     ledgers, bookies = await stored.describe(asked)
     for ledger_id in asked:

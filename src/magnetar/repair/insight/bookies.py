@@ -100,13 +100,6 @@ class KnownBookies:
     async def is_registered(self, bookie_id: BookieId) -> bool:
         return bookie_id in await self._registry.all()
 
-    async def set_read_only(self, bookie_id: BookieId, read_only: bool) -> None:
-        """The bookie follows at once if it runs, else when it starts."""
-        if read_only:
-            await self._switches.hold(bookie_id)
-        else:
-            await self._switches.let_go(bookie_id)
-
     async def cookie(self, bookie_id: BookieId) -> str:
         """Its text. Raises ``NoNodeError``."""
         found = await self._manager.store.get(self._cookie(bookie_id))

@@ -14,6 +14,9 @@ headers                properties: text, or base64 where a value is not UTF-8; o
 compression            the same, but for gzip, which is zlib
 =====================  ======================================================================
 
+A batch that cannot be taken apart is one message with the batch as its payload (``sealed_entry``):
+Pulsar's clients drop the connection, with all that is on it, over bytes that are no entry.
+
 Pure, but for the codecs' libraries.
 """
 
@@ -24,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from magnetar.wire.kafka.batches import CODEC_MASK
+from magnetar.wire.kafka.batches import CODEC_MASK, BatchHeader, read_batch_header
 from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, read_batch, timestamp_of
 from magnetar.wire.pulsar.codes import Compression
@@ -41,20 +44,35 @@ CODECS: Final[Mapping[Codec, Compression]] = MappingProxyType(
     }
 )
 
+NOT_CONVERTED: Final = "magnetar.not_converted"
+"""The property that says why a message's payload is a record batch, and not a record's value."""
 
-def pulsar_entry(batch: memoryview) -> bytes:
-    """The entry that a producer of Pulsar's would have sent. Raises ``ProtocolError`` for a batch
-    that cannot be taken apart, ``ConfigError`` if its codec's library is not installed."""
+
+def pulsar_entry(batch: memoryview, *, compressed: bool = True) -> bytes:
+    """The entry that a producer of Pulsar's would have sent, ``compressed`` as the batch is. Raises
+    ``ProtocolError`` for a batch that cannot be taken apart, ``ConfigError`` if its codec's library
+    is not installed."""
     header, records = read_batch(batch)
-    compression = CODECS[Codec(header.attributes & CODEC_MASK)]
+    codec = Codec(header.attributes & CODEC_MASK) if compressed else Codec.NONE
+    compression = CODECS[codec]
     builder = EntryBuilder(compression, find_compressor(compression))
-    head = Head(
-        f"kafka-{header.producer_id}" if header.producer_id >= 0 else "kafka",
-        header.base_offset,
-        max(0, header.max_timestamp_ms),
-    )
+    head = _head(header)
     times = [max(0, timestamp_of(header, record)) for record in records]
     return builder.entry(head, _columns(records, times))
+
+
+def sealed_entry(batch: memoryview, why: str) -> bytes:
+    """The entry of a batch that ``pulsar_entry`` refuses. It has as many messages as the batch has
+    offsets, since that many were counted; all but the first say that they are not there."""
+    header = read_batch_header(batch)
+    builder = EntryBuilder(Compression.ZLIB, find_compressor(Compression.ZLIB))
+    one = Columns([bytes(batch)], properties=[{NOT_CONVERTED: why}])
+    return builder.entry(_head(header), one, gone=header.last_offset_delta)
+
+
+def _head(header: BatchHeader) -> Head:
+    name = f"kafka-{header.producer_id}" if header.producer_id >= 0 else "kafka"
+    return Head(name, max(0, header.base_offset), max(0, header.max_timestamp_ms))
 
 
 def _columns(records: Sequence[KafkaRecord], times_ms: Sequence[int]) -> Columns:
@@ -67,10 +85,11 @@ def _columns(records: Sequence[KafkaRecord], times_ms: Sequence[int]) -> Columns
 
 
 def _properties(headers: Sequence[RecordHeader]) -> dict[str, str | None] | None:
-    return {key: _text(value) for key, value in headers} if headers else None
+    return {key: text_of(value) for key, value in headers} if headers else None
 
 
-def _text(value: bytes | None) -> str | None:
+def text_of(value: bytes | None) -> str | None:
+    """What a key, or a header's value, is as text."""
     if value is None:
         return None
     try:

@@ -25,6 +25,7 @@ from magnetar.wire.kafka import (
     offset_messages,
     partition_messages,
     produce_messages,
+    record_messages,
     transaction_messages,
 )
 from magnetar.wire.kafka.primitives import Buffer, FieldReader, FieldWriter
@@ -48,6 +49,7 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
@@ -107,6 +109,7 @@ _LISTED: Final = (
     _api(_K.API_VERSIONS, 0, 4, cluster_messages, "ApiVersions"),
     _api(_K.CREATE_TOPICS, 2, 7, admin_messages, "CreateTopics"),
     _api(_K.DELETE_TOPICS, 1, 6, admin_messages, "DeleteTopics"),
+    _api(_K.DELETE_RECORDS, 0, 2, record_messages, "DeleteRecords"),
     _api(_K.INIT_PRODUCER_ID, 0, 5, produce_messages, "InitProducerId"),
     _api(_K.OFFSET_FOR_LEADER_EPOCH, 2, 4, fetch_messages, "OffsetForLeaderEpoch"),
     _api(_K.ADD_PARTITIONS_TO_TXN, 0, 3, transaction_messages, "AddPartitionsToTxn"),

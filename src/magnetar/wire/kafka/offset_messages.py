@@ -6,7 +6,6 @@ Facts of Kafka's own message definitions; the names of fields are ours. See ``sc
 from __future__ import annotations
 
 from magnetar.wire.kafka.schema import (
-    INTS,
     array,
     boolean,
     int16,
@@ -15,6 +14,7 @@ from magnetar.wire.kafka.schema import (
     message,
     text,
 )
+from magnetar.wire.kafka.topic_shapes import TopicPartitions, TopicResults
 
 
 @message()
@@ -42,28 +42,10 @@ class OffsetCommitRequest:
     topics: list[CommitTopic] = array(CommitTopic)
 
 
-@message()
-class CommittedPartition:
-    index: int = int32()
-    error_code: int = int16()
-
-
-@message()
-class CommittedTopic:
-    name: str = text()
-    partitions: list[CommittedPartition] = array(CommittedPartition)
-
-
 @message(flexible=8)
 class OffsetCommitResponse:
     throttle_time_ms: int = int32(since=3)
-    topics: list[CommittedTopic] = array(CommittedTopic)
-
-
-@message()
-class OffsetsTopic:
-    name: str = text()
-    partitions: list[int] = array(INTS)
+    topics: list[TopicResults] = array(TopicResults)
 
 
 @message()
@@ -71,13 +53,13 @@ class OffsetsGroup:
     group_id: str = text()
     member_id: str | None = text(None, since=9, null=9)
     member_epoch: int = int32(-1, since=9)
-    topics: list[OffsetsTopic] | None = array(OffsetsTopic, null=0)
+    topics: list[TopicPartitions] | None = array(TopicPartitions, null=0)
 
 
 @message(flexible=6)
 class OffsetFetchRequest:
     group_id: str = text(until=7)
-    topics: list[OffsetsTopic] | None = array(OffsetsTopic, until=7, null=2)
+    topics: list[TopicPartitions] | None = array(TopicPartitions, until=7, null=2)
     groups: list[OffsetsGroup] = array(OffsetsGroup, since=8)
     require_stable: bool = boolean(since=7)
 
@@ -133,4 +115,4 @@ class OffsetDeleteRequest:
 class OffsetDeleteResponse:
     error_code: int = int16()
     throttle_time_ms: int = int32()
-    topics: list[CommittedTopic] = array(CommittedTopic)
+    topics: list[TopicResults] = array(TopicResults)

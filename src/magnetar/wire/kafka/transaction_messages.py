@@ -7,7 +7,6 @@ Facts of Kafka's own message definitions; the names of fields are ours. See ``sc
 from __future__ import annotations
 
 from magnetar.wire.kafka.schema import (
-    INTS,
     LONGS,
     TEXTS,
     array,
@@ -18,24 +17,7 @@ from magnetar.wire.kafka.schema import (
     message,
     text,
 )
-
-
-@message()
-class TransactionTopic:
-    name: str = text()
-    partitions: list[int] = array(INTS)
-
-
-@message()
-class PartitionOutcome:
-    index: int = int32()
-    error_code: int = int16()
-
-
-@message()
-class TopicOutcome:
-    name: str = text()
-    partitions: list[PartitionOutcome] = array(PartitionOutcome)
+from magnetar.wire.kafka.topic_shapes import TopicPartitions, TopicResults
 
 
 @message(flexible=3)
@@ -43,13 +25,13 @@ class AddPartitionsToTxnRequest:
     transactional_id: str = text()
     producer_id: int = int64()
     producer_epoch: int = int16()
-    topics: list[TransactionTopic] = array(TransactionTopic)
+    topics: list[TopicPartitions] = array(TopicPartitions)
 
 
 @message(flexible=3)
 class AddPartitionsToTxnResponse:
     throttle_time_ms: int = int32()
-    topics: list[TopicOutcome] = array(TopicOutcome)
+    topics: list[TopicResults] = array(TopicResults)
 
 
 @message(flexible=3)
@@ -85,7 +67,7 @@ class TransactionMarker:
     producer_id: int = int64()
     producer_epoch: int = int16()
     commits: bool = boolean()
-    topics: list[TransactionTopic] = array(TransactionTopic)
+    topics: list[TopicPartitions] = array(TopicPartitions)
     coordinator_epoch: int = int32()
 
 
@@ -97,7 +79,7 @@ class WriteTxnMarkersRequest:
 @message()
 class WrittenMarker:
     producer_id: int = int64()
-    topics: list[TopicOutcome] = array(TopicOutcome)
+    topics: list[TopicResults] = array(TopicResults)
 
 
 @message(flexible=1)
@@ -134,7 +116,7 @@ class TxnOffsetCommitRequest:
 @message(flexible=3)
 class TxnOffsetCommitResponse:
     throttle_time_ms: int = int32()
-    topics: list[TopicOutcome] = array(TopicOutcome)
+    topics: list[TopicResults] = array(TopicResults)
 
 
 @message(flexible=0)
@@ -151,7 +133,7 @@ class DescribedTransaction:
     started_ms: int = int64(-1)
     producer_id: int = int64(-1)
     producer_epoch: int = int16(-1)
-    topics: list[TransactionTopic] = array(TransactionTopic)
+    topics: list[TopicPartitions] = array(TopicPartitions)
 
 
 @message(flexible=0)

@@ -31,15 +31,19 @@ from magnetar.wire.pulsar.metadata import (
     parse_metadata,
 )
 from magnetar.wire.pulsar.pulsar_pb2 import CompressionType, SingleMessageMetadata
+from magnetar.wire.pulsar.writing import GONE_MESSAGE
 
 _MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
 _U32: Final = struct.Struct(">I")
 _PLAIN, _BASE64 = b"p", b"b"
-_GONE: Final = SingleMessageMetadata(compacted_out=True, payload_size=0).SerializeToString()
 
 
 def keyed_entry(payload: Buffer) -> KeyedEntry:
-    """What the entry's messages are kept by. Messages that compaction took out are left out."""
+    """What the entry's messages are kept by. Messages that compaction took out are left out, and so
+    are those that were erased from a table: of an entry of which nothing else was there, its place
+    is left."""
+    if len(payload) == header_bytes(payload):
+        return KeyedEntry((), 0)
     meta = entry_metadata(payload)
     if meta.num_chunks > 1:
         chunk = ChunkOf(meta.chunk_uuid, meta.chunk_id == meta.num_chunks - 1)
@@ -86,10 +90,11 @@ def without_others(payload: Buffer, kept: Container[int]) -> bytes:
     assert found.singles is not None, "a batch"
     parts: list[bytes | memoryview] = []
     for index, single, value in zip(found.indexes, found.singles, found.values, strict=True):
-        head = single.SerializeToString() if index in kept else _GONE
-        parts += [_U32.pack(len(head)), head]
         if index in kept:
-            parts.append(value)
+            head = single.SerializeToString()
+            parts += [_U32.pack(len(head)), head, value]
+        else:
+            parts.append(GONE_MESSAGE)
     data = b"".join(parts)
     meta.uncompressed_size = len(data)
     try:

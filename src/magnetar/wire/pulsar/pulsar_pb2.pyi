@@ -1933,6 +1933,7 @@ class LogQuestion(_message.Message):
     STORED_LEDGERS_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    COMPACTION_FIELD_NUMBER: _builtins.int
     ledgers: _builtins.bool
     """which ledgers it has, of those with the ids from ..."""
     first_ledger_id: _builtins.int
@@ -1963,6 +1964,10 @@ class LogQuestion(_message.Message):
     def table(self) -> Global___LogTable:
         """what of the log lies in a table"""
 
+    @_builtins.property
+    def compaction(self) -> Global___LogCompaction:
+        """what a job compacts"""
+
     def __init__(
         self,
         *,
@@ -1975,14 +1980,100 @@ class LogQuestion(_message.Message):
         stored_ledgers: _abc.Iterable[_builtins.int] | None = ...,
         hold: Global___LogHold | None = ...,
         table: Global___LogTable | None = ...,
+        compaction: Global___LogCompaction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "table", b"table", "times_ms", b"times_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "table", b"table", "times_ms", b"times_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogQuestion: _TypeAlias = LogQuestion  # noqa: Y015
+
+@_typing.final
+class LogCompaction(_message.Message):
+    """A job that compacts the log: it asks, begins when it is about to write, and says when it is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDER_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    TAKE_FIELD_NUMBER: _builtins.int
+    GIVE_UP_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
+    """the name of the hold under which it reads"""
+    begin: _builtins.bool
+    """make a ledger for what is left, in place of one made before"""
+    give_up: _builtins.bool
+    """nothing will come of it"""
+    @_builtins.property
+    def base(self) -> Global___CompactedLedger:
+        """with ``take``: what there was (absent: nothing)"""
+
+    @_builtins.property
+    def take(self) -> Global___CompactedLedger:
+        """what is left, in the place of ``base``"""
+
+    def __init__(
+        self,
+        *,
+        holder: _builtins.str | None = ...,
+        begin: _builtins.bool | None = ...,
+        base: Global___CompactedLedger | None = ...,
+        take: Global___CompactedLedger | None = ...,
+        give_up: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "begin", b"begin", "give_up", b"give_up", "holder", b"holder", "take", b"take"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "begin", b"begin", "give_up", b"give_up", "holder", b"holder", "take", b"take"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogCompaction: _TypeAlias = LogCompaction  # noqa: Y015
+
+@_typing.final
+class CompactedLedger(_message.Message):
+    """What compaction has left of a log, up to the horizon."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    HORIZON_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    HORIZON_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    LAST_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    LAST_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    """-1: nothing was left"""
+    horizon_ledger_id: _builtins.int
+    horizon_entry_id: _builtins.int
+    entries: _builtins.int
+    stored_bytes: _builtins.int
+    """of an answer"""
+    last_ledger_id: _builtins.int
+    """where the last entry was in the log;"""
+    last_entry_id: _builtins.int
+    """of ``take``"""
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.int | None = ...,
+        horizon_ledger_id: _builtins.int | None = ...,
+        horizon_entry_id: _builtins.int | None = ...,
+        entries: _builtins.int | None = ...,
+        stored_bytes: _builtins.int | None = ...,
+        last_ledger_id: _builtins.int | None = ...,
+        last_entry_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "horizon_entry_id", b"horizon_entry_id", "horizon_ledger_id", b"horizon_ledger_id", "last_entry_id", b"last_entry_id", "last_ledger_id", b"last_ledger_id", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "horizon_entry_id", b"horizon_entry_id", "horizon_ledger_id", b"horizon_ledger_id", "last_entry_id", b"last_entry_id", "last_ledger_id", b"last_ledger_id", "ledger_id", b"ledger_id", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactedLedger: _TypeAlias = CompactedLedger  # noqa: Y015
 
 @_typing.final
 class LogTable(_message.Message):
@@ -1999,6 +2090,8 @@ class LogTable(_message.Message):
     DETACH_FIELD_NUMBER: _builtins.int
     GONE_LEDGER_ID_FIELD_NUMBER: _builtins.int
     REWRITTEN_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     where: _builtins.str
     """a table of another name is refused, until the one is detached"""
     kept_ms: _builtins.int
@@ -2011,6 +2104,10 @@ class LogTable(_message.Message):
     """ledgers up to this one are in the table no more"""
     rewritten: _builtins.bool
     """messages were erased: nothing of it is served from memory"""
+    problem: _builtins.str
+    """why its job could not fill it; empty: it could"""
+    lost: _builtins.bool
+    """gone_ledger_id: also what readers of the compacted view need"""
     @_builtins.property
     def taken(self) -> _containers.RepeatedCompositeFieldContainer[Global___TakenLedger]:
         """these are in it now, for good"""
@@ -2025,10 +2122,12 @@ class LogTable(_message.Message):
         detach: _builtins.bool | None = ...,
         gone_ledger_id: _builtins.int | None = ...,
         rewritten: _builtins.bool | None = ...,
+        problem: _builtins.str | None = ...,
+        lost: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "rewritten", b"rewritten", "where", b"where"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "lost", b"lost", "problem", b"problem", "rewritten", b"rewritten", "where", b"where"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "rewritten", b"rewritten", "taken", b"taken", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detach", b"detach", "gone_ledger_id", b"gone_ledger_id", "kept_bytes", b"kept_bytes", "kept_ms", b"kept_ms", "lost", b"lost", "problem", b"problem", "rewritten", b"rewritten", "taken", b"taken", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2232,6 +2331,8 @@ class LogExtent(_message.Message):
     BOOKIES_FIELD_NUMBER: _builtins.int
     HELD_MS_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    COMPACTED_FIELD_NUMBER: _builtins.int
+    COMPACTING_LEDGER_ID_FIELD_NUMBER: _builtins.int
     trimmed_ledger_id: _builtins.int
     """with the next: the last entry deleted from the front;"""
     trimmed_entry_id: _builtins.int
@@ -2246,6 +2347,8 @@ class LogExtent(_message.Message):
     """the log is held as asked, for so long at least"""
     table: _builtins.str
     """where the log's table is; absent: it has none"""
+    compacting_ledger_id: _builtins.int
+    """the ledger that was begun"""
     @_builtins.property
     def ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogLedger]:
         """what was asked, each in the order of the questions"""
@@ -2264,6 +2367,10 @@ class LogExtent(_message.Message):
     def bookies(self) -> _containers.RepeatedCompositeFieldContainer[Global___BookieAddress]:
         """all that are registered"""
 
+    @_builtins.property
+    def compacted(self) -> Global___CompactedLedger:
+        """what there is now, if compaction was asked about"""
+
     def __init__(
         self,
         *,
@@ -2280,10 +2387,12 @@ class LogExtent(_message.Message):
         bookies: _abc.Iterable[Global___BookieAddress] | None = ...,
         held_ms: _builtins.int | None = ...,
         table: _builtins.str | None = ...,
+        compacted: Global___CompactedLedger | None = ...,
+        compacting_ledger_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

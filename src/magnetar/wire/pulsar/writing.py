@@ -8,8 +8,8 @@ with the batch in an entry as ``metadata`` describes it. Messages that have a ke
 nearly all, cost a look-up and a few list operations each: what stands around a key and a value
 depends on their lengths alone, and is built once per length.
 
-Source: Pulsar's ``PulsarApi.proto`` (fields 1 properties, 2 partition key, 3 payload size, 5 event
-time, 6 key is base64, 9 null value).
+Source: Pulsar's ``PulsarApi.proto`` (fields 1 properties, 2 partition key, 3 payload size,
+4 compacted out, 5 event time, 6 key is base64, 9 null value).
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from magnetar.wire.pulsar.pulsar_pb2 import CompressionType, MessageMetadata, Si
 from magnetar.wire.varint import varint
 
 _MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
+_GONE: Final = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+GONE_MESSAGE: Final = len(_GONE).to_bytes(4, "big") + _GONE
+"""A message of a batch that only keeps its place: compacted out."""
 LENGTHS_KEPT_MAX: Final = 10_000
 """Lengths whose surroundings are kept; values of more different ones are built each time."""
 
@@ -69,14 +72,15 @@ class EntryBuilder:
         self._of_values: dict[int, bytes] = {}
         self._of_keyed: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
-    def entry(self, head: Head, columns: Columns) -> bytes:
-        """All of ``columns`` as one entry."""
-        data = self._messages(columns)
+    def entry(self, head: Head, columns: Columns, gone: int = 0) -> bytes:
+        """All of ``columns`` as one entry, and behind them ``gone`` messages that only keep their
+        places (``compacted_out``)."""
+        data = self._messages(columns) + GONE_MESSAGE * gone
         metadata = MessageMetadata(
             producer_name=head.producer_name,
             sequence_id=head.sequence_id,
             publish_time=head.publish_time_ms,
-            num_messages_in_batch=len(columns.values),
+            num_messages_in_batch=len(columns.values) + gone,
             uncompressed_size=len(data),
         )
         if head.schema_version:

@@ -47,7 +47,14 @@ var served = []string{
 	"Topics.GetPersistence", "Topics.GetRetention", "Topics.RemoveDelayedDelivery",
 	"Topics.RemoveMessageTTL", "Topics.RemovePersistence", "Topics.RemoveRetention",
 	"Topics.SetDelayedDelivery", "Topics.SetMessageTTL", "Topics.SetPersistence",
-	"Topics.SetRetention", "Topics.Unload",
+	"Topics.SetRetention", "Topics.Unload", "Topics.Compact", "Topics.CompactStatus",
+	"Namespaces.GetCompactionThreshold", "Namespaces.SetCompactionThreshold",
+	"Namespaces.RemoveCompactionThreshold", "Topics.GetCompactionThreshold",
+	"Topics.SetCompactionThreshold", "Topics.RemoveCompactionThreshold",
+	"Topics.GetSchemaCompatibilityStrategy", "Topics.GetSchemaCompatibilityStrategyApplied",
+	"Topics.RemoveSchemaCompatibilityStrategy", "Topics.SetSchemaCompatibilityStrategy",
+	"Topics.GetSchemaValidationEnforced", "Topics.RemoveSchemaValidationEnforced",
+	"Topics.SetSchemaValidationEnforced",
 	"Namespaces.SetSchemaCompatibilityStrategy", "Namespaces.SetSchemaValidationEnforced",
 	"Schemas.CreateSchemaByPayload", "Schemas.CreateSchemaBySchemaInfo", "Schemas.DeleteSchema",
 	"Schemas.ForceDeleteSchema", "Schemas.GetAllSchemas", "Schemas.GetSchemaInfo",
@@ -339,6 +346,20 @@ func (p *peer) topicPolicies() {
 	must(err)
 	check(*retention == utils.NewRetentionPolicies(60, -1), "retention: %v", retention)
 	must(topics.RemoveRetention(topic(plain)))
+	must(topics.SetSchemaCompatibilityStrategy(topic(plain), utils.SchemaCompatibilityStrategyFull))
+	strategy, err := topics.GetSchemaCompatibilityStrategyApplied(topic(plain), true)
+	must(err)
+	check(strategy == utils.SchemaCompatibilityStrategyFull, "strategy %s", strategy)
+	must(topics.RemoveSchemaCompatibilityStrategy(topic(plain)))
+	must(topics.SetSchemaValidationEnforced(topic(plain), true))
+	enforced, err := topics.GetSchemaValidationEnforced(topic(plain))
+	must(err)
+	check(enforced, "enforced")
+	must(topics.RemoveSchemaValidationEnforced(topic(plain)))
+	must(topics.Compact(topic(plain)))
+	status, err := topics.CompactStatus(topic(plain))
+	must(err)
+	check(status.Status == utils.SUCCESS || status.Status == utils.RUNNING, "compaction: %v", status)
 	must(topics.Unload(topic(plain)))
 	must(p.admin.Namespaces().UnloadNamespaceBundle(namespace, "0x00000000_0x40000000"))
 	must(p.admin.Namespaces().Unload(namespace))

@@ -6,18 +6,23 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, cast
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from magnetar.cli.main import run as run_line
-from magnetar.cli.pipeline import SCRIPT, Told, command_of
+from magnetar.cli.pipeline import SCRIPT, ShownProgress, command_of
 from magnetar.model.errors import ConfigError
-from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.brokers.topic_reader import LogAnswer
+from magnetar.pipeline.jobs.audit import AuditOptions, _of_counts, _pieces, _Plan
+from magnetar.pipeline.jobs.context import JobContext, _tasks
 from magnetar.pipeline.jobs.job import Job, OptionKind, Report, argument, option, run, to_json
 from magnetar.pipeline.jobs.registry import JOBS, job
+from magnetar.pipeline.losses import LedgerFacts
+from magnetar.pipeline.places import Place
 
 
 class Spot(NamedTuple):
@@ -123,7 +128,7 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = iter([0.0, 1.0, 2.0, 11.0, 12.0, 13.0, 14.0, 15.0])
-    told = Told("lines", lambda: next(clock))
+    told = ShownProgress("lines", lambda: next(clock))
     for done in (1, 2, 3):
         told(done, 10, "pieces")
     told(10, 10, "pieces")
@@ -141,3 +146,38 @@ def test_every_job_that_is_listed_is_there_and_says_what_it_does() -> None:
         assert result.exit_code == 0, result.output
         assert found.summary.split(",")[0] in " ".join(result.output.split())
     assert SCRIPT.is_file()
+
+
+class Tracker:
+    """Spark's, of one group with two jobs; of a stage that was dropped nothing is known."""
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:  # noqa: N802
+        return [1, 2] if group == "ours" else []
+
+    def getJobInfo(self, job_id: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(stageIds=[10, 11] if job_id == 1 else [12])
+
+    def getStageInfo(self, stage_id: int) -> SimpleNamespace | None:  # noqa: N802
+        told = {10: (4, 4), 12: (1, 3)}.get(stage_id)
+        return told and SimpleNamespace(numCompletedTasks=told[0], numTasks=told[1])
+
+
+def test_what_spark_does_is_counted_in_tasks_where_a_job_cannot_tell_the_total() -> None:
+    assert _tasks(Tracker(), "ours") == (5, 7)
+    assert _tasks(Tracker(), "another's") == (0, 0)
+
+
+def test_ledgers_that_are_only_in_a_table_are_not_audited() -> None:
+    ledgers = [
+        LedgerFacts(n, 10, 100, True, stored=stored) for n, stored in enumerate((2, 2, 1, 0))
+    ]
+    answer = SimpleNamespace(ledgers=tuple(ledgers), extent=SimpleNamespace(end=Place(9, 0, 0)))
+    plan = _Plan("t", cast(LogAnswer, answer), [0] * 5, {})
+    pieces = list(_pieces(AuditOptions(("t",)), plan, JobContext(dry_run=True)))
+    assert [facts.ledger_id for piece in pieces for facts in piece.ledgers] == [2, 3]
+    assert list(_of_counts(replace_plan(plan, ledgers[:2]), [])) == []
+
+
+def replace_plan(plan: _Plan, ledgers: list[LedgerFacts]) -> _Plan:
+    answer = SimpleNamespace(ledgers=tuple(ledgers), extent=plan.answer.extent)
+    return _Plan(plan.topic, cast(LogAnswer, answer), plan.offsets, plan.untold)

@@ -12,9 +12,14 @@ import pytest
 from magnetar.model.entry import Entry
 from magnetar.pipeline.brokers.topic_reader import StoredEntry
 from magnetar.pipeline.tables.entry_rows import EntryRows, Rows
-from magnetar.tables.layout import WHY, main_schema
+from magnetar.tables.columns import main_schema
+from magnetar.tables.layout import WHY
 from magnetar.tables.rebuilding import COLUMNS, rebuilt
+from magnetar.wire.kafka.batches import CONTROL, TRANSACTIONAL
+from magnetar.wire.kafka.compression import Codec
+from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, batch_of
 from magnetar.wire.pulsar.batches import iterate_messages
+from magnetar.wire.pulsar.broker_metadata import Stamper
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.hot import verify_checksum
 from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, entry_metadata
@@ -47,7 +52,12 @@ def rows_of(payloads: Sequence[bytes], block: int = 1000) -> Rows:
     entries = entries_of(payloads)
     for first in range(0, len(entries), block):
         part = maker.rows(entries[first : first + block])
-        found = Rows(found.main + part.main, found.side + part.side, found.messages + part.messages)
+        found = Rows(
+            found.main + part.main,
+            found.side + part.side,
+            found.messages + part.messages,
+            found.beside + part.beside,
+        )
     return found
 
 
@@ -148,3 +158,53 @@ def test_what_is_gone_is_an_entry_without_bytes() -> None:
     assert [len(entry.data) > 0 for entry in rebuilt(LEDGER, kept, 0, 4)] == [
         True, False, True, False,
     ]  # fmt: skip
+
+
+def kafka_entry(codec: Codec, first_offset: int, attributes: int = 0) -> bytes:
+    """Three records: with a header, a tombstone, and one whose key is no text."""
+    records = [
+        KafkaRecord(0, 0, b"k", b"v" * 40, [RecordHeader("h", b"text")]),
+        KafkaRecord(1, 5, b"gone", None, []),
+        KafkaRecord(2, 7, b"\xff", b"", []),
+    ]
+    made = batch_of(records, 5_000, codec=codec, base_offset=first_offset)
+    made = made[:21] + (attributes | codec).to_bytes(2, "big") + made[23:]
+    return Stamper(first_offset, 0).header(11, 3, 5_007) + made
+
+
+@pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
+def test_record_batches_of_kafka_are_rows_and_come_back_as_they_are(codec: Codec) -> None:
+    own = batch([Message(b"a", key="p"), Message(b"b")])
+    payloads = [own, kafka_entry(codec, 10), kafka_entry(codec, 13), own, kafka_entry(codec, 30)]
+    found = rows_of(payloads)
+    assert back(found, len(payloads)) == payloads
+    assert found.beside == 3
+    rows = main_of(found)
+    assert [row["payload"] for row in rows[2:5]] == [b"v" * 40, None, b""]
+    assert [row["key"] for row in rows[:5]] == ["p", None, "k", "gone", "/w=="]
+    assert [row["offset"] for row in rows[2:8]] == [10, 11, 12, 13, 14, 15]
+    assert [(row["entry_id"], row["batch_index"]) for row in rows[2:5]] == [(1, 0), (1, 1), (1, 2)]
+    assert [dict(row["properties"]) for row in rows[2:4]] == [{"h": "text"}, {}]
+    assert [row["event_time"].timestamp() for row in rows[2:5]] == [5.0, 5.005, 5.007]
+    assert {row["publish_time"].timestamp() for row in rows[2:5]} == {5.007}
+    assert [row["frame"] for row in rows[2:5]] == [None] * 3
+
+
+@pytest.mark.parametrize("attributes", [TRANSACTIONAL, TRANSACTIONAL | CONTROL])
+def test_what_is_part_of_a_transaction_of_kafkas_is_no_row(attributes: int) -> None:
+    payloads = [kafka_entry(Codec.NONE, 4), kafka_entry(Codec.NONE, 7, attributes)]
+    found = rows_of(payloads)
+    assert back(found, 2) == payloads
+    assert {row["entry_id"] for row in main_of(found)} == {0}
+    assert found.beside == 1
+    side = [row for each in found.side for row in each.to_pylist()]
+    assert [row["entry_id"] for row in side] == [0, 1]
+    assert "part of a transaction" in side[1][WHY]
+
+
+def test_a_record_batch_that_cannot_be_taken_apart_stops_nothing() -> None:
+    whole = kafka_entry(Codec.NONE, 4)
+    broken = whole[:-9] + b"\x7f" + whole[-8:]
+    found = rows_of([broken, whole])
+    assert back(found, 2) == [broken, whole]
+    assert {row["entry_id"] for row in main_of(found)} == {1}

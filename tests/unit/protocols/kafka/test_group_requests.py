@@ -28,8 +28,8 @@ from magnetar.wire.kafka.offset_messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetsGroup,
-    OffsetsTopic,
 )
+from magnetar.wire.kafka.topic_shapes import TopicPartitions
 from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, run
 
 G = "group"
@@ -73,7 +73,7 @@ async def committed(peer: KafkaPeer, offset: int, join: Any = None, topic: str =
 
 
 async def offset_of(peer: KafkaPeer, topic: str = "t") -> tuple[int, int, str]:
-    request = OffsetFetchRequest(groups=[OffsetsGroup(G, topics=[OffsetsTopic(topic, [0])])])
+    request = OffsetFetchRequest(groups=[OffsetsGroup(G, topics=[TopicPartitions(topic, [0])])])
     answer = await peer.ask(ApiKey.OFFSET_FETCH, request)
     (group,) = answer.groups
     assert group.error_code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.protocols.kafka.admin import ENGINE
 from magnetar.wire.kafka.admin_messages import (
     CreateTopicsRequest,
     DescribeConfigsRequest,
@@ -92,19 +93,50 @@ class ThreeBrokers:
 
 
 def test_an_in_sync_set_that_nobody_can_keep_is_refused() -> None:
-    async def created(world: KafkaWorld, least: str, name: str = "new") -> int:
-        config = TopicConfig("min.insync.replicas", least)
-        asked = CreateTopicsRequest([NewTopic(name, 1, 1, [], [config])])
+    async def created(
+        world: KafkaWorld, least: str, name: str = "new", engine: str = "partition"
+    ) -> int:
+        configs = [TopicConfig("min.insync.replicas", least), TopicConfig(ENGINE, engine)]
+        asked = CreateTopicsRequest([NewTopic(name, 1, 1, [], configs)])
         answer = await world.peer().ask(ApiKey.CREATE_TOPICS, asked)
         error: int = answer.topics[0].error_code
         return error
 
     async def scenario(world: KafkaWorld) -> None:
-        assert await created(world, "2") == ErrorCode.INVALID_CONFIG  # a ledger has no such set
-        assert await created(world, "1", "one") == ErrorCode.NONE
-        world.services.replicated = ThreeBrokers()  # type: ignore[assignment]
+        ledger = "ledger"  # has no such set, whatever brokers keep beside
+        for replicated in (None, ThreeBrokers()):
+            world.services.replicated = replicated  # type: ignore[assignment]
+            refused = await created(world, "2", "no", ledger)
+            assert refused == ErrorCode.INVALID_CONFIG
+            name = "one" if replicated is None else "two"
+            assert await created(world, "1", name, ledger) == ErrorCode.NONE
         for least in ("two", "0", "-1", ""):
             assert await created(world, least) == ErrorCode.INVALID_CONFIG, least
         assert await created(world, "1") == ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_unclean_election_is_a_topics_own_setting() -> None:
+    async def created(world: KafkaWorld, value: str, name: str) -> int:
+        configs = [TopicConfig("unclean.leader.election.enable", value)]
+        configs.append(TopicConfig(ENGINE, "ledger" if name == "ledger" else "partition"))
+        asked = CreateTopicsRequest([NewTopic(name, 1, 1, [], configs)])
+        error: int = (await world.peer().ask(ApiKey.CREATE_TOPICS, asked)).topics[0].error_code
+        return error
+
+    async def scenario(world: KafkaWorld) -> None:
+        assert await created(world, "true", "ledger") == ErrorCode.INVALID_CONFIG
+        world.services.replicated = ThreeBrokers()  # type: ignore[assignment]
+        assert await created(world, "maybe", "new") == ErrorCode.INVALID_CONFIG
+        assert await created(world, "true", "on") == ErrorCode.NONE
+        assert await created(world, "false", "off") == ErrorCode.NONE
+        for name, value in (("on", "true"), ("off", "false")):
+            policy = await world.services.topics.policies.of(parse_topic(name))
+            assert policy.log.unclean_election is (value == "true")
+            asked = DescribeConfigsRequest([DescribeConfigsResource(2, name, None)])
+            (told,) = (await world.peer().ask(ApiKey.DESCRIBE_CONFIGS, asked)).results
+            said = {each.name: each.value for each in told.configs}
+            assert said["unclean.leader.election.enable"] == value
 
     run(scenario)

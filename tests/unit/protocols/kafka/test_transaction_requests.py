@@ -17,16 +17,15 @@ from magnetar.wire.kafka.fetch_messages import FetchedPartition
 from magnetar.wire.kafka.offset_messages import (
     OffsetFetchRequest,
     OffsetsGroup,
-    OffsetsTopic,
 )
 from magnetar.wire.kafka.produce_messages import InitProducerIdRequest
+from magnetar.wire.kafka.topic_shapes import TopicPartitions
 from magnetar.wire.kafka.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
     ListTransactionsRequest,
-    TransactionTopic,
     TxnOffsetCommitRequest,
     TxnOffsetPartition,
     TxnOffsetTopic,
@@ -63,7 +62,7 @@ class TransactionalPeer:
         return ErrorCode.CONCURRENT_TRANSACTIONS
 
     async def add(self, topic: str = T) -> ErrorCode:
-        asked = AddPartitionsToTxnRequest(NAME, *self.own, [TransactionTopic(topic, [0])])
+        asked = AddPartitionsToTxnRequest(NAME, *self.own, [TopicPartitions(topic, [0])])
         found = await self.peer.ask(ApiKey.ADD_PARTITIONS_TO_TXN, asked)
         return ErrorCode(found.topics[0].partitions[0].error_code)
 
@@ -87,11 +86,21 @@ class TransactionalPeer:
         found = await self.peer.ask(ApiKey.END_TXN, EndTxnRequest(NAME, *self.own, commits))
         return ErrorCode(found.error_code)
 
-    async def transaction(self, commits: bool, *numbers: int) -> None:
+    async def open_with(self, *numbers: int) -> None:
+        """A transaction that has these records, and no outcome."""
         assert await self.add() is ErrorCode.NONE
         for number in numbers:
             assert await self.produce(number) is ErrorCode.NONE
+
+    async def transaction(self, commits: bool, *numbers: int) -> None:
+        await self.open_with(*numbers)
         assert await self.end(commits) is ErrorCode.NONE
+
+
+async def begun(world: KafkaWorld, timeout_ms: int = 60_000) -> TransactionalPeer:
+    producer = TransactionalPeer(world)
+    assert await producer.begin(timeout_ms) is ErrorCode.NONE
+    return producer
 
 
 async def committed_part(peer: KafkaPeer, offset: int) -> FetchedPartition:
@@ -117,11 +126,9 @@ async def until(holds: Callable[[], Any]) -> None:
 
 def test_what_is_open_is_known_after_the_topic_has_moved() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
+        producer = await begun(world)
         await producer.transaction(True, 1)
-        assert await producer.add() is ErrorCode.NONE
-        assert await producer.produce(2) is ErrorCode.NONE
+        await producer.open_with(2)
         for _ in range(2):
             await reload(world)
             found = await committed_part(world.peer(), 0)
@@ -139,8 +146,7 @@ def test_what_is_open_is_known_after_the_topic_has_moved() -> None:
 
 def test_what_was_aborted_before_anybody_looked_is_found_by_reading_on() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
+        producer = await begun(world)
         for number in range(10):
             await producer.transaction(number % 2 == 0, number)
         marked = world.log().cursors.durable()[CURSOR].mark_delete
@@ -166,8 +172,7 @@ def test_a_log_without_transactions_is_not_read_for_them() -> None:
 
 def test_a_batch_that_comes_after_the_end_opens_nothing() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
+        producer = await begun(world)
         await producer.transaction(True, 1)
         assert await producer.produce(2) is ErrorCode.INVALID_TXN_STATE
         await reload(world)
@@ -182,8 +187,7 @@ def test_a_producer_that_was_replaced_writes_nothing_more() -> None:
     async def scenario(world: KafkaWorld) -> None:
         former, later = TransactionalPeer(world), TransactionalPeer(world)
         await former.begin()
-        assert await former.add() is ErrorCode.NONE
-        assert await former.produce(1) is ErrorCode.NONE
+        await former.open_with(1)
         assert await later.begin() is ErrorCode.NONE
         assert later.own.epoch == former.own.epoch + 2, "one for its markers, one for the next"
         assert await former.produce(2) is ErrorCode.INVALID_PRODUCER_EPOCH
@@ -200,10 +204,8 @@ def test_a_producer_that_was_replaced_writes_nothing_more() -> None:
 
 def test_markers_are_sent_until_they_are_stored() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
-        assert await producer.add() is ErrorCode.NONE
-        assert await producer.produce(1) is ErrorCode.NONE
+        producer = await begun(world)
+        await producer.open_with(1)
         world.log().failing = LedgerError("for a test")
         assert await producer.end(True) is ErrorCode.NONE, "it is decided"
         assert await producer.add() is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -218,10 +220,8 @@ def test_markers_are_sent_until_they_are_stored() -> None:
 
 def test_a_later_coordinator_sends_the_markers_that_are_missing() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
-        assert await producer.add() is ErrorCode.NONE
-        assert await producer.produce(1) is ErrorCode.NONE
+        producer = await begun(world)
+        await producer.open_with(1)
         world.log().failing = LedgerError("for a test")
         assert await producer.end(False) is ErrorCode.NONE
         await world.broker.topics.unload(world.server.coordinator.topic_for(NAME))
@@ -236,10 +236,8 @@ def test_a_later_coordinator_sends_the_markers_that_are_missing() -> None:
 
 def test_an_outcome_that_is_not_stored_is_not_told() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
-        assert await producer.add() is ErrorCode.NONE
-        assert await producer.produce(1) is ErrorCode.NONE
+        producer = await begun(world)
+        await producer.open_with(1)
         log = world.store.logs[world.server.coordinator.topic_for(NAME).log_name]
         log.failing = LogError("for a test")
         assert await producer.end(True) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -253,10 +251,8 @@ def test_an_outcome_that_is_not_stored_is_not_told() -> None:
 
 def test_a_silent_producer_is_aborted_when_its_time_is_over() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin(timeout_ms=5_000)
-        assert await producer.add() is ErrorCode.NONE
-        assert await producer.produce(1) is ErrorCode.NONE
+        producer = await begun(world, timeout_ms=5_000)
+        await producer.open_with(1)
         await until(lambda: world.log().positions.end_offset == 2)
         assert await producer.end(True) is ErrorCode.PRODUCER_FENCED
         bad = await producer.begin(timeout_ms=0)
@@ -269,16 +265,14 @@ def test_the_cursor_follows_what_others_write(monkeypatch: Any) -> None:
     monkeypatch.setattr(partition_transactions, "MOVE_OFFSETS", 10)
 
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
+        producer = await begun(world)
         await producer.transaction(True, 1)
         for number in range(15):
             await world.peer().ask(ApiKey.PRODUCE, producing(batch(1, number)))
         log = world.log()
         marked = log.cursors.durable()[CURSOR].mark_delete
         assert log.positions.entries_between(marked, log.positions.readable) < 10
-        assert await producer.add() is ErrorCode.NONE
-        assert await producer.produce(2) is ErrorCode.NONE
+        await producer.open_with(2)
         for number in range(15):
             await world.peer().ask(ApiKey.PRODUCE, producing(batch(1, number)))
         marked = log.cursors.durable()[CURSOR].mark_delete
@@ -291,7 +285,7 @@ def test_the_cursor_follows_what_others_write(monkeypatch: Any) -> None:
 
 
 async def offset_of(peer: KafkaPeer, stable: bool) -> int | ErrorCode:
-    group = OffsetsGroup(G, topics=[OffsetsTopic(T, [0])])
+    group = OffsetsGroup(G, topics=[TopicPartitions(T, [0])])
     asked = OffsetFetchRequest(groups=[group], require_stable=stable)
     found = (await peer.ask(ApiKey.OFFSET_FETCH, asked)).groups[0].topics[0].partitions[0]
     return ErrorCode(found.error_code) if found.error_code else int(found.offset)
@@ -306,8 +300,7 @@ async def kept(producer: TransactionalPeer, offset: int) -> ErrorCode:
 
 def test_offsets_count_with_the_transaction_that_commits_them() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
+        producer = await begun(world)
         reader = world.peer()
         assert await kept(producer, 4) is ErrorCode.INVALID_TXN_STATE, "it is not part of it"
         for commits, offset, expected in ((False, 5, -1), (True, 6, 6)):
@@ -328,8 +321,7 @@ def test_offsets_count_with_the_transaction_that_commits_them() -> None:
 
 def test_transactions_are_described_and_listed() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
+        producer = await begun(world)
         assert await producer.add() is ErrorCode.NONE
         peer = world.peer()
         asked = DescribeTransactionsRequest([NAME, "unknown"])
@@ -352,8 +344,7 @@ def test_transactions_are_described_and_listed() -> None:
 
 def test_an_id_that_nobody_uses_is_forgotten() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        producer = TransactionalPeer(world)
-        await producer.begin()
+        producer = await begun(world)
         await producer.transaction(True, 1)
         await asyncio.sleep(300)
         again = TransactionalPeer(world)

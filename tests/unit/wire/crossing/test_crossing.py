@@ -9,7 +9,7 @@ import pytest
 from magnetar.model.errors import NotAllowedError
 from magnetar.protocols.entry_formats import EitherEntryFormat
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
-from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
+from magnetar.wire.crossing.kafka_to_pulsar import NOT_CONVERTED, pulsar_entry, sealed_entry
 from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.batches import STAMP_BYTES, check_produced, stamp
 from magnetar.wire.kafka.compression import Codec
@@ -52,6 +52,17 @@ def test_a_batch_of_kafka_as_pulsar_reads_it(codec: Codec) -> None:
     assert dict(two.properties) == {"bytes": "/wA="}
     assert (three.key, three.key_b64_encoded, three.null_value) == ("//4=", True, True)
     assert bytes(third) == b""
+
+
+def test_a_batch_that_nobody_can_take_apart_is_one_message_that_says_so() -> None:
+    batch = stamped(batch_of(RECORDS, 5_000), 100)
+    entry = sealed_entry(batch, "codec 7")
+    meta = entry_metadata(entry)
+    assert (meta.num_messages, meta.publish_time_ms, meta.sequence_id) == (3, 5_007, 100)
+    assert PulsarEntryFormat().describe(memoryview(entry)).messages == 3
+    (one, payload), *others = iterate_messages(entry, meta)
+    assert (dict(one.properties), bytes(payload)) == ({NOT_CONVERTED: "codec 7"}, bytes(batch))
+    assert [(told.compacted_out, bytes(none)) for told, none in others] == [(True, b"")] * 2
 
 
 @pytest.mark.parametrize("compression", Compression, ids=lambda each: each.name)

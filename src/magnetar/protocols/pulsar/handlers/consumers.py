@@ -35,6 +35,7 @@ from magnetar.protocols.pulsar.handlers.redirects import (
 )
 from magnetar.protocols.pulsar.handlers.schemas import check_consumer
 from magnetar.protocols.pulsar.leaving import Leaving
+from magnetar.protocols.pulsar.log_compactions import note_compaction
 from magnetar.protocols.pulsar.log_extents import fill_log_extent, hold_log, note_table
 from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
@@ -365,8 +366,10 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     question = request.log_question
     await hold_log(reply.log_extent, topic, question)  # before it is said what there is
     await note_table(topic, question)
+    compacted = await note_compaction(reply.log_extent, topic, question)
     await fill_log_extent(reply.log_extent, source, question)
-    await fill_stored_ledgers(reply.log_extent, source, question, session.services.stored_ledgers)
+    stored = session.services.stored_ledgers
+    await fill_stored_ledgers(reply.log_extent, source, question, stored, compacted)
     session.send_command(answer)
 
 
