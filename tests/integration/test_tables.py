@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -25,9 +26,19 @@ from pulsar.schema import AvroSchema, Integer, Record, String
 from magnetar.cli.pipeline import pipeline
 from magnetar.pipeline.jobs.table import catalog_of
 from magnetar.pipeline.tables import taking as taking_module
+from magnetar.pipeline.tables.small_files import SmallFilesRule
 from magnetar.pipeline.tables.taking import Catalog, Taking, TakingOptions, TopicTaken
 from magnetar.pipeline.tables.topic_table import TopicTable
 from magnetar.pipeline.tables.upkeep import TableUpkeep, compact, expire, remove_orphans
+from magnetar.tables.layout import UNFIT, ledger_told
+from magnetar.tables.warehouse import CATALOGS
+from tests.integration.test_kafka_clients import (
+    DEADLINE_S,
+    KafkaStandalone,
+    confluent_consumer,
+    confluent_producer,
+    polled,
+)
 from tests.standalone import Standalone
 
 LEDGER_ENTRIES = 40
@@ -35,13 +46,13 @@ WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStandalone]:
     settings = (
         f"ledger.ledger_entries_max={LEDGER_ENTRIES}",
         "ledger.tabled_ledger_ms_least=0",
     )
     flags = [word for setting in settings for word in ("--set", setting)]
-    with Standalone(tmp_path_factory.mktemp("tables") / "data", *flags) as running:
+    with KafkaStandalone(tmp_path_factory.mktemp("tables") / "data", *flags) as running:
         yield running
 
 
@@ -106,6 +117,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it does not come"
         time.sleep(0.2)
+
+
+def close_ledgers(platform: Standalone, topic: str) -> None:
+    """The last one, too, which is never in a table while it is open: the topic is closed."""
+    path = f"/admin/v2/persistent/public/default/{topic}/unload"
+    httpx.put(platform.http_url + path).raise_for_status()
 
 
 def received(client: pulsar.Client, topic: str, count: int) -> list[pulsar.Message]:
@@ -251,6 +268,8 @@ def test_a_job_that_ends_anywhere_takes_each_message_once(
     assert table.side is not None
     side = table.side.scan().to_arrow()
     assert side.num_rows == len(set(side["entry_id"].to_pylist())) == 2
+    unfit = ledger_told(table.main.properties, UNFIT, full(topic))
+    assert unfit == max(side["ledger_id"].to_pylist())
     wait_until(lambda: any(each["offloaded"] for each in ledgers(platform, topic)))
     whole = [message.data() for message in received(client, topic, 201)]
     assert whole.pop(50) == random.Random(1).randbytes(6 << 20)
@@ -343,7 +362,7 @@ def test_small_files_become_one_and_a_key_is_erased(
     table = TopicTable(catalog_in(tmp_path).place(full(topic)), full(topic))
     assert table.look()
     kept = TableUpkeep()
-    compact(table.main, kept, at_least=2)
+    compact(table.main, kept, SmallFilesRule(files_min=2))
     assert kept.files_rewritten > kept.files_written == 1
     expire(table.main, 2**60, kept)
     remove_orphans(table.main, 2**60, kept)
@@ -370,3 +389,157 @@ def test_small_files_become_one_and_a_key_is_erased(
     (told_of,) = json.loads(status.stdout)["topics"]
     assert told_of["errors"] == []
     assert told_of["inTable"] == told_of["onlyInTable"] >= 2
+
+
+def tables_health(platform: Standalone) -> dict[str, object]:
+    parts = httpx.get(platform.http_url + "/health").json()["parts"]
+    (found,) = [each for each in parts if each["part"] == "tables"]
+    return dict(found)
+
+
+def metric(platform: Standalone, name: str) -> float:
+    lines = httpx.get(platform.http_url + "/metrics").text.splitlines()
+    (found,) = [line for line in lines if line.startswith(f"magnetar_table_{name} ")]
+    return float(found.split()[1])
+
+
+def test_a_table_that_is_gone_is_said_and_the_topic_goes_on_without_it(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    topic = "bereft"
+    publish(client, topic, 0, 300, batching_enabled=False)
+    done = take(platform, tmp_path, topic, kept_ms=1)
+    wait_until(lambda: all(e["offloaded"] for e in ledgers(platform, topic) if e["inTable"]))
+    publish(client, topic, 300, 400, batching_enabled=False)
+    assert metric(platform, "waiting_ledgers") >= 1
+    assert metric(platform, "waiting_seconds") > 0
+    shutil.rmtree(tmp_path / "public_default")
+    (tmp_path / "catalog.db").write_bytes(b"no database any more" * 100)
+
+    flags = ["--warehouse", str(tmp_path), "--service-url", platform.service_url, "--json"]
+    CATALOGS._open.clear()
+    failed = CliRunner().invoke(pipeline, ["table", topic, *flags], standalone_mode=False)
+    assert failed.return_value == 1
+    health = tables_health(platform)
+    assert not health["ok"]
+    assert full(topic) in str(health["problem"])
+    assert "not a database" in str(health["problem"])
+    assert metric(platform, "failing_topics") == 1
+
+    line = ["detach", topic, "--service-url", platform.service_url, "--json"]
+    refused = CliRunner().invoke(pipeline, line, standalone_mode=False)
+    assert refused.return_value == 1
+    (told_of,) = json.loads(refused.stdout)["partitions"]
+    assert (told_of["ledgers"], told_of["messages"]) == (done.ledgers, done.rows)
+    assert not told_of["detached"]
+    tried = CliRunner().invoke(pipeline, [*line, "--yes", "--dry-run"], standalone_mode=False)
+    assert not json.loads(tried.stdout)["partitions"][0]["detached"]
+    assert ledgers(platform, topic)[0]["offloaded"]
+    given_up = CliRunner().invoke(pipeline, [*line, "--yes"], standalone_mode=False)
+    assert given_up.return_value == 0, given_up.output
+    assert json.loads(given_up.stdout)["partitions"][0]["detached"]
+    assert not any(each["inTable"] for each in ledgers(platform, topic))
+    assert tables_health(platform)["ok"]
+    left = [message.data()[:6] for message in received(client, topic, 400 - done.rows)]
+    assert left == [b"%06d" % number for number in range(done.rows, 400)]
+    again = CliRunner().invoke(pipeline, line, standalone_mode=False)
+    assert json.loads(again.stdout)["partitions"][0]["table"] == ""
+
+
+def test_what_kafkas_and_pulsars_clients_wrote_are_rows_and_both_read_it_from_the_table(
+    platform: KafkaStandalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    topic, partition = "crossing", "crossing-partition-0"
+    producer = confluent_producer(platform, **{"compression.type": "lz4", "linger.ms": 50})
+
+    def by_kafka(first: int, stop: int) -> None:
+        for number in range(first, stop):
+            value = None if number % 10 == 9 else b"kafka %d" % number
+            headers = {"number": str(number)}
+            producer.produce(
+                topic, key=f"k{number % 7}", value=value, timestamp=1_000 + number, headers=headers
+            )
+            if number % 4 == 3:
+                assert producer.flush(DEADLINE_S) == 0
+
+    by_kafka(0, 200)
+    publish(client, partition, 200, 260, batching_enabled=True, batching_max_messages=5)
+    by_kafka(260, 400)
+
+    def as_kafka(group: str) -> list[tuple[object, ...]]:
+        consumer = confluent_consumer(platform, group)
+        consumer.subscribe([topic])
+        found = polled(consumer, 400)
+        consumer.close()
+        return [(m.offset(), m.key(), m.value(), m.timestamp(), m.headers()) for m in found]
+
+    before, pulsars = as_kafka("before"), [told(each) for each in received(client, partition, 400)]
+    done = take(platform, tmp_path, topic, kept_ms=1)
+    assert (done.unfit, done.rows > 300) == (0, True)
+    rows = rows_of(tmp_path, topic).sort_by("offset").to_pylist()
+    for row, (place, value, key, properties, _, event_time_ms) in zip(rows, pulsars, strict=False):
+        assert (row["ledger_id"], row["entry_id"], row["batch_index"]) == place
+        assert (row["payload"] or b"", row["key"]) == (value, key)
+        assert dict(row["properties"]) == properties
+        assert round(row["event_time"].timestamp() * 1000) == event_time_ms
+    assert rows[9]["payload"] is None
+    wait_until(lambda: all(e["offloaded"] for e in ledgers(platform, partition) if e["inTable"]))
+    assert any(each["offloaded"] for each in ledgers(platform, partition))
+    assert [told(each) for each in received(client, partition, 400)] == pulsars
+    assert as_kafka("after") == before
+
+
+def compacted(platform: Standalone, topic: str) -> None:
+    url = f"{platform.http_url}/admin/v2/persistent/public/default/{topic}/compaction"
+    httpx.put(url).raise_for_status()
+    wait_until(lambda: httpx.get(url).json()["status"] != "RUNNING")
+    assert httpx.get(url).json() == {"status": "SUCCESS", "lastError": ""}
+
+
+def last_of_keys(client: pulsar.Client, topic: str) -> dict[str, int]:
+    """By key, as a reader of what is compacted is shown them; each once."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    found: dict[str, int] = {}
+    while reader.has_message_available():
+        message = reader.read_next(30_000)
+        found[message.partition_key()] = int(message.data()[:6])
+    reader.close()
+    return found
+
+
+def test_a_topic_with_a_table_is_compacted_and_what_was_erased_stays_gone(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """Compaction reads ledgers that are in the table only, entries of which nothing is left
+    included; who reads compacted goes on from what is left into the table."""
+    topic = "kept-by-key"
+    flags = ["--warehouse", str(tmp_path), "--service-url", platform.service_url, "--json"]
+    publish(client, topic, 0, 200, batching_enabled=False)
+    close_ledgers(platform, topic)  # erasing leaves what is in no table yet
+    assert take(platform, tmp_path, topic, kept_ms=1).rows == 200
+    wait_until(lambda: all(e["offloaded"] for e in ledgers(platform, topic) if e["inTable"]))
+    done = CliRunner().invoke(pipeline, ["erase", topic, "--key", "k3", *flags])
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    compacted(platform, topic)
+    last = {f"k{number % 7}": number for number in range(200)}
+    del last["k3"]
+    assert last_of_keys(client, topic) == last
+    publish(client, topic, 203, 283, batching_enabled=False)
+    take(platform, tmp_path, topic, kept_ms=1)
+    wait_until(lambda: all(e["offloaded"] for e in ledgers(platform, topic) if e["inTable"]))
+    last |= {f"k{number % 7}": number for number in range(203, 283)}
+    assert last_of_keys(client, topic) == last, "what came since is in the table"
+    compacted(platform, topic)
+    assert last_of_keys(client, topic) == last
+
+    done = CliRunner().invoke(pipeline, ["erase", topic, "--key", "k5", *flags])
+    report = json.loads(done.stdout)
+    assert (report["ok"], report["compacted"]) == (False, {full(topic): [full(topic)]}), (
+        "compaction has left a message of it"
+    )
+    producer = client.create_producer(topic)
+    producer.send(b"", partition_key="k5")
+    producer.close()
+    compacted(platform, topic)
+    del last["k5"]
+    assert last_of_keys(client, topic) == last
