@@ -693,6 +693,58 @@ class HttpConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """Who may do what. Secrets are named by their files, and never settings themselves."""
+
+    authentication: bool = field(
+        default=False,
+        metadata={
+            "meaning": "clients must show who they are, and may do what their role is permitted; "
+            "off: whoever reaches a port may do everything"
+        },
+    )
+    token_secret_key_file: str = field(
+        default="", metadata={"meaning": "a secret that tokens are signed with (HS256)"}
+    )
+    token_public_key_file: str = field(
+        default="",
+        metadata={"meaning": "a public key that tokens are held against (RS256, ES256)"},
+    )
+    token_role_claim: str = field(
+        default="sub", metadata={"meaning": "the claim of a token that is the role"}
+    )
+    token_audience: str = field(
+        default="", metadata={"meaning": "what a token's `aud` must name; empty: anything"}
+    )
+    users_file: str = field(
+        default="",
+        metadata={"meaning": "users with passwords, as `magnetar users` writes them"},
+    )
+    super_users: str = field(
+        default="",
+        metadata={"meaning": "roles that may do everything, separated by commas"},
+    )
+    anonymous_role: str = field(
+        default="",
+        metadata={
+            "meaning": "the role of who shows nothing, for what is permitted to it; empty: refused"
+        },
+    )
+    own_token_file: str = field(
+        default="",
+        metadata={
+            "meaning": "a token that this process shows to others of the cluster; of a super-user"
+        },
+    )
+    open_metrics: bool = field(
+        default=False, metadata={"meaning": "/metrics is for everybody, also without a token"}
+    )
+    open_health: bool = field(
+        default=False, metadata={"meaning": "/health is for everybody, also without a token"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionsConfig:
     """What all connections to this process share, whichever protocol they speak."""
 
@@ -827,6 +879,7 @@ class Config:
     kafka: KafkaConfig = field(default_factory=KafkaConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     connections: ConnectionsConfig = field(default_factory=ConnectionsConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     repair: RepairConfig = field(default_factory=RepairConfig)

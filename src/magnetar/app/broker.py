@@ -25,6 +25,8 @@ from magnetar.cluster.reporting import Load
 from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.schemas.registry import ValueStore
+from magnetar.cluster.security.access import Access
+from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.sharing import SharedTopics
 from magnetar.config import BrokerConfig, KafkaConfig, PartitionConfig
 from magnetar.env.connections import Connections
@@ -74,7 +76,8 @@ class Broker:
     write such ledgers and reach no metadata store.
 
     ``partitions``: where this broker leads logs on partitions; they are replicated if it ``shares``
-    its cluster and listens for Kafka's protocol.
+    its cluster and listens for Kafka's protocol. ``authenticator``: who clients are; without one
+    everybody may do everything.
 
     Neither the log store nor the metadata store is closed with the broker: who made them does that.
     """
@@ -99,6 +102,7 @@ class Broker:
         kafka: KafkaConfig | None = None,
         partitions: PartitionLeading | None = None,
         partition_config: PartitionConfig | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._config = config
         self._metrics = metrics or Metrics()
@@ -113,6 +117,8 @@ class Broker:
             return int(clock() * 1000)
 
         self.control = self._control_plane(topic_metadata, values, cluster, now_ms, shares)
+        self.access = Access.of(authenticator, self.control.namespaces)
+        """Who may do what; None: everybody everything."""
         self.replication: Replication | None = None
         """Where others of the cluster have replicas of partitions, too."""
         connections = connections or Connections()
@@ -123,10 +129,7 @@ class Broker:
         self._format = EitherEntryFormat()
         parts = self.control, self._scope, self._traffic, self._format, now_ms
         self.topics = Topics(config, log_store, *parts)
-        silence_s, open_topics = config.binding_silence_ms / 1000, self.topics
-        self.bindings = OwnerBindings(
-            open_topics.loaded, open_topics.find, self._read_only_starts, silence_s
-        )
+        self.bindings = self._owner_bindings(config)
         self._links: OwnerLinks | None = None
         self.followed: FollowedTopics | None = None
         """At a read-only broker, which has no other topics."""
@@ -163,6 +166,10 @@ class Broker:
         schemas = _schema_policy(self._config)
         return ControlPlane.over(metadata, values, cluster, schemas, now_ms, ownership)
 
+    def _owner_bindings(self, config: BrokerConfig) -> OwnerBindings:
+        topics, silence_s = self.topics, config.binding_silence_ms / 1000
+        return OwnerBindings(topics.loaded, topics.find, self._read_only_starts, silence_s)
+
     def _replicate(
         self,
         partitions: PartitionLeading,
@@ -196,6 +203,7 @@ class Broker:
             clock,
         )
         made.services.replicated = self.replication
+        made.services.access = self.access
         return made
 
     def _pulsar_server(
@@ -206,6 +214,7 @@ class Broker:
         )
         made.services.bindings = self.bindings if self.followed is None else None
         made.services.followed = self.followed
+        made.services.access = self.access
         return made
 
     def _follow_topics(

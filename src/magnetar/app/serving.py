@@ -26,6 +26,7 @@ from magnetar.app.checks import (
 from magnetar.app.ending import end_within
 from magnetar.app.partitions import open_partitions, partition_logs
 from magnetar.app.process import Process
+from magnetar.app.securing import open_authenticator
 from magnetar.app.storage import METADATA_END_S, Cluster
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import KEPT_FOR_EVER, Config, LedgerConfig, keeps_everything
@@ -101,7 +102,7 @@ async def start_broker(
 ) -> Broker:
     """A broker that serves clients. Ends in the order: topics to other brokers, clients, logs."""
     config, outside, stack = process.config, process.outside, process.stack
-    metadata = cluster.metadata
+    metadata, authenticator = cluster.metadata, open_authenticator(config, outside.clock_s)
     if keeps_everything(config.ledger):
         log.warning("nothing is ever deleted", what=KEPT_FOR_EVER)
     history = TableHistory()
@@ -139,6 +140,7 @@ async def start_broker(
         config.kafka,
         leading,
         config.partition,
+        authenticator,
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)

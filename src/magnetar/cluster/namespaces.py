@@ -2,7 +2,7 @@
 
 | path | value |
 |---|---|
-| ``/admin/policies/<tenant>`` | anything |
+| ``/admin/policies/<tenant>`` | a JSON object, or nothing: ``adminRoles``, the tenant's admins |
 | ``/admin/policies/<tenant>/<namespace>`` | a JSON object: its policies, by Pulsar's names |
 
 A tenant or namespace exists when its node does; ``public/default`` is made at the first start.
@@ -56,9 +56,24 @@ class Namespaces:
         await self.check_tenant(tenant)
         return [f"{tenant}/{name}" for name in await self._children(f"{POLICIES}/{tenant}")]
 
-    async def create_tenant(self, tenant: str) -> bool:
+    async def create_tenant(self, tenant: str, about: Mapping[str, object] | None = None) -> bool:
         """False when it exists."""
-        return await self._create(f"{POLICIES}/{tenant}")
+        return await self._create(f"{POLICIES}/{tenant}", json.dumps(about or {}).encode())
+
+    async def tenant_value(self, tenant: str) -> bytes | None:
+        """The bytes of its node, the same object as long as it has not changed; None: it does not
+        exist."""
+        return (await self._nodes.get(f"{POLICIES}/{tenant}")).value
+
+    async def change_tenant(self, tenant: str, about: Mapping[str, object]) -> None:
+        """Put what is said of it. Raises ``TopicNotFoundError``, ``MetadataError``."""
+        path = f"{POLICIES}/{tenant}"
+        try:
+            await self._metadata.put(path, json.dumps(about).encode(), -1)
+        except NoNodeError:
+            raise _no_tenant(tenant) from None
+        finally:
+            self._nodes.forget(path)
 
     async def create_namespace(
         self, namespace: str, policies: Mapping[str, object] | None = None
@@ -70,8 +85,8 @@ class Namespaces:
 
     async def check_tenant(self, tenant: str) -> None:
         """Raise ``TopicNotFoundError`` if the tenant does not exist."""
-        if (await self._nodes.get(f"{POLICIES}/{tenant}")).value is None:
-            raise TopicNotFoundError(f"tenant {tenant} does not exist; create it first")
+        if await self.tenant_value(tenant) is None:
+            raise _no_tenant(tenant)
 
     async def check(self, name: TopicName) -> None:
         """Raise ``TopicNotFoundError`` if the namespace of ``name`` does not exist."""
@@ -159,6 +174,10 @@ class _NamespaceNode(NamedTuple):
 
 def _node(_path: str, value: bytes | None) -> _NamespaceNode:
     return _NamespaceNode(value)
+
+
+def _no_tenant(tenant: str) -> TopicNotFoundError:
+    return TopicNotFoundError(f"tenant {tenant} does not exist; create it first")
 
 
 def _no_namespace(namespace: str) -> TopicNotFoundError:

@@ -306,6 +306,18 @@ class BrokerMetadataError(BrokerError):
     """What the request needs to know, or to change, of a topic cannot be known or changed now."""
 
 
+class AuthenticationError(BrokerError):
+    """Who asks has not shown who it is. ``why``: for this side's log, never for who asks."""
+
+    def __init__(self, text: str, why: str = "") -> None:
+        super().__init__(text)
+        self.why = why or text
+
+
+class AuthorizationError(BrokerError):
+    """The role may not do what it asks for; says which role, what, and where."""
+
+
 class ConsumerBusyError(BrokerError):
     """The subscription is taken by another consumer."""
 

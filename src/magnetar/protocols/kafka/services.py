@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At
+from magnetar.cluster.security.access import Access
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.env.connections import Connections
@@ -93,7 +94,8 @@ class ClientConnection(Protocol):
 class KafkaServices:
     """The parts that sessions and their handlers use; made by ``server.KafkaServer``. ``clock``:
     seconds since 1970. ``node``: this broker. ``takes_part``: how the coordinator of a transaction
-    is asked (``transactions.Transactions.takes_part``)."""
+    is asked (``transactions.Transactions.takes_part``). ``access``: who may do what; None:
+    everybody everything."""
 
     config: KafkaConfig
     broker: BrokerConfig
@@ -106,6 +108,7 @@ class KafkaServices:
     node: Node = NO_NODE
     takes_part: TakesPart | None = None
     replicated: ReplicatedPartitions | None = None
+    access: Access | None = None
     closing: bool = False
     sessions: dict[ClientConnection, None] = field(default_factory=dict)
     traffic: KafkaTraffic = field(default_factory=KafkaTraffic)

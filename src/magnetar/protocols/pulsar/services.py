@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.security.access import Access
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig
 from magnetar.env.connections import Connections
@@ -31,7 +32,8 @@ class Services:
     knows where entries lie, unless logs are not in ledgers; ``staged_writes`` serves those who
     write staged ledgers, if there are ledgers. ``bindings``: what read-only brokers ask of an
     owner; ``followed``: at a read-only broker, the topics that consumers get, which others own;
-    ``steering``: at an owner, sends consumers to read-only brokers.
+    ``steering``: at an owner, sends consumers to read-only brokers. ``access``: who may do what;
+    None: everybody everything.
     """
 
     config: BrokerConfig
@@ -51,6 +53,7 @@ class Services:
     stored_ledgers: StoredLedgers | None = None
     staged_writes: StagedWrites | None = None
     steering: ReadSteering | None = None
+    access: Access | None = None
 
     async def subscribable(
         self, name: TopicName, create: bool, asker: Hashable

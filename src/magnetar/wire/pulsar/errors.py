@@ -29,6 +29,8 @@ CODES: Final[Mapping[type[errors.MagnetarError], ServerError]] = MappingProxyTyp
         errors.CursorNotFoundError: ServerError.SUBSCRIPTION_NOT_FOUND,
         errors.BrokerError: ServerError.UNKNOWN,
         errors.BrokerMetadataError: ServerError.METADATA,
+        errors.AuthenticationError: ServerError.AUTHENTICATION,
+        errors.AuthorizationError: ServerError.AUTHORIZATION,
         errors.ConsumerBusyError: ServerError.CONSUMER_BUSY,
         errors.ServiceNotReadyError: ServerError.SERVICE_NOT_READY,
         errors.ProducerBusyError: ServerError.PRODUCER_BUSY,

@@ -1,0 +1,95 @@
+"""Permissions of a running broker: ``permissions`` asked with what the metadata store says.
+
+Asked when something is opened or administered, never for a message. Namespaces and tenants are
+answered from memory (``cluster.namespaces``); a node is parsed again when its bytes have changed. A
+change is in force for what is opened after it; what is open goes on until its client comes again.
+
+Why: docs/adr/0155-permissions-are-asked-when-something-is-opened.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.security.authenticator import Authenticator
+from magnetar.cluster.security.permissions import ADMIN_ROLES, Action, permitted
+from magnetar.cluster.security.principals import Principal
+from magnetar.cluster.topic_name import TopicName
+from magnetar.model.errors import AuthorizationError, BrokerMetadataError
+
+PARSED_MAX: Final = 10_000
+
+
+class Access:
+    """What ``Authenticator`` and namespaces say together, for servers of every protocol."""
+
+    def __init__(self, authenticator: Authenticator, namespaces: Namespaces) -> None:
+        self.authenticator = authenticator
+        self._namespaces = namespaces
+        self._super_users = authenticator.super_users
+        self._parsed: dict[str, tuple[bytes, Mapping[str, Any]]] = {}
+
+    @classmethod
+    def of(cls, authenticator: Authenticator | None, namespaces: Namespaces) -> Access | None:
+        """None where nobody is asked who he is."""
+        return None if authenticator is None else cls(authenticator, namespaces)
+
+    def is_super_user(self, principal: Principal) -> bool:
+        return principal.role in self._super_users
+
+    async def allows(self, principal: Principal, action: Action, of: TopicName | str) -> bool:
+        """``of``: a topic, or ``tenant/namespace``. Raises ``TopicNotFoundError`` for a namespace
+        that is not there, which everybody is told alike, and ``MetadataError``."""
+        namespace = of if isinstance(of, str) else of.namespace
+        policies = self._object(namespace, await self._namespaces.value(namespace))
+        if self.is_super_user(principal):
+            return True
+        admins = await self.admins(namespace.split("/")[0])
+        topic = "" if isinstance(of, str) else str(of.partitioned)
+        return permitted(principal.role, action, policies, admins, topic)
+
+    async def check(self, principal: Principal, action: Action, of: TopicName | str) -> None:
+        """Raises ``AuthorizationError``, and as ``allows``."""
+        if not await self.allows(principal, action, of):
+            raise AuthorizationError(
+                f"role {principal.role} may not {action} {of}; an admin of its tenant can grant it "
+                f"(magnetar namespaces permissions grant)"
+            )
+
+    async def administers(self, principal: Principal, tenant: str) -> bool:
+        """Whether it may do everything with the tenant's namespaces."""
+        return self.is_super_user(principal) or principal.role in await self.admins(tenant)
+
+    def check_super_user(self, principal: Principal, what: str) -> None:
+        """Raises ``AuthorizationError``. ``what``: "list the brokers"."""
+        if not self.is_super_user(principal):
+            raise AuthorizationError(
+                f"role {principal.role} may not {what}: that is for super-users "
+                "(security.super_users)"
+            )
+
+    async def admins(self, tenant: str) -> Collection[str]:
+        """Its roles; none of a tenant that is not there."""
+        value = await self._namespaces.tenant_value(tenant)
+        if value is None:
+            return ()
+        roles = self._object(tenant, value).get(ADMIN_ROLES)
+        return [str(role) for role in roles] if isinstance(roles, list) else ()
+
+    def _object(self, name: str, value: bytes) -> Mapping[str, Any]:
+        known = self._parsed.get(name)
+        if known is not None and known[0] is value:
+            return known[1]
+        try:
+            found = json.loads(value or b"{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise BrokerMetadataError(f"the node of {name} holds no policies")
+        if len(self._parsed) >= PARSED_MAX:
+            self._parsed.clear()
+        self._parsed[name] = value, found
+        return found
