@@ -245,7 +245,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("intakes", "rates", "steering", "upkeep"),
     ),
     "magnetar.protocols.pulsar": (
-        ("liveness", "owner_line", "requests", "staged_writes", "stored_ledgers"),
+        ("identity", "liveness", "owner_line", "requests", "staged_writes", "stored_ledgers"),
         (
             "bounds",
             "clients",

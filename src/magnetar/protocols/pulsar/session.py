@@ -29,8 +29,10 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
+from magnetar.cluster.security.principals import REFUSED
 from magnetar.cluster.steering import Sent
 from magnetar.cluster.topic_name import TopicName
+from magnetar.env.certificates import peer_name
 from magnetar.env.framed import NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import (
@@ -42,6 +44,7 @@ from magnetar.model.errors import (
     ProtocolError,
     ServiceNotReadyError,
 )
+from magnetar.protocols.pulsar.identity import Identity
 from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.liveness import is_alive
 from magnetar.protocols.pulsar.requests import Requests, Subject
@@ -61,7 +64,8 @@ from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import decode_send
 from magnetar.wire.pulsar.plain_acks import PlainAcks
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
-from magnetar.wire.pulsar.replies import error_reply
+from magnetar.wire.pulsar.replies import NO_REQUEST_ID, error_reply
+from magnetar.wire.pulsar.replies import error as error_frame
 from magnetar.wire.pulsar.sent import ReadSend, check_sent, read_send
 
 log = structlog.get_logger(__name__)
@@ -94,6 +98,7 @@ class Paused(IntFlag):
     REQUESTS = NO_ROOM << 2
     UNSENT = NO_ROOM << 3
     RESENDS = NO_ROOM << 4
+    AUTHENTICATION = NO_ROOM << 5
 
 
 Quick: TypeAlias = "Callable[[Session, memoryview, int, int], None]"
@@ -126,6 +131,8 @@ class Session(FramedConnection):
         self.services = services
         self.table = table
         self.ready = False
+        self.identity: Identity | None = None
+        """Who the client is, where it must show that; it has one when it is ready."""
         self.client_version = ""
         self.protocol_version = NO_VERSION
         self.fails_one_send = False
@@ -164,6 +171,8 @@ class Session(FramedConnection):
         services = self.services
         services.sessions.pop(self, None)
         services.metrics.broker_connections.set(len(services.sessions))
+        if self.identity is not None:
+            self.identity.end()
         for producer in list(self.producers.values()):
             producer.topic.remove_producer(producer)
         self.producers.clear()
@@ -408,6 +417,19 @@ class Session(FramedConnection):
         frame = error_reply(command, server_error(error), str(error))
         if frame is not None:
             self.write(frame)
+
+    def end_refused(self, why: str) -> None:
+        """The client has not shown who it is: it is told so, no more, and disconnected."""
+        if self.closed:
+            return
+        self.services.connections.say_refused(self.peer, f"authentication failed: {why}")
+        self.write(error_frame(NO_REQUEST_ID, ServerError.AUTHENTICATION, REFUSED))
+        self.close()
+
+    def certificate_name(self) -> str | None:
+        """The common name of the client's certificate, which TLS has verified; None: it has shown
+        none, or the connection is plain."""
+        return None if self.transport is None else peer_name(self.transport)
 
     # -- what others ask of the session -------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from magnetar.app.broker import Broker
+from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import BrokerConfig
 from magnetar.protocols.pulsar.handlers.table import make_table
@@ -82,7 +83,13 @@ class FakeTransport(asyncio.Transport):
 class World:
     """A broker that listens nowhere, and its doubles."""
 
-    def __init__(self, ledger_entries: int = 5, shares: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        ledger_entries: int = 5,
+        shares: bool = False,
+        authenticator: Authenticator | None = None,
+        **settings: Any,
+    ) -> None:
         self.store = MemoryLogStore(ledger_entries)
         self.metadata = MemoryMetadata()
         self.values = MemoryValues()
@@ -93,6 +100,7 @@ class World:
             self.values,
             clock=lambda: 1e9,
             shares=shares,
+            authenticator=authenticator,
         )
         self.services = self.broker.pulsar.services
 

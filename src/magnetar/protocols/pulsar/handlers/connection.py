@@ -1,18 +1,24 @@
-"""CONNECT, PING and PONG."""
+"""CONNECT, PING, PONG and AUTH_RESPONSE."""
 
 from __future__ import annotations
 
 from magnetar import __version__
 from magnetar.protocols.pulsar.clients import fails_one_send, follows_assigned_url
+from magnetar.protocols.pulsar.handlers.authentication import respond
 from magnetar.protocols.pulsar.session import Session
-from magnetar.wire.pulsar.commands import PONG_FRAME, PROTOCOL_VERSION, command_bounds
+from magnetar.wire.pulsar.commands import (
+    PONG_FRAME,
+    PROTOCOL_VERSION,
+    command_bounds,
+    decode_command,
+)
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 
 def connect(session: Session, command: BaseCommand) -> None:
     """Accept the client, and say only what is implemented: a flag that is set invites its use.
 
-    Whatever authentication the client brings is taken as anonymous: there are no roles yet.
+    Where nobody is asked who he is, whatever authentication a client brings passes.
     """
     request = command.connect
     session.client_version = request.client_version
@@ -41,3 +47,7 @@ def ping(session: Session, view: memoryview, start: int, end: int) -> None:
 def pong(session: Session, view: memoryview, start: int, end: int) -> None:
     """That bytes came is what counts."""
     command_bounds(view, start, end)
+
+
+def auth_response(session: Session, view: memoryview, start: int, end: int) -> None:
+    respond(session, decode_command(view, start, end))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from magnetar.model.errors import ProtocolError
 from magnetar.protocols.pulsar.handlers import (
+    authentication,
     bound_cursors,
     connection,
     consumers,
@@ -20,6 +21,7 @@ from magnetar.protocols.pulsar.handlers import (
     schemas,
     staged_writes,
 )
+from magnetar.protocols.pulsar.handlers.permits import PERMITS
 from magnetar.protocols.pulsar.requests import SIDE_BY_SIDE, Subject
 from magnetar.protocols.pulsar.session import Quick, Request, Session
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -35,7 +37,14 @@ class Table:
     """Command -> subject kind, body field, id field; commands without are side by side."""
 
     def connect(self, session: Session, command: BaseCommand) -> None:
-        connection.connect(session, command)
+        if session.services.access is None:
+            connection.connect(session, command)
+            return
+
+        def accept() -> None:
+            connection.connect(session, command)
+
+        authentication.authenticate(session, command.connect, accept)
 
     def subject(self, command: BaseCommand) -> Subject | None:
         """The subject of a request; None if the command is not served."""
@@ -51,7 +60,10 @@ class Table:
         return name, int(getattr(getattr(command, body), field))
 
     async def handle(self, session: Session, command: BaseCommand) -> None:
-        await self.requests[int(command.type)](session, command)
+        kind, access = int(command.type), session.services.access
+        if access is not None:
+            await PERMITS[kind](session, access, command)
+        await self.requests[kind](session, command)
 
 
 def make_table() -> Table:
@@ -63,6 +75,7 @@ def make_table() -> Table:
             BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: consumers.redeliver,
             BaseCommand.PING: connection.ping,
             BaseCommand.PONG: connection.pong,
+            BaseCommand.AUTH_RESPONSE: connection.auth_response,
         },
         requests={
             BaseCommand.LOOKUP: lookups.lookup,

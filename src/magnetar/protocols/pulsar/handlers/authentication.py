@@ -1,0 +1,125 @@
+"""CONNECT and AUTH_RESPONSE where clients must show who they are.
+
+| ``auth_method_name`` | ``auth_data`` |
+|---|---|
+| ``token`` | a JSON Web Token |
+| ``basic`` | ``name:password`` |
+| ``tls`` | nothing: the certificate of the connection |
+| ``none``, or nothing | nothing: the certificate, if there is one; else it is anonymous |
+
+Other methods are refused. What a password costs in CPU is done on a thread; the connection is not
+read meanwhile. A client that is refused hears AuthenticationError, and is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.cluster.security.authenticator import Authenticator
+from magnetar.cluster.security.principals import Principal, refusal
+from magnetar.env.tasks import fails
+from magnetar.model.errors import AuthenticationError, ProtocolError
+from magnetar.protocols.pulsar.identity import Identity
+from magnetar.protocols.pulsar.session import Paused, Session
+from magnetar.wire.pulsar.codes import ServerError
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandConnect
+from magnetar.wire.pulsar.replies import NO_REQUEST_ID, error
+
+DATA_BYTES_MAX: Final = 64 << 10
+BASIC: Final = "basic"
+
+
+def authenticate(session: Session, request: CommandConnect, accept: Callable[[], None]) -> None:
+    """Find out who a client is that has sent CONNECT, and ``accept`` it or end the connection."""
+    access = session.services.access
+    assert access is not None, "asked only where somebody asks"
+    if request.original_principal or request.original_auth_data or request.proxy_to_broker_url:
+        session.end_refused("it speaks for another client: proxies are not served")
+        return
+    method, data = request.auth_method_name, request.auth_data
+    refreshes = request.feature_flags.supports_auth_refresh
+
+    def known(principal: Principal) -> None:
+        clock = session.services.clock
+        session.identity = Identity(session, principal, method, refreshes, clock)
+        accept()
+
+    _find_out(session, access.authenticator, (method, data), known)
+
+
+def respond(session: Session, command: BaseCommand) -> None:
+    """AUTH_RESPONSE: what the client shows when it is asked again."""
+    identity, access = session.identity, session.services.access
+    if identity is None or access is None:
+        session.write(error(NO_REQUEST_ID, ServerError.NOT_ALLOWED, "AUTH_RESPONSE is not served"))
+        return
+    if not identity.asked:
+        raise ProtocolError("AUTH_RESPONSE without AUTH_CHALLENGE")
+    answer, found = command.authResponse.response, identity
+    if answer.auth_method_name != identity.method:
+        session.end_refused("it shows something of another kind than before")
+        return
+
+    def known(principal: Principal) -> None:
+        if principal.role != found.principal.role:
+            session.end_refused(f"it was {found.principal.role}, and now is {principal.role}")
+        else:
+            found.renew(principal)
+
+    _find_out(session, access.authenticator, (answer.auth_method_name, answer.auth_data), known)
+
+
+def _find_out(
+    session: Session,
+    authenticator: Authenticator,
+    shown: tuple[str, bytes],
+    known: Callable[[Principal], None],
+) -> None:
+    method, data = shown
+    if method != BASIC:
+        try:
+            known(_principal(session, authenticator, method, data))
+        except AuthenticationError as refused:
+            session.end_refused(refused.why)
+        return
+
+    async def find_out() -> None:
+        try:
+            text = _text(data)
+            principal = await asyncio.to_thread(authenticator.by_basic, text)
+        except AuthenticationError as refused:
+            session.end_refused(refused.why)
+            return
+        if not session.closed:
+            known(principal)
+            session.resume(Paused.AUTHENTICATION)
+
+    def failed(_task: str, _error: BaseException) -> None:
+        session.close()
+
+    session.pause(Paused.AUTHENTICATION)
+    session.services.scope.spawn(find_out(), f"password of {session.peer}", fails(failed))
+
+
+def _principal(
+    session: Session, authenticator: Authenticator, method: str, data: bytes
+) -> Principal:
+    if method == "token":
+        return authenticator.by_token(_text(data))
+    if method in ("tls", "none", ""):
+        name = session.certificate_name()
+        if name is not None:
+            return authenticator.by_certificate(name)
+        if method == "tls":
+            raise refusal("it shows no certificate, or does not speak TLS")
+        return authenticator.anonymous()
+    raise refusal(f"method {method[:40]!r} is not served; served are token, basic and tls")
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data[:DATA_BYTES_MAX].decode()
+    except UnicodeDecodeError:
+        raise refusal("what it shows is no text") from None
