@@ -32,12 +32,12 @@ import structlog
 
 from bench import results
 from bench.measure import machine
+from magnetar.cluster.brokers.reporting import Load
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.bundles import Bundle, Layout, even_boundaries
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.ownership import Here
-from magnetar.cluster.reporting import Load
-from magnetar.cluster.reports import BrokerReport
-from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import TopicName
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.errors import MagnetarError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from magnetar.cluster.reports import BROKERS
+from magnetar.cluster.brokers.reports import BROKERS
 from magnetar.cluster.topic_name import topic_of_log
 from magnetar.log.managed.records import decode_cursor, decode_name
 from magnetar.log.seam import Binding

@@ -10,7 +10,7 @@ from functools import partial
 
 from magnetar.admin.elsewhere import ServedElsewhereError
 from magnetar.admin.topics import TopicService
-from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import MagnetarError
 from magnetar_sim.broker_watch import BrokerWatch

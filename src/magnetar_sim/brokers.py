@@ -22,7 +22,7 @@ from magnetar.app.roles import open_broker
 from magnetar.app.serving import topic_service
 from magnetar.bookie.bookie import Bookie
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
 from magnetar.config import BookieConfig, BrokerConfig, Config, MetadataConfig
 from magnetar.metrics import Metrics

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from magnetar.cluster.brokers.reports import OWNERS, owner_path
 from magnetar.cluster.bundles import Layout, layout_of
 from magnetar.cluster.namespaces import POLICIES
-from magnetar.cluster.reports import OWNERS, owner_path
 from magnetar.cluster.topic_name import TopicName, parse_topic, topic_of_log
 from magnetar_sim.loop import SimProcess, current_process
 

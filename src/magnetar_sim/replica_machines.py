@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from magnetar.app.partition_brokers import ReportedBrokers
-from magnetar.cluster.brokers import Brokers, Registration
-from magnetar.cluster.reports import BrokerReport
+from magnetar.cluster.brokers.brokers import Brokers, Registration
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.env.connections import Connections
 from magnetar.env.framed import FramedConnection
 from magnetar.env.session_guard import SessionGuard

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from magnetar.cluster.read_rules import ReadRule, ReadRules, Target
+from magnetar.cluster.policies.read_rules import ReadRule, ReadRules, Target
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
 from magnetar_sim.broker_run import FAULTS_FROM_S, HEAL_S

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from magnetar.cluster.watched_nodes import WatchedNodes
+from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.env.metadata import CreateMode, MetadataStore, SessionState, Versioned
 from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.env.zookeeper_server import ZooKeeperServer, free_port

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import Here, TellClients
-from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.schemas.policies import SchemaPolicy
-from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.config import BrokerConfig, LedgerConfig
 from magnetar.env.tasks import TaskScope, awaited

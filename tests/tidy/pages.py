@@ -38,9 +38,13 @@ MACHINE_TABLES: tuple[tuple[str, str, str], ...] = (
         "ISR_TRANSITIONS",
         "The in-sync set of a leader",
     ),
-    ("magnetar.protocols.kafka.group_states", "TRANSITIONS", "A group of Kafka's consumers"),
     (
-        "magnetar.protocols.kafka.transaction_states",
+        "magnetar.protocols.kafka.coordination.group_states",
+        "TRANSITIONS",
+        "A group of Kafka's consumers",
+    ),
+    (
+        "magnetar.protocols.kafka.coordination.transaction_states",
         "TRANSITIONS",
         "A transactional id of Kafka's producers",
     ),

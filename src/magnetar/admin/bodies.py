@@ -20,7 +20,7 @@ from magnetar.cluster.bundles import (
     policy_of,
 )
 from magnetar.cluster.bundles import POLICY as BUNDLES
-from magnetar.cluster.policies import NAMES, decode_strategy, encode_value
+from magnetar.cluster.policies.policies import NAMES, decode_strategy, encode_value
 from magnetar.cluster.schemas.policies import AUTO_UPDATE
 from magnetar.model.errors import BrokerError, BrokerMetadataError, InvalidPolicyError
 from magnetar.model.ids import EARLIEST, LATEST, Position

@@ -8,10 +8,10 @@ from typing import Final, TypeAlias
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
 from magnetar.admin.peers import PeerRequest, Peers
 from magnetar.admin.views import BrokerView, BundlesView, BundleView, OwnedView
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.bundles import Bundle, policy_of
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At
-from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.topic_name import TopicName, parse_namespace
 from magnetar.model.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 

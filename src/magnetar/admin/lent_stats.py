@@ -15,7 +15,7 @@ import structlog
 
 from magnetar.admin.peers import PeerRequest, Peers
 from magnetar.admin.stats_views import SubscriptionView
-from magnetar.cluster.reports import BrokerReport
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import MagnetarError
 from magnetar.topics.subscribable import SubscribableTopic

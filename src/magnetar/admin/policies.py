@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.policies import (
+from magnetar.cluster.policies.policies import (
     NAMES,
     DelayedDeliveryPolicy,
     PersistencePolicy,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from magnetar.admin.bodies import BadBodyError
 from magnetar.admin.views import CompatibilityView, SchemaListView, SchemaView
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.policies import UNDEFINED
+from magnetar.cluster.policies.policies import UNDEFINED
 from magnetar.cluster.schemas import key_value
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.model.errors import (

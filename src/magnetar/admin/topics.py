@@ -30,7 +30,7 @@ from magnetar.admin.topic_stats import (
 from magnetar.admin.views import LookupView
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At, Owner
-from magnetar.cluster.policies import decode_engine
+from magnetar.cluster.policies.policies import decode_engine
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.model.errors import (
     BrokerError,

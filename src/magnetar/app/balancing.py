@@ -9,9 +9,9 @@ from typing import Final
 
 import structlog
 
-from magnetar.cluster.balance import Balance, BundleLimits, BundleLoad, Cut, Decision
 from magnetar.cluster.bundles import Bundle
-from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.sharing.balance import Balance, BundleLimits, BundleLoad, Cut, Decision
+from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.config import BrokerConfig
 from magnetar.model.errors import MagnetarError
 from magnetar.topics.rates import Rates

@@ -17,17 +17,17 @@ from magnetar.app.balancing import Balancing
 from magnetar.app.checks import tables_lag
 from magnetar.app.handing_over import cut_large_bundles
 from magnetar.app.replication import Replication
+from magnetar.cluster.brokers.reporting import Load
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.led_topics import LedTopics
 from magnetar.cluster.ownership import SoleBroker, TellClients
-from magnetar.cluster.reporting import Load
-from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.schemas.registry import ValueStore
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
-from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.sharing.led_topics import LedTopics
+from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.config import BrokerConfig, KafkaConfig, PartitionConfig
 from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore

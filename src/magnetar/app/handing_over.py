@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from magnetar.cluster.bundles import BUNDLES_MAX, Bundle
-from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import MagnetarError
 

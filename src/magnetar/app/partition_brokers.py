@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from magnetar.cluster.reports import BROKERS, BrokerReport
+from magnetar.cluster.brokers.reports import BROKERS, BrokerReport
 from magnetar.env.metadata import MetadataStore
 from magnetar.log.partition.replication.brokers import PeerBroker
 from magnetar.log.partition.replication.election import LiveBroker

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from magnetar.app.partition_brokers import ReportedBrokers
-from magnetar.cluster.led_topics import LedBy
-from magnetar.cluster.reports import BrokerReport
+from magnetar.cluster.brokers.reports import BrokerReport
+from magnetar.cluster.sharing.led_topics import LedBy
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import PartitionConfig
 from magnetar.env.connections import Connections

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from magnetar.cluster.counters import Counters
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.ownership import Bundles, Ownership, SoleBroker
 from magnetar.cluster.partitioned_topics import PartitionedTopics
+from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.schemas.policies import SchemaPolicies, SchemaPolicy
 from magnetar.cluster.schemas.registry import Schemas, ValueStore
-from magnetar.cluster.sharing import SharedTopics
-from magnetar.cluster.topic_policies import TopicPolicies
+from magnetar.cluster.sharing.shared_topics import SharedTopics
+from magnetar.cluster.stored.counters import Counters
 from magnetar.env.metadata import MetadataStore
 
 

@@ -17,9 +17,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from magnetar.cluster.counters import RACES_MAX
+from magnetar.cluster.stored.counters import RACES_MAX
+from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
-from magnetar.cluster.watched_nodes import WatchedNodes
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BadVersionError,

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.bundles import Bundle, Layout, cut_in, layout_of
 from magnetar.cluster.namespaces import Namespaces
-from magnetar.cluster.reports import BrokerReport
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import NotAllowedError
 

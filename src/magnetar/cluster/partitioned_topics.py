@@ -12,9 +12,9 @@ import json
 from typing import Final
 from urllib.parse import unquote
 
-from magnetar.cluster.counters import RACES_MAX
+from magnetar.cluster.stored.counters import RACES_MAX
+from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import PARTITIONS_MAX, TopicName
-from magnetar.cluster.watched_nodes import WatchedNodes
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BadVersionError,

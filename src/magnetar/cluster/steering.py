@@ -29,8 +29,8 @@ from collections.abc import Callable, Container, Mapping
 from hashlib import blake2b
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from magnetar.cluster.read_rules import Asked, ReadRules
-from magnetar.cluster.reports import BrokerReport
+from magnetar.cluster.brokers.reports import BrokerReport
+from magnetar.cluster.policies.read_rules import Asked, ReadRules
 
 RETURN_S: Final = 15.0
 """Who comes back later than that has been served meanwhile."""

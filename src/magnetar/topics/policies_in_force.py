@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.topic_name import TopicName
-from magnetar.cluster.topic_policies import TopicPolicies
 from magnetar.config import BrokerConfig
 from magnetar.log.policy import Engine, LogPolicy
 from magnetar.topics.dispatch.delayed import DelayPolicy

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from magnetar.cluster.policies import Policies, RetentionPolicy
-from magnetar.cluster.read_rules import NO_RULES, ReadRules
+from magnetar.cluster.policies.policies import Policies, RetentionPolicy
+from magnetar.cluster.policies.read_rules import NO_RULES, ReadRules
 from magnetar.log.policy import UNLIMITED, Engine, LogPolicy, Retention
 from magnetar.topics.dispatch.delayed import DelayPolicy
 

@@ -24,8 +24,8 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from magnetar.cluster.read_rules import Asked
-from magnetar.cluster.reports import BrokerReport
+from magnetar.cluster.brokers.reports import BrokerReport
+from magnetar.cluster.policies.read_rules import Asked
 from magnetar.cluster.steering import Move, Seeker, Sent, Sought, Steering
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import MagnetarError, ServiceNotReadyError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from magnetar.cluster.counters import Counters
+from magnetar.cluster.stored.counters import Counters
 from magnetar.log.seam import Run
 from magnetar.protocols.pulsar.handlers import consumers
 from magnetar.protocols.pulsar.receipts import SessionProducer

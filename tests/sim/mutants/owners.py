@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from magnetar.cluster.bundle_nodes import BundleNodes
+from magnetar.cluster.brokers.reports import owner_path
 from magnetar.cluster.bundles import Bundle, Layout
 from magnetar.cluster.ownership import Here
-from magnetar.cluster.reports import owner_path
-from magnetar.cluster.sharing import SharedTopics
-from magnetar.cluster.watched_nodes import WatchedNodes
+from magnetar.cluster.sharing.bundle_nodes import BundleNodes
+from magnetar.cluster.sharing.shared_topics import SharedTopics
+from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.log.acknowledgements import AckState
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursors import ManagedCursors

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from magnetar.cluster.balance import (
+from magnetar.cluster.brokers.reports import BrokerReport
+from magnetar.cluster.bundles import Bundle, Layout, even_boundaries
+from magnetar.cluster.sharing.balance import (
     BUNDLES_OF_A_NAMESPACE_MAX,
     LOOKS,
     REST_LOOKS,
@@ -18,9 +20,7 @@ from magnetar.cluster.balance import (
     Cut,
     Give,
 )
-from magnetar.cluster.bundles import Bundle, Layout, even_boundaries
-from magnetar.cluster.placement import BundlePlacement
-from magnetar.cluster.reports import BrokerReport
+from magnetar.cluster.sharing.placement import BundlePlacement
 
 NAMESPACE = "public/default"
 LIMITS = BundleLimits(100, 1000.0)

@@ -7,6 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar.cluster.brokers.reports import (
+    BrokerReport,
+    BundleOwner,
+    decode_owner,
+    decode_report,
+    encode_owner,
+    encode_report,
+    worth_telling,
+)
 from magnetar.cluster.bundles import (
     LAST,
     Bundle,
@@ -16,16 +25,7 @@ from magnetar.cluster.bundles import (
     layout_of,
     policy_of,
 )
-from magnetar.cluster.placement import MESSAGES_PER_S_OF_A_BUNDLE, BundlePlacement
-from magnetar.cluster.reports import (
-    BrokerReport,
-    BundleOwner,
-    decode_owner,
-    decode_report,
-    encode_owner,
-    encode_report,
-    worth_telling,
-)
+from magnetar.cluster.sharing.placement import MESSAGES_PER_S_OF_A_BUNDLE, BundlePlacement
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import BrokerMetadataError, NotAllowedError
 

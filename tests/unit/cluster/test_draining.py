@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from magnetar.cluster.bundles import Bundle
-from magnetar.cluster.draining import OPENING, WAITING_S_MAX, release_in_turn
+from magnetar.cluster.sharing.draining import OPENING, WAITING_S_MAX, release_in_turn
 from magnetar_sim.virtual_time import run_virtual
 
 

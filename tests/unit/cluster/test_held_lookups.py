@@ -9,12 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from magnetar.cluster import held_lookups, reach
+from magnetar.cluster.brokers import reach
+from magnetar.cluster.brokers.reach import Reach, connects
+from magnetar.cluster.brokers.reports import BrokerReport, owner_path
 from magnetar.cluster.bundles import Bundle, Layout, even_boundaries
-from magnetar.cluster.held_lookups import HeldLookups
 from magnetar.cluster.ownership import At, Here, Owner
-from magnetar.cluster.reach import Reach, connects
-from magnetar.cluster.reports import BrokerReport, owner_path
+from magnetar.cluster.sharing import held_lookups
+from magnetar.cluster.sharing.held_lookups import HeldLookups
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.env.tasks import TaskScope, awaited
 

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from magnetar.cluster.led_topics import NOBODY, LedBy, LedTopics
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.ownership import At, Here, SoleBroker
-from magnetar.cluster.reports import BrokerReport
+from magnetar.cluster.sharing.led_topics import NOBODY, LedBy, LedTopics
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.model.errors import ServiceNotReadyError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.cluster.policies import (
+from magnetar.cluster.policies.policies import (
     NAMES,
     DelayedDeliveryPolicy,
     PersistencePolicy,
@@ -14,7 +14,7 @@ from magnetar.cluster.policies import (
     decode_policies,
     encode_value,
 )
-from magnetar.cluster.read_rules import ReadRule, ReadRules, Target
+from magnetar.cluster.policies.read_rules import ReadRule, ReadRules, Target
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
 from magnetar.model.schema import SchemaStrategy

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.cluster.policies import Policies, decode_policies, encode_value
-from magnetar.cluster.read_rules import (
+from magnetar.cluster.brokers.reports import BrokerReport
+from magnetar.cluster.policies.policies import Policies, decode_policies, encode_value
+from magnetar.cluster.policies.read_rules import (
     BROKERS_MAX,
     PROPERTIES_MAX,
     RULES_MAX,
@@ -19,7 +20,6 @@ from magnetar.cluster.read_rules import (
     ReadRules,
     Target,
 )
-from magnetar.cluster.reports import BrokerReport
 from magnetar.model.errors import InvalidPolicyError
 
 TO_ANY = {"to": "any"}

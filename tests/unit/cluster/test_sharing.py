@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from magnetar.cluster.brokers import Brokers
+from magnetar.cluster.brokers.brokers import Brokers
+from magnetar.cluster.brokers.reporting import Load
+from magnetar.cluster.brokers.reports import BrokerReport, decode_report, owner_path
 from magnetar.cluster.bundles import Bundle, Layout
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.ownership import At, Here
-from magnetar.cluster.reporting import Load
-from magnetar.cluster.reports import BrokerReport, decode_report, owner_path
-from magnetar.cluster.shared_reads import shared_values
-from magnetar.cluster.sharing import SharedTopics
+from magnetar.cluster.sharing.shared_topics import SharedTopics
+from magnetar.cluster.stored.shared_reads import shared_values
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.metadata import SessionState
 from magnetar.env.tasks import TaskScope, awaited

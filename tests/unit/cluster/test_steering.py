@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from magnetar.cluster.read_rules import NO_RULES, Asked, ReadRules
-from magnetar.cluster.reports import BrokerReport
+from magnetar.cluster.brokers.reports import BrokerReport
+from magnetar.cluster.policies.read_rules import NO_RULES, Asked, ReadRules
 from magnetar.cluster.steering import (
     AVOID_S,
     AVOID_S_MAX,

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from magnetar.cluster import topic_policies
 from magnetar.cluster.namespaces import POLICIES, Namespaces
-from magnetar.cluster.policies import Policies, RetentionPolicy
+from magnetar.cluster.policies import topic_policies
+from magnetar.cluster.policies.policies import Policies, RetentionPolicy
+from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.cluster.topic_policies import TopicPolicies
 from magnetar.env.metadata import SessionState
 from magnetar.model.errors import BrokerMetadataError, NotAllowedError, TopicNotFoundError
 from tests.doubles.memory_metadata import MemoryMetadata

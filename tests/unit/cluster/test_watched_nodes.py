@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from magnetar.cluster.watched_nodes import WatchedNodes
+from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.env.metadata import SessionState, Versioned
 from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.model.errors import MetadataUnavailableError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.cluster.policies import (
+from magnetar.cluster.policies.policies import (
     DelayedDeliveryPolicy,
     PersistencePolicy,
     Policies,

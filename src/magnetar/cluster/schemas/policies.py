@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.topic_name import TopicName
-from magnetar.cluster.topic_policies import TopicPolicies
 from magnetar.model.schema import SchemaStrategy
 
 AUTO_UPDATE: Final = "is_allow_auto_update_schema"

@@ -28,7 +28,6 @@ from typing import Protocol
 
 import structlog
 
-from magnetar.cluster.counters import RACES_MAX
 from magnetar.cluster.schemas import rules
 from magnetar.cluster.schemas.kept import KeptDefinitions, KnownAnswers
 from magnetar.cluster.schemas.policies import SchemaPolicies
@@ -42,8 +41,9 @@ from magnetar.cluster.schemas.record import (
     encode_schema,
     record_path,
 )
+from magnetar.cluster.stored.counters import RACES_MAX
+from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import TopicName
-from magnetar.cluster.watched_nodes import WatchedNodes
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BadVersionError,

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from magnetar.cluster.policy_values import as_list, as_object, as_text
+from magnetar.cluster.policies.policy_values import as_list, as_object, as_text
 from magnetar.cluster.security.principals import ROLE_CHARACTERS_MAX
 from magnetar.model.errors import InvalidPolicyError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.cluster.policy_values import printable
+from magnetar.cluster.policies.policy_values import printable
 from magnetar.model.errors import AuthenticationError
 
 ROLE_CHARACTERS_MAX: Final = 256

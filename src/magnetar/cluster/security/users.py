@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from magnetar.cluster.policy_values import printable
+from magnetar.cluster.policies.policy_values import printable
 from magnetar.cluster.security.principals import ROLE_CHARACTERS_MAX
 from magnetar.model.errors import ConfigError
 

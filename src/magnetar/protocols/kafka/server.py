@@ -17,11 +17,11 @@ from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.env.connections import Connections
 from magnetar.env.listening import advertised_host
 from magnetar.env.tasks import TaskScope
-from magnetar.protocols.kafka.coordinator import Coordinator
-from magnetar.protocols.kafka.handlers import RequestTable
+from magnetar.protocols.kafka.coordination.coordinator import Coordinator
+from magnetar.protocols.kafka.coordination.transactions import Transactions
+from magnetar.protocols.kafka.handlers.table import RequestTable
 from magnetar.protocols.kafka.services import ClientConnection, KafkaServices, Node
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.transactions import Transactions
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
 

@@ -21,7 +21,7 @@ from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import TopicNotFoundError
 from magnetar.protocols.kafka.names import topic_of
-from magnetar.protocols.kafka.partition import Partition
+from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.peers import PeerLines
 from magnetar.protocols.kafka.traffic import KafkaTraffic
 from magnetar.topics.entry_format import EntryFormat

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.schemas import kept as kept_module
 from magnetar.cluster.schemas import record as record_module
 from magnetar.cluster.schemas import rules
@@ -24,7 +25,6 @@ from magnetar.cluster.schemas.record import (
 )
 from magnetar.cluster.schemas.registry import Schemas
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.cluster.topic_policies import TopicPolicies
 from magnetar.model.errors import (
     BrokerMetadataError,
     IncompatibleSchemaError,

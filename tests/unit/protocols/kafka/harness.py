@@ -9,7 +9,7 @@ from typing import Any
 from magnetar.app.broker import Broker
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import BrokerConfig, KafkaConfig
-from magnetar.protocols.kafka.handlers import RequestTable
+from magnetar.protocols.kafka.handlers.table import RequestTable
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import APIS, encode_request, read_response
 from magnetar.wire.kafka.batches import BATCH_HEADER_BYTES, build_batch, read_batch_header

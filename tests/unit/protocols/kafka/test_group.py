@@ -6,8 +6,13 @@ import random
 
 import pytest
 
-from magnetar.protocols.kafka.group import SESSION_MS_MOST, Answers, ConsumerGroup, Joining
-from magnetar.protocols.kafka.group_states import NEXT, GroupState
+from magnetar.protocols.kafka.coordination.group import (
+    SESSION_MS_MOST,
+    Answers,
+    ConsumerGroup,
+    Joining,
+)
+from magnetar.protocols.kafka.coordination.group_states import NEXT, GroupState
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.group_messages import JoinGroupResponse
 

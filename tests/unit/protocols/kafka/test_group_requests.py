@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from magnetar.model.errors import LogError
-from magnetar.protocols.kafka import coordinator_state, offset_log
+from magnetar.protocols.kafka.coordination import coordinator_state, offset_log
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest
 from magnetar.wire.kafka.errors import ErrorCode

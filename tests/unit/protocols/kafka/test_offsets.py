@@ -7,22 +7,22 @@ import random
 import pytest
 
 from magnetar.model.errors import ProtocolError
-from magnetar.protocols.kafka.coordinator_state import (
+from magnetar.protocols.kafka.coordination.coordinator_state import (
     Change,
     CoordinatorState,
     TransactionKey,
     decode_changes,
     encode_changes,
 )
-from magnetar.protocols.kafka.group_offsets import (
+from magnetar.protocols.kafka.coordination.group_offsets import (
     Committed,
     GroupOffsets,
     OffsetChange,
     OffsetKey,
     PendingKey,
 )
-from magnetar.protocols.kafka.transaction import TransactionRecord
-from magnetar.protocols.kafka.transaction_states import TransactionState
+from magnetar.protocols.kafka.coordination.transaction import TransactionRecord
+from magnetar.protocols.kafka.coordination.transaction_states import TransactionState
 from magnetar.wire.kafka.records import KafkaRecord, batch_of
 
 

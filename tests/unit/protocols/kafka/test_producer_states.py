@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.log.sequences import BATCHES_KEPT
 from magnetar.model.errors import OutOfOrderSequenceError, PartitionError, StaleProducerEpochError
-from magnetar.protocols.kafka.producer_states import (
+from magnetar.protocols.kafka.partitions.producer_states import (
     PRODUCERS_MAX,
     KnownBatch,
     ProducerSequences,

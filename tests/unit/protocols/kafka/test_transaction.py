@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.protocols.kafka import transaction
-from magnetar.protocols.kafka.transaction import (
+from magnetar.protocols.kafka.coordination import transaction
+from magnetar.protocols.kafka.coordination.transaction import (
     EPOCH_MAX,
     Beginning,
     TransactionRecord,
@@ -20,7 +20,11 @@ from magnetar.protocols.kafka.transaction import (
     takes_part,
     time_out,
 )
-from magnetar.protocols.kafka.transaction_states import NEXT, TRANSITIONS, TransactionState
+from magnetar.protocols.kafka.coordination.transaction_states import (
+    NEXT,
+    TRANSITIONS,
+    TransactionState,
+)
 from magnetar.wire.kafka.errors import ErrorCode
 
 PLACE = ("t", 0)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from magnetar.model.ids import Position
-from magnetar.protocols.kafka import transaction_index
-from magnetar.protocols.kafka.transaction_index import (
+from magnetar.protocols.kafka.partitions import transaction_index
+from magnetar.protocols.kafka.partitions.transaction_index import (
     Aborted,
     AbortedAhead,
     StoredTransactions,

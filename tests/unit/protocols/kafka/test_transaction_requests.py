@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import LedgerError, LogError
-from magnetar.protocols.kafka import partition_transactions
-from magnetar.protocols.kafka.partition_transactions import CURSOR
+from magnetar.protocols.kafka.partitions import partition_transactions
+from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import TRANSACTIONAL
 from magnetar.wire.kafka.errors import ErrorCode

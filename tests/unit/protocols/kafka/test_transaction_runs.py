@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.protocols.kafka import transaction
-from magnetar.protocols.kafka.transaction_index import TransactionWriters
+from magnetar.protocols.kafka.coordination import transaction
+from magnetar.protocols.kafka.partitions.transaction_index import TransactionWriters
 from magnetar.wire.kafka.errors import ErrorCode
 from tests.unit.protocols.kafka.transaction_runs import faults_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.protocols.kafka.group import Answers, ConsumerGroup, Joining
+from magnetar.protocols.kafka.coordination.group import Answers, ConsumerGroup, Joining
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.group_messages import JoinGroupResponse
 from tests import transcript

@@ -16,9 +16,13 @@ import random
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from magnetar.protocols.kafka import transaction
-from magnetar.protocols.kafka.transaction import Beginning, TransactionRecord, TransactionVerdict
-from magnetar.protocols.kafka.transaction_index import TransactionWriters
+from magnetar.protocols.kafka.coordination import transaction
+from magnetar.protocols.kafka.coordination.transaction import (
+    Beginning,
+    TransactionRecord,
+    TransactionVerdict,
+)
+from magnetar.protocols.kafka.partitions.transaction_index import TransactionWriters
 from magnetar.wire.kafka.batches import CONTROL, TRANSACTIONAL, BatchHeader
 from magnetar.wire.kafka.errors import ErrorCode
 

@@ -12,8 +12,8 @@ import pytest
 from magnetar.admin.peers import PeerAnswer, PeerError
 from magnetar.admin.stats_views import SubscriptionView
 from magnetar.app.broker import Broker
-from magnetar.cluster.read_rules import ReadRules
-from magnetar.cluster.reports import broker_path, decode_report, encode_report
+from magnetar.cluster.brokers.reports import broker_path, decode_report, encode_report
+from magnetar.cluster.policies.read_rules import ReadRules
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import BrokerConfig
 from magnetar.log.acknowledgements import AckImage

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.cluster.read_rules import ReadRules
-from magnetar.cluster.reports import BrokerReport
+from magnetar.cluster.brokers.reports import BrokerReport
+from magnetar.cluster.policies.read_rules import ReadRules
 from magnetar.cluster.steering import AVOID_S, SETTLE_S
 from magnetar.log.seam import Binding
 from magnetar.model.ids import EARLIEST

@@ -1,0 +1,1 @@
+"""Policies of namespaces and topics: values, rules, and where they are stored."""

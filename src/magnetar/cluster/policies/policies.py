@@ -1,0 +1,252 @@
+"""What may be said of how topics are kept and served, at a namespace or at one topic. Pure.
+
+Each field is said or not; a topic's word counts before its namespace's, field by field, and what
+nobody says is as the broker and its ledgers are configured. The names are Pulsar's where Pulsar has
+them, in the namespace's node and in a topic's:
+
+| field | value |
+|---|---|
+| ``retention_policies`` | ``{"retentionTimeInMinutes", "retentionSizeInMB"}`` |
+| ``message_ttl_in_seconds`` | a number; 0: messages do not expire |
+| ``persistence`` | ``{"bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum"}`` |
+| ``subscription_expiration_time_minutes`` | a number; 0: subscriptions do not expire |
+| ``compaction_threshold`` | bytes; 0: a topic is compacted when somebody asks for it |
+| ``delayed_delivery_policies`` | ``{"active", "tickTime", "maxDeliveryDelayInMillis"}`` |
+| ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
+| ``engine`` | ours: ``ledger`` or ``partition``, what keeps logs that are made |
+| ``partition_replication`` | ours: ``{"replicationFactor", "minInSyncReplicas"}``, of partitions |
+| ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
+| ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from magnetar.cluster.policies.policy_values import as_flag, as_number, as_object, no_more
+from magnetar.cluster.policies.read_rules import ReadRules
+from magnetar.model.errors import InvalidPolicyError
+from magnetar.model.ledger import Quorums
+from magnetar.model.schema import SchemaStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Of what every subscription has acknowledged; -1 sets no limit, 0 (both) keeps nothing."""
+
+    minutes: int
+    megabytes: int
+
+    @classmethod
+    def decode(cls, value: object) -> RetentionPolicy:
+        said = as_object("retention", value)
+        made = cls(
+            as_number("retentionTimeInMinutes", said.pop("retentionTimeInMinutes", None), -1),
+            as_number("retentionSizeInMB", said.pop("retentionSizeInMB", None), -1, 2**43),
+        )
+        no_more("retention", said)
+        if (made.minutes == 0) != (made.megabytes == 0):
+            raise InvalidPolicyError(
+                "retention: one limit is 0 and the other is not; to keep nothing, both are 0, and "
+                "-1 sets no limit"
+            )
+        return made
+
+    def encode(self) -> dict[str, object]:
+        return {"retentionTimeInMinutes": self.minutes, "retentionSizeInMB": self.megabytes}
+
+
+@dataclass(frozen=True, slots=True)
+class PersistencePolicy:
+    """How many bookies a ledger has, and an entry. ``mark_delete_rate`` is kept for those who ask,
+    and has no effect: acknowledgements are stored within ``ledger.cursor_flush_interval_ms``."""
+
+    quorums: Quorums
+    mark_delete_rate: float = 0.0
+
+    @classmethod
+    def decode(cls, value: object) -> PersistencePolicy:
+        said = as_object("persistence", value)
+        names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+        ensemble, write, ack = (as_number(name, said.pop(name, None), 1, 100) for name in names)
+        if not ensemble >= write >= ack:
+            raise InvalidPolicyError(
+                f"persistence: an ensemble of {ensemble}, {write} copies and {ack} of them awaited "
+                "cannot be used; accepted: bookkeeperEnsemble >= bookkeeperWriteQuorum >= "
+                "bookkeeperAckQuorum"
+            )
+        rate = said.pop("managedLedgerMaxMarkDeleteRate", None) or 0.0
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+            raise InvalidPolicyError(f"managedLedgerMaxMarkDeleteRate: {rate!r} is no number")
+        storage = said.pop("managedLedgerStorageClassName", None)
+        if storage not in (None, "bookkeeper"):
+            raise InvalidPolicyError(f"managedLedgerStorageClassName: {storage!r} is not there")
+        no_more("persistence", said)
+        return cls(Quorums(ensemble, write, ack), float(rate))
+
+    def encode(self) -> dict[str, object]:
+        return {
+            "bookkeeperEnsemble": self.quorums.ensemble_size,
+            "bookkeeperWriteQuorum": self.quorums.write_quorum,
+            "bookkeeperAckQuorum": self.quorums.ack_quorum,
+            "managedLedgerMaxMarkDeleteRate": self.mark_delete_rate,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedDeliveryPolicy:
+    """``active``: messages may be for later. ``delay_ms_max``: 0: any delay."""
+
+    active: bool
+    tick_ms: int
+    delay_ms_max: int = 0
+
+    @classmethod
+    def decode(cls, value: object) -> DelayedDeliveryPolicy:
+        said = as_object("delayed delivery", value)
+        active = said.pop("active", None)
+        if not isinstance(active, bool):
+            raise InvalidPolicyError(f"active: {active!r} is neither true nor false")
+        tick_ms = as_number("tickTime", said.pop("tickTime", None), 1)
+        longest = said.pop("maxDeliveryDelayInMillis", None) or 0
+        made = cls(active, tick_ms, as_number("maxDeliveryDelayInMillis", longest, 0, 2**53))
+        no_more("delayed delivery", said)
+        return made
+
+    def encode(self) -> dict[str, object]:
+        return {
+            "active": self.active,
+            "tickTime": self.tick_ms,
+            "maxDeliveryDelayInMillis": self.delay_ms_max,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationPolicy:
+    """Of logs on partitions, when they are made; 0: as brokers are configured. ``unclean``
+    (``uncleanLeaderElection``, if it is on): one without a replica in sync is led by any, and loses
+    what that lacks."""
+
+    replication_factor: int
+    min_in_sync: int
+    unclean: bool = False
+
+    @classmethod
+    def decode(cls, value: object) -> ReplicationPolicy:
+        said = as_object("replication", value)
+        made = cls(
+            as_number("replicationFactor", said.pop("replicationFactor", None), 0, 100),
+            as_number("minInSyncReplicas", said.pop("minInSyncReplicas", None), 0, 100),
+            as_flag("uncleanLeaderElection", said.pop("uncleanLeaderElection", False)),
+        )
+        no_more("replication", said)
+        return made
+
+    def encode(self) -> dict[str, object]:
+        return {
+            "replicationFactor": self.replication_factor,
+            "minInSyncReplicas": self.min_in_sync,
+            **({"uncleanLeaderElection": True} if self.unclean else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """None: it is not said here."""
+
+    retention: RetentionPolicy | None = None
+    message_ttl_s: int | None = None
+    persistence: PersistencePolicy | None = None
+    subscription_expiration_minutes: int | None = None
+    delayed_delivery: DelayedDeliveryPolicy | None = None
+    read_only_brokers: ReadRules | None = None
+    engine: str | None = None
+    partition_replication: ReplicationPolicy | None = None
+    schema_strategy: SchemaStrategy | None = None
+    schema_validation_enforced: bool | None = None
+    compaction_threshold_bytes: int | None = None
+
+    def over(self, other: Policies) -> Policies:
+        """Ours, and what only ``other`` says."""
+        found = {}
+        for item in fields(self):
+            mine = getattr(self, item.name)
+            found[item.name] = getattr(other, item.name) if mine is None else mine
+        return Policies(**found)
+
+
+def decode_ttl(value: object) -> int:
+    return as_number("messageTTL", value, 0)
+
+
+def decode_expiration(value: object) -> int:
+    return as_number("subscriptionExpirationTime", value, 0)
+
+
+def decode_threshold(value: object) -> int:
+    return as_number("compactionThreshold", value, 0, 2**63 - 1)
+
+
+def decode_engine(value: object) -> str:
+    if value not in ENGINES:
+        raise InvalidPolicyError(
+            f"engine: {str(value)[:80]!r} cannot be used; accepted: {', '.join(ENGINES)}"
+        )
+    return str(value)
+
+
+def decode_strategy(value: object) -> SchemaStrategy | None:
+    if value == UNDEFINED:
+        return None
+    if isinstance(value, str) and value in SchemaStrategy.__members__:
+        return SchemaStrategy(value)
+    raise InvalidPolicyError(
+        f"schema compatibility strategy: {str(value)[:80]!r} is none of "
+        f"{', '.join(SchemaStrategy)} and {UNDEFINED}"
+    )
+
+
+def decode_flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidPolicyError(f"{str(value)[:80]!r} is neither true nor false")
+    return value
+
+
+ENGINES: Final = ("ledger", "partition")
+"""What logs are kept by: ``log.policy.Engine``."""
+UNDEFINED: Final = "UNDEFINED"
+"""Pulsar's name for a strategy that is not said."""
+
+NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
+    "retention": ("retention_policies", RetentionPolicy.decode),
+    "message_ttl_s": ("message_ttl_in_seconds", decode_ttl),
+    "persistence": ("persistence", PersistencePolicy.decode),
+    "subscription_expiration_minutes": ("subscription_expiration_time_minutes", decode_expiration),
+    "delayed_delivery": ("delayed_delivery_policies", DelayedDeliveryPolicy.decode),
+    "read_only_brokers": ("read_only_brokers", ReadRules.decode),
+    "engine": ("engine", decode_engine),
+    "partition_replication": ("partition_replication", ReplicationPolicy.decode),
+    "schema_strategy": ("schema_compatibility_strategy", decode_strategy),
+    "schema_validation_enforced": ("schema_validation_enforced", decode_flag),
+    "compaction_threshold_bytes": ("compaction_threshold", decode_threshold),
+}
+"""Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
+
+
+def decode_policies(said: Mapping[str, object]) -> Policies:
+    """Of a node's object, which may say other things, too. Raises ``InvalidPolicyError``."""
+    found = {
+        field: decode(said[name])
+        for field, (name, decode) in NAMES.items()
+        if said.get(name) is not None
+    }
+    return Policies(**found)
+
+
+def encode_value(value: Any) -> object:
+    """A field's value as it stands in a node, and in bodies."""
+    if isinstance(value, str):
+        return str(value)
+    return value.encode() if hasattr(value, "encode") else value

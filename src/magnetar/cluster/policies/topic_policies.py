@@ -1,0 +1,186 @@
+"""Policies of namespaces and topics, as the metadata store holds them, and as they are in force.
+
+| path | value |
+|---|---|
+| ``/admin/policies/<tenant>/<namespace>`` | the namespace's (``namespaces``), with other things |
+| ``/admin/topic-policies/<tenant>/<namespace>/<00 to 0f>`` | ``{local: policies}`` of its topics |
+
+Topics that have policies of their own share ``BUCKETS`` nodes per namespace, by a hash of their
+names: so what is in force for any topic is answered from memory (``watched_nodes``) once those are
+read, however many topics are opened, and a change is told of. A partition has its topic's policies.
+
+Why: docs/adr/0079-policies.md.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.policies.policies import NAMES, Policies, decode_policies, encode_value
+from magnetar.cluster.stored.counters import RACES_MAX
+from magnetar.cluster.stored.watched_nodes import WatchedNodes
+from magnetar.cluster.topic_name import TopicName
+from magnetar.env.metadata import MetadataStore
+from magnetar.model.errors import (
+    BadVersionError,
+    BrokerMetadataError,
+    InvalidPolicyError,
+    NodeExistsError,
+    NoNodeError,
+    NotAllowedError,
+)
+
+ROOT: Final = "/admin/topic-policies"
+BUCKETS: Final = 16
+BUCKET_BYTES_MAX: Final = 900_000
+"""The metadata store's nodes have 1 MiB."""
+
+Said = dict[str, dict[str, Any]]
+"""Local name -> what is said of that topic."""
+
+
+class TopicPolicies:
+    """See the module's text."""
+
+    def __init__(self, metadata: MetadataStore, namespaces: Namespaces) -> None:
+        self._metadata = metadata
+        self._namespaces = namespaces
+        self._buckets = WatchedNodes(metadata, _decode_bucket)
+        self._parsed: dict[str, tuple[bytes, Policies]] = {}
+        """What namespaces' nodes say, while it is the bytes that were looked at."""
+        self._watchers: list[Callable[[str], None]] = []
+        namespaces.watch_changes(self._told)
+        self._buckets.watch_changes(lambda path: self._told(path.removeprefix(f"{ROOT}/")))
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """Call ``changed(tenant/namespace)`` whenever policies of the namespace or of a topic in it
+        have changed, or may have."""
+        self._watchers.append(changed)
+
+    def _told(self, name: str) -> None:
+        """``name`` begins with ``tenant/namespace``, or is a tenant."""
+        namespace = "/".join(name.split("/")[:2])
+        for changed in self._watchers:
+            changed(namespace)
+
+    @staticmethod
+    def path_of(name: TopicName) -> str:
+        """The node that has what is said of the topic."""
+        number = zlib.crc32(name.partitioned.local.encode()) % BUCKETS
+        return f"{ROOT}/{name.namespace}/{number:02x}"
+
+    # -- what is said -------------------------------------------------------------------------
+
+    async def effective(self, name: TopicName) -> Policies:
+        """What the topic or else its namespace says. Raises ``TopicNotFoundError`` for an unknown
+        namespace, ``BrokerMetadataError`` for what cannot be read."""
+        topic, namespace = await self.of_topic(name), await self.of_namespace(name.namespace)
+        return namespace if topic == NOTHING else topic.over(namespace)
+
+    async def of_namespace(self, namespace: str) -> Policies:
+        value = await self._namespaces.value(namespace)
+        known = self._parsed.get(namespace)
+        if known is not None and known[0] is value:
+            return known[1]
+        try:
+            found = decode_policies(await self._namespaces.policies(namespace))
+        except InvalidPolicyError as error:
+            raise BrokerMetadataError(f"the node of namespace {namespace}: {error}") from None
+        self._parsed[namespace] = (value, found)
+        return found
+
+    async def of_topic(self, name: TopicName) -> Policies:
+        """What is said of the topic itself (of all partitions of a partitioned one)."""
+        return (await self._buckets.get(self.path_of(name))).get(name.partitioned.local, NOTHING)
+
+    # -- changes ------------------------------------------------------------------------------
+
+    async def set_namespace(self, namespace: str, field: str, value: Any) -> None:
+        """``field`` is one of ``Policies``; None leaves it unsaid. Raises
+        ``TopicNotFoundError``."""
+        changes = {NAMES[field][0]: None if value is None else encode_value(value)}
+        await self._namespaces.change_policies(namespace, changes)
+
+    async def set_topic(self, name: TopicName, field: str, value: Any) -> None:
+        """As ``set_namespace``. Raises ``NotAllowedError`` when there is no place for more."""
+        node_name = NAMES[field][0]
+        said = None if value is None else encode_value(value)
+
+        def change(found: Said) -> None:
+            mine = found.setdefault(name.partitioned.local, {})
+            mine[node_name] = said
+            kept = {key: each for key, each in mine.items() if each is not None}
+            found[name.partitioned.local] = kept
+            if not kept:
+                del found[name.partitioned.local]
+
+        await self._change(name, change)
+
+    async def forget_topic(self, name: TopicName) -> None:
+        """The topic was deleted: one made anew under its name has no policies."""
+        if await self.of_topic(name) != NOTHING:
+            await self._change(name, lambda found: found.pop(name.partitioned.local, None))
+
+    async def _change(self, name: TopicName, change: Callable[[Said], object]) -> None:
+        path = self.path_of(name)
+        try:
+            for _ in range(RACES_MAX):
+                if await self._change_once(path, name, change):
+                    return
+        finally:
+            self._buckets.forget(path)  # one that failed may have happened
+        raise BrokerMetadataError(f"{path} is changed by many at once; try again")
+
+    async def _change_once(
+        self, path: str, name: TopicName, change: Callable[[Said], object]
+    ) -> bool:
+        try:
+            # From the store, not from memory: the version to compare with is read here.
+            node = await self._metadata.get(path)
+        except NoNodeError:
+            node = None
+        found = {} if node is None else _bucket_object(path, node.value)
+        change(found)
+        value = json.dumps(found, sort_keys=True).encode()
+        if len(value) > BUCKET_BYTES_MAX:
+            raise NotAllowedError(
+                f"topics of {name.namespace} have so many policies of their own that there is no "
+                f"place for those of {name}; say it for the namespace, or remove some"
+            )
+        try:
+            if node is None:
+                await self._metadata.create(path, value)
+            else:
+                await self._metadata.put(path, value, node.version)
+        except (NodeExistsError, BadVersionError, NoNodeError):
+            return False
+        return True
+
+    def close(self) -> None:
+        self._buckets.close()
+
+
+NOTHING: Final = Policies()
+
+
+def _decode_bucket(path: str, value: bytes | None) -> Mapping[str, Policies]:
+    if value is None:
+        return {}
+    try:
+        return {local: decode_policies(each) for local, each in _bucket_object(path, value).items()}
+    except InvalidPolicyError as error:
+        raise BrokerMetadataError(f"{path}: {error}") from None
+
+
+def _bucket_object(path: str, value: bytes) -> Said:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise BrokerMetadataError(f"{path} holds {value[:40]!r}, which are no policies of topics")
+    return found

@@ -1,0 +1,308 @@
+"""The coordinator: groups whose offsets this broker keeps, their members, and time.
+
+``Coordinator`` finds the log of a group's offsets (``offset_log``) and the group (``group``)
+beside it, gives each call to the machine, and each answer to whoever waits for it.
+
+Rules:
+
+* A group is served while the topic of its offsets is open here. When that closes, groups are
+  forgotten; whoever waits is told ``NOT_COORDINATOR``, and members join again at the next one.
+* Members are in memory only: a new coordinator knows offsets, and no members.
+* One timer, set for the first group that has something to do.
+
+Why: docs/adr/0107-offsets-of-groups.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+import structlog
+
+from magnetar.cluster.topic_name import TopicName
+from magnetar.model.errors import (
+    LogError,
+    MagnetarError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from magnetar.protocols.kafka.coordination.coordinator_state import Change
+from magnetar.protocols.kafka.coordination.group import Answers, ConsumerGroup
+from magnetar.protocols.kafka.coordination.group_states import GroupState
+from magnetar.protocols.kafka.coordination.offset_log import OffsetLog
+from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.wire.kafka.errors import ErrorCode
+
+log = structlog.get_logger(__name__)
+
+TENANT, NAMESPACE_PART = "public", "kafka-groups"
+NAMESPACE: Final = f"{TENANT}/{NAMESPACE_PART}"
+KEEP_NOTHING: Final = {
+    # Only the cursor holds what is needed; and nothing but it moves the cursor.
+    "retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
+    "message_ttl_in_seconds": 0,
+    "subscription_expiration_time_minutes": 0,
+}
+EXPIRY_CHECK_S: Final = 60.0
+
+
+class Shard:
+    """An offset log that is open here, and its groups. Holds its topic open."""
+
+    def __init__(self, offset_log: OffsetLog) -> None:
+        self.log = offset_log
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._held = ExitStack()
+        self._held.enter_context(offset_log.topic.held())
+
+    def end(self) -> None:
+        self._held.close()
+
+
+class Coordinator:
+    """See the module's text."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._services = services
+        self._shards: dict[TopicName, Shard] = {}
+        self._opening: dict[TopicName, asyncio.Lock] = {}
+        self._waiting: dict[object, tuple[Shard, asyncio.Future[Any]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: list[tuple[int, int, Shard, ConsumerGroup]] = []  # a heap, by time
+        self._planned: dict[ConsumerGroup, int] = {}  # when each is looked at
+        self._numbers = itertools.count()
+        self._prepared = False
+        self._opened: Callable[[Shard], None] | None = None
+
+    def watch_opened(self, opened: Callable[[Shard], None]) -> None:
+        """Call ``opened`` with each log that is opened here from now on."""
+        self._opened = opened
+
+    # -- where groups are ---------------------------------------------------------------------
+
+    def topic_for(self, group_id: str) -> TopicName:
+        """The topic that keeps the group's offsets."""
+        return _topic(zlib.crc32(group_id.encode()) % self._services.config.offset_logs)
+
+    async def prepare(self) -> None:
+        """The namespace of those topics is there. Raises ``MetadataError``."""
+        if not self._prepared:
+            await self._services.control.namespaces.create_namespace(NAMESPACE, KEEP_NOTHING)
+            self._prepared = True
+
+    async def open_own(self) -> None:
+        """Those logs that are there and nobody has asked for since the start are opened, if they
+        are this broker's."""
+        for number in range(self._services.config.offset_logs):
+            name = _topic(number)
+            try:
+                if name not in self._shards and await self._services.topics.exists(name):
+                    await self._shard(name)
+            except MagnetarError as error:
+                log.debug("offset log not opened here", topic=str(name), error=str(error))
+
+    async def open_led(self) -> None:
+        """Those that the cluster says this broker is to have are opened. Raises
+        ``MetadataError``."""
+        nodes = await self._services.nodes()
+        for number in range(self._services.config.offset_logs):
+            name = _topic(number)
+            try:
+                if name in self._shards or not await self._services.topics.exists(name):
+                    continue
+                if await self._services.leader_of(name, nodes) == self._services.node:
+                    await self._shard(name)
+            except MagnetarError as error:
+                log.debug("coordinator log not opened here", topic=str(name), error=str(error))
+
+    def open_shards(self) -> list[Shard]:
+        return [shard for shard in self._shards.values() if shard.log.usable]
+
+    def open_shard(self, key: str) -> Shard | None:
+        """The log of that group or transactional id, if it is open here."""
+        found = self._shards.get(self.topic_for(key))
+        return found if found is not None and found.log.usable else None
+
+    async def shard_of(self, topic: TopicName) -> Shard:
+        """The log with that name. Raises as ``shard``, and ``TopicNotFoundError``."""
+        if topic not in map(_topic, range(self._services.config.offset_logs)):
+            raise TopicNotFoundError(f"{topic} is no log of a coordinator")
+        return await self._shard(topic)
+
+    async def shard(self, group_id: str) -> Shard:
+        """Raises ``ServiceNotReadyError`` if another broker has it, and as ``Topics.get``."""
+        return await self._shard(self.topic_for(group_id))
+
+    async def _shard(self, name: TopicName) -> Shard:
+        found = self._shards.get(name)
+        if found is not None and found.log.usable:
+            return found
+        async with self._opening.setdefault(name, asyncio.Lock()):
+            found = self._shards.get(name)
+            if found is not None and found.log.usable:
+                return found
+            if found is not None:
+                self._lose(name, found)
+            await self.prepare()
+            topics = self._services.topics
+            await topics.create(name)
+            opened = OffsetLog(await topics.get(name, create=False))
+            shard = Shard(opened)
+            try:
+                await opened.replay()
+            except BaseException:
+                shard.end()
+                raise
+            for group_id in opened.offsets.groups:
+                self._group(shard, group_id)
+            self._shards[name] = shard
+            if self._opened is not None:
+                self._opened(shard)
+            return shard
+
+    def _lose(self, name: TopicName, shard: Shard) -> None:
+        """The topic has closed here: groups are another broker's, or begin anew."""
+        if self._shards.get(name) is shard:
+            del self._shards[name]
+        shard.end()
+        lost = [ticket for ticket, (of, _) in self._waiting.items() if of is shard]
+        for ticket in lost:
+            _, future = self._waiting.pop(ticket)
+            if not future.done():
+                future.set_exception(ServiceNotReadyError("the group's coordinator has moved"))
+
+    def lose_closed(self) -> None:
+        for name, shard in list(self._shards.items()):
+            if not shard.log.usable:
+                self._lose(name, shard)
+
+    async def group(self, group_id: str) -> tuple[Shard, ConsumerGroup]:
+        """The group, which is there by being asked for."""
+        shard = await self.shard(group_id)
+        return shard, self._group(shard, group_id)
+
+    def _group(self, shard: Shard, group_id: str) -> ConsumerGroup:
+        found = shard.groups.get(group_id)
+        if found is None:
+            found = ConsumerGroup(group_id, self._services.config.rebalance_delay_ms)
+            found.empty_since_ms = self._services.now_ms()
+            shard.groups[group_id] = found
+        return found
+
+    def all_groups(self) -> list[ConsumerGroup]:
+        """Of the logs that are open here: those with members, or with offsets."""
+        return [
+            group
+            for shard in self._shards.values()
+            if shard.log.usable
+            for group in shard.groups.values()
+            if group.members or shard.log.offsets.of(group.group_id)
+        ]
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def ticket(self, shard: Shard) -> tuple[object, asyncio.Future[Any]]:
+        """What stands for a call whose answer may come later."""
+        ticket = object()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = shard, future
+        return ticket, future
+
+    def tell(self, shard: Shard, group: ConsumerGroup, answers: Answers) -> None:
+        """After every call of a group: answers leave, and the timer is set."""
+        for ticket, response in answers:
+            _, future = self._waiting.pop(ticket)
+            if not future.done():
+                future.set_result(response)
+        self._schedule(shard, group)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def _schedule(self, shard: Shard, group: ConsumerGroup) -> None:
+        """Have the group looked at when it has something to do. One that is looked at too early (a
+        member was heard of meanwhile) is put back, so heartbeats need not come here."""
+        when = group.next_ms()
+        planned = self._planned.get(group)
+        if when is None or (planned is not None and planned <= when):
+            return
+        self._planned[group] = when
+        heapq.heappush(self._due, (when, next(self._numbers), shard, group))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due:
+            wait_s = max(0.0, (self._due[0][0] - self._services.now_ms()) / 1000)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.lose_closed()
+        now_ms = self._services.now_ms()
+        while self._due and self._due[0][0] <= now_ms:
+            when, _, shard, group = heapq.heappop(self._due)
+            if self._planned.get(group) != when:
+                continue  # it was planned for earlier since
+            del self._planned[group]
+            if shard.groups.get(group.group_id) is group and shard.log.usable:
+                self.tell(shard, group, group.tick(now_ms))
+        self._set_timer()
+
+    async def run(self) -> None:
+        """Looks now and then for offsets that have expired, and for topics that have closed."""
+        while True:
+            await asyncio.sleep(EXPIRY_CHECK_S)
+            self.lose_closed()
+            for shard in list(self._shards.values()):
+                try:
+                    await self._expire(shard)
+                except MagnetarError as error:
+                    log.warning("offsets not expired", error=str(error))
+
+    async def _expire(self, shard: Shard) -> None:
+        retention_ms = self._services.config.offsets_retention_ms
+        now_ms = self._services.now_ms()
+        for group_id, group in list(shard.groups.items()):
+            if group.state is not GroupState.EMPTY:
+                continue
+            last_ms = max(group.empty_since_ms, shard.log.offsets.last_commit_ms(group_id))
+            if not shard.log.offsets.of(group_id):
+                if now_ms - last_ms > EXPIRY_CHECK_S * 1000:
+                    del shard.groups[group_id]  # it was asked for, and never used
+            elif retention_ms and now_ms - last_ms > retention_ms:
+                await self.change(shard, shard.log.offsets.forgotten(group_id))
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    async def change(self, shard: Shard, changes: Sequence[Change]) -> None:
+        """Stored when it returns. Raises ``LogError`` and its like; the shard begins anew then, for
+        the change may be stored or not."""
+        try:
+            await shard.log.change(changes, self._services.now_ms())
+        except LogError:
+            self._lose(shard.log.topic.name, shard)
+            raise
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for name, shard in list(self._shards.items()):
+            self._lose(name, shard)
+
+
+def _topic(number: int) -> TopicName:
+    return TopicName(TENANT, NAMESPACE_PART, f"offsets-{number}", -1)
+
+
+def coordinator_error(error: MagnetarError) -> ErrorCode:
+    """What a client of a group is told: on all of them it asks for the coordinator again."""
+    moved = isinstance(error, ServiceNotReadyError)
+    return ErrorCode.NOT_COORDINATOR if moved else ErrorCode.COORDINATOR_NOT_AVAILABLE

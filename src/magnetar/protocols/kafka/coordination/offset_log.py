@@ -1,0 +1,191 @@
+"""The log that keeps the committed offsets of some groups, and how transactions of some ids go; its
+owner is their coordinator.
+
+Groups and transactional ids are spread over ``kafka.offset_logs`` topics of the namespace
+``public/kafka-groups`` by a hash of their ids. A topic is open at one broker, which the cluster
+chooses as for any other; who has it answers for its groups and transactions.
+
+Rules:
+
+* A commit is answered when its record is in the log. Memory is changed then, in the order of the
+  log, so an offset that is told has been stored.
+* The log is replayed when it is opened, from the place of its cursor on. After
+  ``SNAPSHOT_RECORDS`` records, and more than are known, all that is known is written again, and
+  when that is stored the cursor moves to its begin: what lies before it can be trimmed.
+* When the topic closes here (it moves, or its log fails), nothing of it is known any more.
+
+Why: docs/adr/0107-offsets-of-groups.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+
+from magnetar.log.seam import AppendDone, Content, Cursor, Run, Stamp
+from magnetar.model.errors import LogError, MagnetarError, ProtocolError, ServiceNotReadyError
+from magnetar.model.ids import EARLIEST, Position
+from magnetar.protocols.kafka.coordination.coordinator_state import (
+    Change,
+    CoordinatorState,
+    decode_changes,
+    encode_changes,
+)
+from magnetar.protocols.kafka.coordination.group_offsets import GroupOffsets
+from magnetar.topics.topic import Topic
+from magnetar.wire.kafka.batches import read_batch_header
+
+log = structlog.get_logger(__name__)
+
+CURSOR: Final = "offsets"
+SNAPSHOT_RECORDS: Final = 10_000
+REPLAY_ENTRIES: Final = 200
+REPLAY_BYTES: Final = 4 << 20
+
+
+class _Snapshot:
+    """Batches of one that have no outcome yet, and where it begins."""
+
+    __slots__ = ("begin", "failed", "left")
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+        self.begin: Position | None = None
+        self.failed = False
+
+
+class OffsetLog:
+    """See the module's text. ``replay`` comes first."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.state = CoordinatorState()
+        self._cursor: Cursor | None = None
+        self._records = 0
+        """In the log since the cursor's place, as far as known."""
+        self._snapshot: _Snapshot | None = None
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._gate = asyncio.Lock()
+
+    @property
+    def offsets(self) -> GroupOffsets:
+        return self.state.offsets
+
+    @property
+    def usable(self) -> bool:
+        return not self.topic.closed
+
+    async def replay(self) -> None:
+        """Learn what is committed. Raises ``LogError``, ``MetadataError``."""
+        source = self.topic.log
+        self._cursor = await source.cursors.open(CURSOR, EARLIEST)
+        positions = source.positions
+        at = positions.next_position(self._cursor.mark_delete)
+        while at <= positions.readable:
+            entries = source.read_cached(at, REPLAY_ENTRIES, REPLAY_BYTES)
+            if entries is None:
+                entries = await source.read(at, REPLAY_ENTRIES, REPLAY_BYTES)
+            if not entries:
+                break
+            for entry in entries:
+                try:
+                    changes = decode_changes(entry.payload)
+                except ProtocolError as error:
+                    raise LogError(
+                        f"{self.topic.name} holds at {entry} what is no record of a coordinator; "
+                        f"take it away, or the topic with the offsets in it: {error}"
+                    ) from error
+                self.state.apply(changes)
+                self._records += len(changes)
+            at = positions.next_position(Position(entries[-1].ledger_id, entries[-1].entry_id))
+            await asyncio.sleep(0)
+        log.debug("offsets replayed", topic=str(self.topic.name), known=len(self.state))
+
+    async def change(self, changes: Sequence[Change], now_ms: int) -> None:
+        """Stored, and known, when it returns. Raises ``LogError`` and its like: it may be stored or
+        not, and the owner must begin anew with ``replay``."""
+        await self._write_again_if_due(now_ms)
+        if not self.usable:
+            raise ServiceNotReadyError(f"{self.topic.name} is closing here")
+        batches = list(encode_changes(changes, now_ms))
+        if not batches:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        left = len(batches)
+
+        def stored(error: MagnetarError | None, runs: Sequence[Run]) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None and not done.done():
+                done.set_exception(error)
+            if left:
+                return
+            if not done.done():
+                self.state.apply(changes)
+                done.set_result(None)
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+        self._under_way += 1
+        self._idle.clear()
+        self._records += len(changes)
+        for batch in batches:
+            self._append(batch, stored)
+        await done
+
+    def _append(self, batch: bytes, done: AppendDone) -> None:
+        header = read_batch_header(batch)
+        content = Content((header.record_count,), (header.max_timestamp_ms,), Stamp())
+        self.topic.log.append((batch,), done, content)
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    @property
+    def _due(self) -> bool:
+        enough = self._records >= max(SNAPSHOT_RECORDS, 2 * len(self.state))
+        return enough and self._snapshot is None
+
+    async def _write_again_if_due(self, now_ms: int) -> None:
+        if not self._due:
+            return
+        # What is under way would be stored before the snapshot, which does not have it: so the
+        # snapshot waits for it, and what comes meanwhile waits here, or there would be no end.
+        async with self._gate:
+            if self._due:
+                await self._idle.wait()
+                self._write_again(now_ms)
+
+    def _write_again(self, now_ms: int) -> None:
+        batches = list(encode_changes(self.state.all(), now_ms))
+        self._records = 0
+        if not batches:
+            return
+        snapshot = self._snapshot = _Snapshot(len(batches))
+        for batch in batches:
+            self._append(batch, partial(self._written_again, snapshot))
+
+    def _written_again(
+        self, snapshot: _Snapshot, error: MagnetarError | None, runs: Sequence[Run]
+    ) -> None:
+        """A batch of a snapshot has its outcome. The cursor moves once all of it is stored: one
+        that lacks a batch stands for nothing, and the next one makes it good."""
+        snapshot.left -= 1
+        if error is not None:
+            snapshot.failed = True
+            log.warning("offsets not written again", topic=str(self.topic.name), error=str(error))
+        elif snapshot.begin is None:
+            snapshot.begin = Position(runs[0].ledger_id, runs[0].first_entry_id)
+        if snapshot.left:
+            return
+        self._snapshot = None
+        if snapshot.failed or snapshot.begin is None or self._cursor is None:
+            return
+        before = self.topic.log.positions.previous_position(snapshot.begin)
+        self._cursor.acknowledge_cumulative(before)

@@ -1,0 +1,344 @@
+"""Fetch, ListOffsets, OffsetForLeaderEpoch.
+
+A fetch answers with whole entries as they lie in the log: parts of the answer are views of what the
+tail cache holds. Entries of Pulsar's producers are converted (``wire.crossing.pulsar_to_kafka``).
+
+Rules:
+
+* The first partition that has something gives at least one batch, whatever the client's bounds
+  are, so that a batch larger than they are can be read; every other keeps to what is left.
+* A fetch that finds less than ``bytes_min`` waits until one of its logs grows, or ``wait_ms_max``
+  is over; an error ends the wait at once. Nothing is polled.
+* Who reads what is committed gets batches before the last stable offset only, and is told which
+  transactions among them were aborted; markers go out to everybody, since clients go by them.
+* A follower's fetch (it names a replica) is answered by its partition's replica, not by a topic.
+* No session is kept (``session_id`` 0 is answered): every fetch names its partitions.
+* One answer is bounded by ``kafka.fetch_bytes_max`` and by what a connection may have unsent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import structlog
+
+from magnetar.model.errors import MagnetarError, NotAllowedError, ProtocolError
+from magnetar.model.ids import Position
+from magnetar.protocols.kafka.partitions.partition import Partition
+from magnetar.protocols.kafka.partitions.partition_transactions import commits_of
+from magnetar.protocols.kafka.partitions.transaction_index import is_part
+from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
+from magnetar.wire.kafka.apis import RequestHead
+from magnetar.wire.kafka.batches import BatchHeader, is_batch, read_batch_header
+from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.fetch_messages import (
+    AbortedRange,
+    ClientFetchRequest,
+    EpochEndPartition,
+    EpochEndTopic,
+    EpochPartition,
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchResponse,
+    ListedPartition,
+    ListedTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from magnetar.wire.kafka.primitives import Buffer
+from magnetar.wire.kafka.records import read_batch, timestamp_of
+
+log = structlog.get_logger(__name__)
+
+ENTRIES_AT_ONCE: Final = 500
+WAIT_S_MAX: Final = 60.0
+LATEST: Final = -1
+EARLIEST: Final = -2
+GREATEST_TIME: Final = -3
+
+
+READ_COMMITTED: Final = 1
+
+
+class FetchedBatches(NamedTuple):
+    """What a partition has for a fetch. ``transactional``: the headers of batches that are part of
+    transactions, and whether a marker commits; ``after``: the entry behind the last one."""
+
+    parts: list[Buffer]
+    size: int
+    transactional: list[tuple[BatchHeader, bool | None]]
+    after: Position
+
+
+async def fetch(
+    session: KafkaSession, head: RequestHead, request: ClientFetchRequest
+) -> FetchResponse:
+    if request.replica_id >= 0 and session.services.replicated is not None:
+        return await session.services.replicated.serve(request)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + min(max(0, request.wait_ms_max) / 1000, WAIT_S_MAX)
+    grown = asyncio.Event()
+    watches: dict[Partition, Callable[[], None]] = {}
+    try:
+        while True:
+            grown.clear()
+            collected = _Collected(session, request)
+            answer = await collected.collect()
+            left_s = deadline - loop.time()
+            enough = collected.size >= request.bytes_min or collected.failed
+            if enough or left_s <= 0 or session.closed:
+                session.services.traffic.fetched_bytes += collected.size
+                return answer
+            new = [each for each in collected.partitions if each not in watches]
+            for partition in new:
+                watches[partition] = partition.log.watch_readable(grown.set)
+            if new:
+                continue  # what came before the watch began is found now
+            timer = loop.call_later(left_s, grown.set)
+            try:
+                await grown.wait()
+            finally:
+                timer.cancel()
+    finally:
+        for end in watches.values():
+            end()
+
+
+class _Collected:
+    """One look at all that a fetch asks for."""
+
+    def __init__(self, session: KafkaSession, request: ClientFetchRequest) -> None:
+        self._session = session
+        self._services = session.services
+        self._request = request
+        self._committed = request.isolation_level == READ_COMMITTED
+        self.size = 0
+        self.failed = False
+        self.partitions: list[Partition] = []
+        most = max(session.services.connections.turn_bytes, 1)
+        self._left = min(request.bytes_max, self._services.config.fetch_bytes_max, most)
+
+    async def collect(self) -> FetchResponse:
+        answer = FetchResponse()
+        for topic in self._request.topics:
+            said = FetchedTopic(topic.name)
+            answer.topics.append(said)
+            for part in topic.partitions:
+                said.partitions.append(await self._one(topic.name, part))
+        return answer
+
+    async def _one(self, name: str, part: FetchPartition) -> FetchedPartition:
+        found = FetchedPartition(part.partition, aborted=[], records=[])
+        try:
+            partition = self._services.ready(name, part.partition)
+            if partition is None:
+                partition = await self._services.partition(name, part.partition, self._session)
+            self.partitions.append(partition)
+            partition.touch()
+            _check_epoch(partition, part.current_leader_epoch)
+            found.log_start_offset = await partition.start_offset()
+            if self._committed and not partition.transactions.known:
+                await partition.know_transactions()
+            found.high_watermark = partition.positions.end_offset
+            found.last_stable_offset = partition.transactions.stable_offset()
+            end_offset = found.last_stable_offset if self._committed else found.high_watermark
+            if not found.log_start_offset <= part.fetch_offset <= found.high_watermark:
+                found.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            elif part.fetch_offset < end_offset:
+                most = min(self._left, part.partition_bytes_max)
+                if most > 0 or not self.size:
+                    await self._read(found, partition, part.fetch_offset, end_offset, max(most, 1))
+        except _EpochError as error:
+            found.error_code = error.code
+        except MagnetarError as error:
+            found.error_code = error_code(error)
+            log.info("fetch refused", topic=name, partition=part.partition, error=str(error))
+        self.failed = self.failed or found.error_code != ErrorCode.NONE
+        return found
+
+    async def _read(
+        self,
+        found: FetchedPartition,
+        partition: Partition,
+        offset: int,
+        end_offset: int,
+        bytes_max: int,
+    ) -> None:
+        batches = await read_batches(partition, offset, end_offset, bytes_max)
+        if self.size and batches.size > self._left:
+            return  # it comes with the next fetch
+        if self._committed:
+            aborted = await partition.transactions.aborted_in(
+                offset, batches.transactional, batches.after
+            )
+            found.aborted = [AbortedRange(each.producer_id, each.first_offset) for each in aborted]
+        found.records = batches.parts
+        self.size += batches.size
+        self._left -= batches.size
+
+
+class _EpochError(MagnetarError):
+    """The client knows another epoch of the partition's leader than this one's."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+def _check_epoch(partition: Partition, epoch: int) -> None:
+    own = partition.log.epoch
+    if epoch >= 0 and epoch != own:
+        older = epoch < own
+        raise _EpochError(
+            ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
+
+
+async def read_batches(
+    partition: Partition, offset: int, end_offset: int, bytes_max: int
+) -> FetchedBatches:
+    """Batches from the one that holds ``offset`` on, before ``end_offset``, at least one. Raises as
+    reading a log, and ``NotAllowedError`` if the first entry has no counterpart in Kafka."""
+    place = await partition.place_of(offset)
+    entries = await partition.entries_at(place, ENTRIES_AT_ONCE, bytes_max)
+    parts: list[Buffer] = []
+    transactional: list[tuple[BatchHeader, bool | None]] = []
+    size = 0
+    next_offset = -1  # not known before the first entry was looked at
+    last = place  # of what is answered
+    for entry in entries:
+        payload, offset_after = entry.payload, next_offset
+        batch: Buffer
+        header: BatchHeader | None = None
+        if is_batch(payload):
+            header = read_batch_header(payload)
+            if parts and header.base_offset >= end_offset:
+                break
+            batch, offset_after = payload, header.next_offset
+        else:
+            if next_offset < 0:
+                next_offset = await partition.positions.offset_of(place)
+            if parts and next_offset >= end_offset:
+                break
+            try:
+                batch = kafka_batch(payload, next_offset, partition.log.epoch)
+            except (NotAllowedError, ProtocolError):
+                if parts:
+                    break  # what comes before it is answered first
+                raise
+            offset_after = next_offset + partition.messages_in(entry)
+        if parts and size + len(batch) > bytes_max:
+            break
+        parts.append(batch)
+        size += len(batch)
+        if header is not None and is_part(header):
+            transactional.append((header, commits_of(header, entry)))
+        next_offset, last = offset_after, Position(entry.ledger_id, entry.entry_id)
+    after = partition.positions.next_position(last)
+    if parts:
+        partition.remember(next_offset, after)
+    return FetchedBatches(parts, size, transactional, after)
+
+
+# -- offsets ----------------------------------------------------------------------------------
+
+
+async def list_offsets(
+    session: KafkaSession, head: RequestHead, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    answer = ListOffsetsResponse()
+    for topic in request.topics:
+        said = ListedTopic(topic.name)
+        answer.topics.append(said)
+        for part in topic.partitions:
+            listed = ListedPartition(part.index)
+            said.partitions.append(listed)
+            try:
+                partition = await session.services.partition(topic.name, part.index, session)
+                _check_epoch(partition, part.current_leader_epoch)
+                committed = request.isolation_level == READ_COMMITTED
+                if committed and not partition.transactions.known:
+                    await partition.know_transactions()
+                await _list(partition, part, committed, listed)
+            except _EpochError as error:
+                listed.error_code = error.code
+            except MagnetarError as error:
+                listed.error_code = error_code(error)
+    return answer
+
+
+async def _list(
+    partition: Partition, asked: ListOffsetsPartition, committed: bool, listed: ListedPartition
+) -> None:
+    time_ms = asked.timestamp_ms
+    listed.leader_epoch = partition.log.epoch
+    if time_ms == LATEST:
+        end_offset = partition.positions.end_offset
+        listed.offset = partition.transactions.stable_offset() if committed else end_offset
+    elif time_ms == EARLIEST:
+        listed.offset = await partition.start_offset()
+    elif time_ms == GREATEST_TIME:
+        greatest = max((each.greatest_ms for each in partition.log.stats().ledgers), default=0)
+        if greatest:
+            listed.offset, listed.timestamp_ms = await _first_at(partition, greatest)
+    elif time_ms >= 0:
+        listed.offset, listed.timestamp_ms = await _first_at(partition, time_ms)
+    else:
+        listed.error_code = ErrorCode.UNSUPPORTED_VERSION
+
+
+async def _first_at(partition: Partition, time_ms: int) -> tuple[int, int]:
+    """The first record with that timestamp or a later one, and its timestamp; -1, -1 if there is
+    none. Entries are found by the log; one batch is taken apart."""
+    positions = partition.positions
+    place = await partition.log.first_at(time_ms)
+    while place <= positions.readable:
+        entries = await partition.entries_at(place, 1, 1)
+        if not entries:
+            break
+        entry = entries[0]
+        payload = entry.payload
+        if not is_batch(payload):
+            offset = await positions.offset_of(place)
+            payload = memoryview(kafka_batch(payload, offset, partition.log.epoch))
+        header, records = read_batch(payload)
+        for record in records:
+            made_ms = timestamp_of(header, record)
+            if made_ms >= time_ms:
+                return header.base_offset + record.offset_delta, made_ms
+        # The log finds entries by publish times, and a record may say that it is older.
+        place = positions.next_position(place)
+    return -1, -1
+
+
+async def offset_for_leader_epoch(
+    session: KafkaSession, head: RequestHead, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """How far what a consumer has read of an epoch is what the log still has (KIP-320)."""
+    answer = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        said = EpochEndTopic(topic.name)
+        answer.topics.append(said)
+        for part in topic.partitions:
+            said.partitions.append(await _epoch_end(session, topic.name, part))
+    return answer
+
+
+async def _epoch_end(session: KafkaSession, name: str, part: EpochPartition) -> EpochEndPartition:
+    found = EpochEndPartition(partition=part.partition)
+    try:
+        partition = await session.services.partition(name, part.partition, session)
+        _check_epoch(partition, part.current_leader_epoch)
+        found.leader_epoch, found.end_offset = await partition.log.epochs.end_of(part.leader_epoch)
+    except _EpochError as error:
+        found.error_code = error.code
+    except MagnetarError as error:
+        found.error_code = error_code(error)
+    return found

@@ -1,0 +1,113 @@
+"""What admins ask of partitions: who leads them, page by page; where they begin; elections and
+moves.
+
+Of the latter there are none: an owner is chosen by the cluster, and copies are the ledgers'.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.model.errors import MagnetarError
+from magnetar.protocols.kafka.handlers.cluster import described_topic
+from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.wire.kafka.apis import RequestHead
+from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.partition_messages import (
+    DescribeCursor,
+    DescribedPartition,
+    DescribedTopic,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    ElectedPartition,
+    ElectedTopic,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from magnetar.wire.kafka.record_messages import (
+    BegunPartition,
+    BegunTopic,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+)
+
+PARTITIONS_MAX: Final = 2_000
+"""Of one answer, whatever is asked for."""
+
+
+async def describe_topic_partitions(
+    session: KafkaSession, head: RequestHead, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Topics in the order of their names, from the cursor's on, until the page is full."""
+    answer = DescribeTopicPartitionsResponse()
+    room = max(1, min(request.partitions_max, PARTITIONS_MAX))
+    cursor = request.cursor
+    for name in sorted({topic.name for topic in request.topics}):
+        if cursor is not None and name < cursor.topic:
+            continue
+        if room == 0:
+            answer.cursor = DescribeCursor(name, 0)
+            break
+        found = await described_topic(session.services, name)
+        said = DescribedTopic(found.error_code, found.name)
+        answer.topics.append(said)
+        first = cursor.partition if cursor is not None and name == cursor.topic else 0
+        for part in found.partitions[first : first + room]:
+            said.partitions.append(
+                DescribedPartition(
+                    part.error_code,
+                    part.index,
+                    part.leader_id,
+                    part.leader_epoch,
+                    part.replicas,
+                    part.in_sync,
+                )
+            )
+        room -= len(said.partitions)
+        if first + len(said.partitions) < len(found.partitions):
+            answer.cursor = DescribeCursor(name, first + len(said.partitions))
+            break
+    return answer
+
+
+async def delete_records(
+    session: KafkaSession, head: RequestHead, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    answer = DeleteRecordsResponse()
+    for topic in request.topics:
+        said = BegunTopic(topic.name)
+        answer.topics.append(said)
+        for part in topic.partitions:
+            where = BegunPartition(part.index)
+            said.partitions.append(where)
+            try:
+                found = await session.services.partition(topic.name, part.index, session)
+                where.low_watermark = await found.log.front.delete_before(part.offset)
+            except MagnetarError as error:
+                where.error_code = error_code(error)
+    return answer
+
+
+async def elect_leaders(
+    session: KafkaSession, head: RequestHead, request: ElectLeadersRequest
+) -> ElectLeadersResponse:
+    answer = ElectLeadersResponse()
+    for topic in request.topics or []:
+        said = ElectedTopic(topic.name)
+        answer.topics.append(said)
+        for index in topic.partitions:
+            where = ElectedPartition(index, ErrorCode.ELECTION_NOT_NEEDED)
+            said.partitions.append(where)
+            try:
+                await session.services.name_of(topic.name, index)
+            except MagnetarError as error:
+                where.error_code, where.error_message = error_code(error), str(error)
+    return answer
+
+
+async def list_reassignments(
+    session: KafkaSession, head: RequestHead, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    return ListPartitionReassignmentsResponse()

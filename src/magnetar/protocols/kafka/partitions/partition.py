@@ -1,0 +1,385 @@
+"""A partition as Kafka's clients know it: an open topic's log, and its idempotent producers.
+
+Owns the way of one batch into the log, and the places of readers in it. A partition is made when a
+topic that is open here is first asked for through Kafka, and goes with it.
+
+Rules:
+
+* A batch is checked (``wire.kafka.batches.check_produced``), then held against what is known of its
+  producer, then appended, in one turn of the loop: nothing comes between them.
+* What is known of producers is read from the log's end before the first idempotent batch, and again
+  after an append failed, once none is under way; what is known of transactions likewise, before the
+  first batch, marker or reader whom they concern.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from magnetar.log.seam import Content, Run, Stamp
+from magnetar.model.entry import Entry
+from magnetar.model.errors import (
+    LogClosedError,
+    MagnetarError,
+    MessageTooLargeError,
+    PartitionError,
+    ProtocolError,
+    ServiceNotReadyError,
+)
+from magnetar.model.ids import Position
+from magnetar.protocols.kafka.partitions.partition_transactions import PartitionTransactions
+from magnetar.protocols.kafka.partitions.producer_states import KnownBatch, ProducerSequences
+from magnetar.protocols.kafka.partitions.transaction_index import is_part
+from magnetar.topics.entry_format import EntryFormat, describe
+from magnetar.topics.resend import BYTES_MAX, ENTRIES_MAX, STEP_ENTRIES, entries_back
+from magnetar.topics.topic import Topic
+from magnetar.wire.kafka.batches import (
+    CONTROL,
+    TRANSACTIONAL,
+    BatchHeader,
+    check_produced,
+    is_batch,
+    read_batch_header,
+)
+from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.markers import build_marker
+
+REFUSALS: Final = (PartitionError, MessageTooLargeError, ProtocolError)
+"""What a log that looks at batches itself refuses one for."""
+PLACES_KEPT: Final = 256
+"""Offsets whose positions are remembered: each consumer asks next for what follows its last."""
+TOUCH_S: Final = 1.0
+
+
+class Produced(NamedTuple):
+    """How a batch fared."""
+
+    error: ErrorCode
+    base_offset: int = -1
+    why: str | None = None
+
+
+Told = Callable[[Produced], None]
+
+
+class Ending(NamedTuple):
+    """How a producer's transaction ends in a partition, as its coordinator says."""
+
+    producer_id: int
+    epoch: int
+    commits: bool
+    coordinator_epoch: int
+
+
+class _Appending(NamedTuple):
+    """A batch on its way into the log. ``awaits_all``: see ``log.seam.Content``."""
+
+    header: BatchHeader
+    byte_count: int
+    stamp: Stamp
+    told: Told
+    known: KnownBatch | None = None
+    commits: bool | None = None  # of a marker
+    awaits_all: bool = True
+
+
+class Partition:
+    """See the module's text."""
+
+    def __init__(self, topic: Topic, entry_format: EntryFormat) -> None:
+        self.topic = topic
+        self._format = entry_format
+        self.log = topic.log
+        self.positions = topic.log.positions
+        self.transactions = PartitionTransactions(topic.log)
+        self._states = ProducerSequences()
+        self._known = False
+        self._loading = asyncio.Lock()
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._parts_under_way = 0  # of transactions
+        self._parts_idle = asyncio.Event()
+        self._parts_idle.set()
+        self._places: OrderedDict[int, Position] = OrderedDict()
+        self._loop = asyncio.get_running_loop()
+        self._touched_s = float("-inf")
+
+    @property
+    def usable(self) -> bool:
+        return not self.topic.closed
+
+    def check_usable(self) -> None:
+        if self.topic.closed:
+            raise ServiceNotReadyError(f"topic {self.topic.name} is closing here; look it up again")
+
+    def touch(self) -> None:
+        """It is in use: topics that nobody uses are unloaded."""
+        now = self._loop.time()
+        if now - self._touched_s > TOUCH_S:
+            self._touched_s = now
+            self.topic.let_go()
+
+    # -- producing ----------------------------------------------------------------------------
+
+    @property
+    def producers_known(self) -> bool:
+        """Idempotent batches can be taken at once."""
+        return self._known or self.log.owns_sequences
+
+    def produce(self, batch: memoryview, told: Told, *, awaits_all: bool = True) -> int:
+        """Append a batch; ``told`` once, now or later. ``batch`` need be valid during the call
+        only. Idempotent ones need ``know_producers`` before. ``awaits_all``: see
+        ``log.seam.Content``; a part of a transaction always does. Returns the bytes under way."""
+        self.touch()
+        try:
+            header = check_produced(batch)
+            self.check_usable()
+        except MagnetarError as error:
+            told(Produced(error_code(error), why=str(error)))
+            return 0
+        refused = self._refused(header)
+        if refused is not None:
+            told(refused)
+            return 0
+        known: KnownBatch | None = None
+        if header.producer_id >= 0 and not self.log.owns_sequences:
+            assert self._known, "know_producers comes first"
+            try:
+                known = self._states.check(header)
+            except PartitionError as error:
+                told(Produced(error_code(error), why=str(error)))
+                return 0
+            if known is not None:
+                _answer_repeat(known, told)
+                return 0
+            known = self._states.add(header)
+        if header.attributes & TRANSACTIONAL:
+            self.transactions.writers.batch(header)
+            awaits_all = True
+        self._append(
+            batch, _Appending(header, len(batch), Stamp(), told, known, awaits_all=awaits_all)
+        )
+        return len(batch)
+
+    def _refused(self, header: BatchHeader) -> Produced | None:
+        if self.topic.cooling_down:
+            why = f"topic {self.topic.name} could not store a moment ago"
+            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+        if not header.attributes & TRANSACTIONAL:
+            return None
+        if not self.transactions.there:
+            why = "what is known of transactions is read again; send it once more"
+            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+        error = self.transactions.writers.check(header)
+        return None if error is ErrorCode.NONE else Produced(error, why=_no_part(header))
+
+    def _append(self, batch: memoryview | bytes, what: _Appending) -> None:
+        header = what.header
+        times_ms = (max(0, header.max_timestamp_ms),)
+        self._under_way += 1
+        self._idle.clear()
+        if is_part(header):
+            self._parts_under_way += 1
+            self._parts_idle.clear()
+        content = Content((header.record_count,), times_ms, what.stamp, what.awaits_all)
+        self.log.append((batch,), partial(self._appended, what), content)
+
+    def _appended(self, what: _Appending, error: MagnetarError | None, runs: Sequence[Run]) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+        if is_part(what.header):
+            self._parts_under_way -= 1
+            if not self._parts_under_way:
+                self._parts_idle.set()
+        known = what.known
+        if runs:  # it is stored, also if what was to follow it was not
+            self.topic.entries_confirmed(1, what.byte_count, what.header.record_count)
+            self._stored(what, Position(runs[0].ledger_id, runs[0].first_entry_id))
+            if known is not None:
+                known.stored(what.stamp.base_offset)
+            what.told(Produced(ErrorCode.NONE, what.stamp.base_offset))
+            return
+        assert error is not None
+        if isinstance(error, REFUSALS):  # of this batch: the log goes on, and others with it
+            if is_part(what.header):
+                self.transactions.doubt()
+            what.told(Produced(error_code(error), why=str(error)))
+            return
+        self._known = False
+        self._states.forget()
+        self.transactions.doubt()
+        if known is not None:
+            known.stored(-1)
+        what.told(Produced(error_code(error), why=str(error)))
+        self.topic.append_failed(error)
+
+    def _stored(self, what: _Appending, position: Position) -> None:
+        offset = what.stamp.base_offset
+        if what.commits is not None:
+            self.transactions.marker_stored(what.header, offset, what.commits)
+        elif what.header.attributes & TRANSACTIONAL:
+            self.transactions.batch_stored(what.header, offset, position)
+
+    # -- transactions -------------------------------------------------------------------------
+
+    async def know_transactions(self) -> None:
+        """Read what is open, and what was aborted lately. Raises as reading a log."""
+        async with self._loading:
+            while not self.transactions.known:
+                await self._parts_idle.wait()
+                found = await self.transactions.read()
+                if not self._parts_under_way:
+                    self.transactions.learned(found)
+
+    async def prepare_transactions(self) -> None:
+        """Before the first batch of one. Raises as reading a log, and ``MetadataError``."""
+        await self.know_transactions()
+        async with self._loading:
+            await self.transactions.prepare()
+
+    async def end_transaction(
+        self, ending: Ending, now_ms: int, asked: Callable[[], bool]
+    ) -> Produced:
+        """Write the marker of a transaction, if it has records here; stored when it returns.
+        ``asked``: whoever wants it still waits. Else it may have been told another time, and the
+        producer have begun its next transaction, which a late marker would end."""
+        while True:
+            self.check_usable()
+            await self.know_transactions()
+            producer_id, epoch, commits, coordinator_epoch = ending
+            writers = self.transactions.writers
+            refused = writers.check_marker(producer_id, epoch, coordinator_epoch)
+            if refused is not ErrorCode.NONE:
+                return Produced(refused, why=f"producer {producer_id} has moved on from {epoch}")
+            if self.topic.cooling_down or not asked():
+                return Produced(ErrorCode.KAFKA_STORAGE_ERROR)
+            if writers.marker(producer_id, epoch, coordinator_epoch):
+                marker = build_marker(producer_id, epoch, commits, coordinator_epoch, now_ms)
+                return await self._append_marker(marker, commits)
+            # Nothing is open, perhaps because the marker of an earlier request is on its way: that
+            # one must be stored before this one is answered.
+            await self._parts_idle.wait()
+            if self.transactions.known:
+                return Produced(ErrorCode.NONE)
+
+    async def _append_marker(self, marker: bytes, commits: bool) -> Produced:
+        done: asyncio.Future[Produced] = self._loop.create_future()
+
+        def told(outcome: Produced) -> None:
+            if not done.done():
+                done.set_result(outcome)
+
+        header = read_batch_header(marker)
+        self._append(marker, _Appending(header, len(marker), Stamp(), told, commits=commits))
+        return await done
+
+    async def know_producers(self) -> None:
+        """Read from the log's end what is stored of idempotent producers. Raises as reading."""
+        async with self._loading:
+            while not self.producers_known:
+                await self._idle.wait()
+                states = ProducerSequences()
+                for header in await self._last_headers():
+                    states.add(header, header.base_offset)
+                if not self._under_way:
+                    self._states, self._known = states, True
+
+    async def _last_headers(self) -> list[BatchHeader]:
+        """Of idempotent producers, in order, as far back as is looked: by steps from the end."""
+        positions, found, entries, size = self.positions, deque[BatchHeader](), 0, 0
+        last = positions.readable
+        while last >= positions.first and entries < ENTRIES_MAX and size < BYTES_MAX:
+            first = entries_back(positions, last, STEP_ENTRIES)
+            step = await self._entries(first, last)
+            headers = (read_batch_header(each.payload) for each in step if is_batch(each.payload))
+            found.extendleft(
+                header
+                for header in reversed(list(headers))
+                if header.producer_id >= 0 and not header.attributes & CONTROL
+            )
+            entries += len(step)
+            size += sum(len(each.data) for each in step)
+            before = positions.previous_position(first)
+            if before >= last:
+                break
+            last = before
+        return list(found)
+
+    async def _entries(self, first: Position, last: Position) -> list[Entry]:
+        """All in [first, last]."""
+        found: list[Entry] = []
+        at = first
+        while at <= last:
+            step = await self._read(at, STEP_ENTRIES, BYTES_MAX // 4)
+            step = [each for each in step if Position(each.ledger_id, each.entry_id) <= last]
+            if not step:
+                break
+            found += step
+            at = self.positions.next_position(Position(step[-1].ledger_id, step[-1].entry_id))
+            await asyncio.sleep(0)  # others have their turns
+        return found
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def _read(self, at: Position, entries_max: int, bytes_max: int) -> list[Entry]:
+        found = self.log.read_cached(at, entries_max, bytes_max)
+        return await self.log.read(at, entries_max, bytes_max) if found is None else found
+
+    async def start_offset(self) -> int:
+        return max(await self.positions.offset_of(self.positions.first), self.log.front.offset)
+
+    async def place_of(self, offset: int) -> Position:
+        """The entry that holds the message of that offset."""
+        found = self._places.get(offset)
+        if found is not None and found >= self.positions.first:
+            return found
+        return await self.positions.position_of(offset)
+
+    def remember(self, offset: int, place: Position) -> None:
+        """Somebody asks for that offset next."""
+        self._places[offset] = place
+        self._places.move_to_end(offset)
+        if len(self._places) > PLACES_KEPT:
+            self._places.popitem(last=False)
+
+    async def entries_at(self, place: Position, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Raises as ``log.seam.ReadableLog.read``."""
+        if not self.usable:
+            raise LogClosedError(f"topic {self.topic.name} is closing here")
+        return await self._read(place, entries_max, bytes_max)
+
+    def messages_in(self, entry: Entry) -> int:
+        """Raises ``ProtocolError``."""
+        payload = entry.payload
+        if is_batch(payload):
+            return read_batch_header(payload).last_offset_delta + 1
+        return describe(entry, self._format).messages
+
+
+def _answer_repeat(known: KnownBatch, told: Told) -> None:
+    """As the first one was answered, or is going to be."""
+
+    def answer(base_offset: int) -> None:
+        if base_offset < 0:
+            why = "the first copy of this batch was not stored; send it again"
+            told(Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why))
+        else:
+            told(Produced(ErrorCode.NONE, base_offset))
+
+    if known.base_offset < 0:
+        known.waiting.append(answer)
+    else:
+        answer(known.base_offset)
+
+
+def _no_part(header: BatchHeader) -> str:
+    return (
+        f"producer {header.producer_id} (epoch {header.producer_epoch}) has no open transaction "
+        "with this partition"
+    )

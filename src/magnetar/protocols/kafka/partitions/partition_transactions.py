@@ -1,0 +1,197 @@
+"""Transactions of one partition, beside its log: what is open, and a cursor that says from where on
+the log must be read to know that.
+
+Rules:
+
+* A log that has or had transactions has the cursor ``CURSOR``. It is made, durably, before the
+  first batch of one is appended; so a log without it is known to have none, and costs nothing.
+* The cursor stays before the first batch of the oldest open transaction. So what is open is known
+  after reading from it to the end, and retention keeps what such a transaction has written. It
+  moves on when transactions end, and, while none is open, every ``MOVE_OFFSETS``.
+* When an append has failed it is not known what is stored: all is read again.
+
+Why: docs/adr/0117-transactions.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from magnetar.log.seam import Cursor, WritableLog
+from magnetar.model.entry import Entry
+from magnetar.model.errors import LogError
+from magnetar.model.ids import LATEST, Position
+from magnetar.protocols.kafka.partitions.transaction_index import (
+    Aborted,
+    AbortedAhead,
+    StoredTransactions,
+    TransactionWriters,
+    is_part,
+)
+from magnetar.topics.topic import OPEN_TRANSACTIONS
+from magnetar.wire.kafka.batches import CONTROL, BatchHeader, is_batch, read_batch_header
+from magnetar.wire.kafka.markers import read_marker
+
+CURSOR: Final = OPEN_TRANSACTIONS
+MOVE_OFFSETS: Final = 1_000
+STEP_ENTRIES: Final = 200
+STEP_BYTES: Final = 4 << 20
+
+
+class PartitionTransactions:
+    """See the module's text."""
+
+    def __init__(self, log: WritableLog) -> None:
+        self._log = log
+        self._positions = log.positions
+        self._cursor: Cursor | None = log.cursors.durable().get(CURSOR)
+        self._end_watch: Callable[[], None] | None = None
+        self._moved_offset = 0
+        self.known = self._cursor is None
+        self.stored = StoredTransactions()
+        self.writers = TransactionWriters()
+
+    @property
+    def there(self) -> bool:
+        """Batches of transactions may be appended."""
+        return self._cursor is not None and self.known
+
+    async def prepare(self) -> None:
+        """Before the first batch of a transaction. Raises ``LogError``, ``MetadataError``."""
+        if self._cursor is None:
+            self._cursor = await self._log.cursors.open(CURSOR, LATEST)
+            self.stored = StoredTransactions(self._positions.end_offset)
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._end_watch is None:
+            self._end_watch = self._log.watch_readable(self._grew)
+
+    def doubt(self) -> None:
+        """An append has failed: what is stored is not known."""
+        self.known = self._cursor is None
+        self.writers = TransactionWriters()
+
+    async def read(self) -> tuple[StoredTransactions, TransactionWriters]:
+        """What the log says. Raises as reading a log."""
+        assert self._cursor is not None, "a log without the cursor is known"
+        at = self._positions.next_position(self._cursor.mark_delete)
+        stored = StoredTransactions(await self._positions.offset_of(at))
+        writers = TransactionWriters()
+        while at <= self._positions.readable:
+            entries = await read_entries(self._log, at)
+            if not entries:
+                break
+            for entry in entries:
+                header = part_of(entry)
+                if header is not None:
+                    _learn(stored, writers, header, entry)
+            at = self._positions.next_position(place_of(entries[-1]))
+            await asyncio.sleep(0)  # others have their turns
+        return stored, writers
+
+    def learned(self, found: tuple[StoredTransactions, TransactionWriters]) -> None:
+        """What ``read`` has found is so: nothing was appended meanwhile."""
+        self.stored, self.writers = found
+        self.known = True
+        self._watch()
+
+    # -- what is stored -----------------------------------------------------------------------
+
+    def batch_stored(self, header: BatchHeader, base_offset: int, position: Position) -> None:
+        self.stored.batch(header._replace(base_offset=base_offset), position)
+
+    def marker_stored(self, header: BatchHeader, base_offset: int, commits: bool) -> None:
+        self.stored.marker(header._replace(base_offset=base_offset), commits)
+        self._move()
+
+    def _grew(self) -> None:
+        if self._positions.end_offset - self._moved_offset >= MOVE_OFFSETS:
+            self._move()
+
+    def _move(self) -> None:
+        """The cursor follows what is open."""
+        if self._cursor is None or not self.known:
+            return
+        first = self.stored.first_open
+        self._moved_offset = self._positions.end_offset
+        if first is None:
+            self._cursor.acknowledge_cumulative(self._positions.readable)
+        else:
+            before = self._positions.previous_position(first.position)
+            self._cursor.acknowledge_cumulative(before)
+
+    # -- readers ------------------------------------------------------------------------------
+
+    def stable_offset(self) -> int:
+        return self.stored.stable_offset(self._positions.end_offset)
+
+    async def aborted_in(
+        self,
+        first_offset: int,
+        answered: Sequence[tuple[BatchHeader, bool | None]],
+        after: Position,
+    ) -> list[Aborted]:
+        """The aborted transactions with batches among ``answered`` (parts of transactions, and
+        whether a marker commits), all of them stable; ``after``: the entry behind the answer.
+        Raises as reading a log, ``LogError``."""
+        if not answered:
+            return []
+        if first_offset >= self.stored.seen_from:
+            end_offset = answered[-1][0].next_offset
+            return self.stored.aborted_between(first_offset, end_offset)
+        ahead, at = AbortedAhead(), after
+        for header, commits in answered:
+            ahead.look(header, commits, True)
+        while ahead.waits and at <= self._positions.readable:
+            entries = await read_entries(self._log, at)
+            if not entries:
+                break
+            for entry in entries:
+                found = part_of(entry)
+                if found is not None:
+                    ahead.look(found, commits_of(found, entry), False)
+            at = self._positions.next_position(place_of(entries[-1]))
+        if ahead.waits:
+            raise LogError(
+                f"log {self._log.name} has batches of a transaction at offset {first_offset} or "
+                "after it, before its last stable offset, and no marker behind them"
+            )
+        return ahead.aborted
+
+
+def _learn(
+    stored: StoredTransactions, writers: TransactionWriters, header: BatchHeader, entry: Entry
+) -> None:
+    if header.attributes & CONTROL:
+        commits, coordinator_epoch = read_marker(entry.payload)
+        stored.marker(header, commits)
+        writers.marker(header.producer_id, header.producer_epoch, coordinator_epoch)
+    else:
+        stored.batch(header, place_of(entry))
+        writers.batch(header)
+
+
+async def read_entries(log: WritableLog, at: Position) -> list[Entry]:
+    found = log.read_cached(at, STEP_ENTRIES, STEP_BYTES)
+    return await log.read(at, STEP_ENTRIES, STEP_BYTES) if found is None else found
+
+
+def part_of(entry: Entry) -> BatchHeader | None:
+    """The header of a batch that is part of a transaction."""
+    payload = entry.payload
+    if not is_batch(payload):
+        return None
+    header = read_batch_header(payload)
+    return header if is_part(header) else None
+
+
+def commits_of(header: BatchHeader, entry: Entry) -> bool | None:
+    """Whether a marker commits; None: it is none."""
+    return read_marker(entry.payload)[0] if header.attributes & CONTROL else None
+
+
+def place_of(entry: Entry) -> Position:
+    return Position(entry.ledger_id, entry.entry_id)
