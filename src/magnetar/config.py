@@ -553,6 +553,14 @@ class KafkaConfig:
         default=600_000,
         metadata={"meaning": "silence after which a connection is closed", "least": 100},
     )
+    session_lifetime_ms: int = field(
+        default=0,
+        metadata={
+            "meaning": "how long a client is who it has shown to be, before it must show it again; "
+            "0: as long as its token, or its connection",
+            "least": 0,
+        },
+    )
     offset_logs: int = field(
         default=8,
         metadata={

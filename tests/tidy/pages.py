@@ -44,6 +44,11 @@ MACHINE_TABLES: tuple[tuple[str, str, str], ...] = (
         "A group of Kafka's consumers",
     ),
     (
+        "magnetar.protocols.kafka.security.sasl_states",
+        "TRANSITIONS",
+        "Who a client of Kafka's is",
+    ),
+    (
         "magnetar.protocols.kafka.coordination.transaction_states",
         "TRANSITIONS",
         "A transactional id of Kafka's producers",

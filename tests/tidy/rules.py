@@ -157,6 +157,8 @@ DECIDING: tuple[str, ...] = (
     "magnetar.protocols.kafka.coordination.group_states",
     "magnetar.protocols.kafka.names",
     "magnetar.protocols.kafka.partitions.producer_states",
+    "magnetar.protocols.kafka.security.sasl_gate",
+    "magnetar.protocols.kafka.security.sasl_states",
     "magnetar.protocols.kafka.coordination.transaction",
     "magnetar.protocols.kafka.partitions.transaction_index",
     "magnetar.protocols.kafka.coordination.transaction_states",
@@ -262,7 +264,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("server",),
     ),
     "magnetar.protocols.kafka": (
-        ("entry_format", "names", "partitions", "peers", "traffic"),
+        ("entry_format", "names", "partitions", "peers", "security", "traffic"),
         ("services",),
         ("session",),
         ("coordination",),

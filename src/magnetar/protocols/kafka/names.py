@@ -6,6 +6,8 @@ Kafka                          here
 topic ``t``, partition N       ``persistent://public/default/t-partition-N``
 topic ``t``, partition 0       ``persistent://public/default/t``, where ``t`` has no partitions
 topic ``a/b/t``                ``persistent://a/b/t`` and its partitions
+group, transactional id        of the namespace ``a/b`` if it is ``a/b/...``, else of
+                               ``public/default``: permissions are asked there
 =============================  ==============================================================
 
 Kafka allows no slash in a name that a client makes, so topics of other namespaces are made by
@@ -37,6 +39,13 @@ def kafka_name(topic: TopicName) -> str:
     if whole.namespace == DEFAULT_NAMESPACE:
         return whole.local
     return f"{whole.namespace}/{whole.local}"
+
+
+def namespace_of(key: str) -> str:
+    """The namespace that a group or a transactional id belongs to: ``a/b`` for ``a/b/...``, as with
+    topics; else the default one."""
+    parts = key.split("/", 2)
+    return "/".join(parts[:2]) if len(parts) == 3 and all(parts) else DEFAULT_NAMESPACE
 
 
 def check_new(name: str) -> TopicName:

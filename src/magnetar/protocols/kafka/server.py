@@ -19,7 +19,7 @@ from magnetar.env.listening import advertised_host
 from magnetar.env.tasks import TaskScope
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
 from magnetar.protocols.kafka.coordination.transactions import Transactions
-from magnetar.protocols.kafka.handlers.table import RequestTable
+from magnetar.protocols.kafka.handlers.table import AuthorizedRequestTable, RequestTable
 from magnetar.protocols.kafka.services import ClientConnection, KafkaServices, Node
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.topics.entry_format import EntryFormat
@@ -59,7 +59,7 @@ class KafkaServer:
     async def start(self, start_number: int) -> None:
         """Listen; ``start_number``: the broker's number as a node. Raises ``OSError`` when
         the port is taken."""
-        table, services = RequestTable(self.coordinator, self.transactions), self.services
+        table, services = self._table(), self.services
         self._server = await asyncio.get_running_loop().create_server(
             lambda: KafkaSession(services, table),
             self._config.host,
@@ -74,6 +74,11 @@ class KafkaServer:
         self._scope.spawn(self.transactions.run(), "kafka transactions")
         log.info("kafka listens", address=self.address)
 
+    def _table(self) -> RequestTable:
+        asked = self.services.access is not None
+        kind = AuthorizedRequestTable if asked else RequestTable
+        return kind(self.coordinator, self.transactions)
+
     @property
     def address(self) -> str:
         """``host:port`` that clients are told."""
@@ -81,7 +86,8 @@ class KafkaServer:
 
     async def _sweep(self) -> None:
         """Ends connections that are silent: no request for ``idle_connection_ms`` and none under
-        way, or a frame that is not finished within ``broker.frame_timeout_ms``."""
+        way, or a frame that is not finished within ``broker.frame_timeout_ms``; or whose clients
+        have not shown in that time who they are, whatever else they sent."""
         loop = asyncio.get_running_loop()
         seen: dict[ClientConnection, tuple[int, float]] = {}
         idle_s = self._config.idle_connection_ms / 1000
@@ -91,10 +97,12 @@ class KafkaServer:
             before, seen = seen, {}
             for session in list(self.services.sessions):
                 frames, since = before.get(session, (-1, now))
-                if frames != session.frames or session.waits:
+                known = session.is_known
+                if known and (frames != session.frames or session.waits):
                     frames, since = session.frames, now
                 seen[session] = frames, since
-                limit = self._frame_timeout_s if session.partial_frame_bytes else idle_s
+                hurries = session.partial_frame_bytes or not known
+                limit = self._frame_timeout_s if hurries else idle_s
                 if now - since >= limit:
                     log.info("connection closed: silent", peer=session.peer)
                     session.abort()

@@ -74,10 +74,14 @@ class ReplicatedPartitions(Protocol):
 
 
 class ClientConnection(Protocol):
-    """What the server knows of a session. ``frames``: whole ones received."""
+    """What the server knows of a session. ``frames``: whole ones received. ``is_known``: its client
+    has shown who it is, or need not."""
 
     peer: str
     frames: int
+
+    @property
+    def is_known(self) -> bool: ...
 
     @property
     def waits(self) -> bool: ...
@@ -109,6 +113,8 @@ class KafkaServices:
     takes_part: TakesPart | None = None
     replicated: ReplicatedPartitions | None = None
     access: Access | None = None
+    sasl_secret: bytes = field(default=b"", repr=False)
+    """What salts of users who are not there are made of."""
     closing: bool = False
     sessions: dict[ClientConnection, None] = field(default_factory=dict)
     traffic: KafkaTraffic = field(default_factory=KafkaTraffic)

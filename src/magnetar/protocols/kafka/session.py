@@ -16,7 +16,12 @@ fault of ours and ends it too, so that no client waits for an answer that does n
 that is not served ends it as well, but for ApiVersions in an unknown version, which is answered
 with error 35 in the oldest form, and so tells what is served.
 
-Why: docs/adr/0106-kafka-protocol-over-logs.md.
+Where clients must show who they are, each request passes ``gate`` first, and those of a client
+that is not known are small and few: its frames have ``FIRST_FRAME_BYTES_MAX``, and it has
+``broker.frame_timeout_ms`` to become known (``server``). ``gate`` is None where nobody must: that
+is all it costs there.
+
+Why: docs/adr/0106-kafka-protocol-over-logs.md, docs/adr/0157-kafkas-clients-show-who-they-are.md.
 """
 
 from __future__ import annotations
@@ -28,9 +33,14 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 
+from magnetar.cluster.security.authenticator import Authenticator
+from magnetar.cluster.security.principals import Principal
 from magnetar.env.framed import NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
-from magnetar.model.errors import MagnetarError, ProtocolError
+from magnetar.model.errors import AuthenticationError, MagnetarError, ProtocolError
+from magnetar.protocols.kafka.security.grants import Grants
+from magnetar.protocols.kafka.security.sasl_exchange import SaslExchange, exchange_of
+from magnetar.protocols.kafka.security.sasl_gate import SaslGate
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.apis import (
     ApiKey,
@@ -48,6 +58,8 @@ log = structlog.get_logger(__name__)
 FRAME_SLACK_BYTES: Final = 1 << 20
 """A request has batches of several partitions, each as large as a message may be: clients bound a
 request to 1 MiB by default, and this much more than the largest message is taken."""
+FIRST_FRAME_BYTES_MAX: Final = 64 << 10
+"""Of a client that is not known: a token has 16 KiB at most."""
 SLOTS_MAX: Final = 256
 WRITE_BYTES_HIGH: Final = 1 << 20
 WRITE_BYTES_LOW: Final = 256 << 10
@@ -91,14 +103,20 @@ class KafkaHandlers(Protocol):
 
 
 class KafkaSession(FramedConnection):
-    """The server's side of a client connection."""
+    """The server's side of a client connection. ``tls``: it came by the listener with TLS."""
 
-    def __init__(self, services: KafkaServices, handlers: KafkaHandlers) -> None:
+    def __init__(self, services: KafkaServices, handlers: KafkaHandlers, tls: bool = False) -> None:
         super().__init__(
             services.broker.message_bytes_max + FRAME_SLACK_BYTES, services.connections
         )
         self.services = services
         self.handlers = handlers
+        self.tls = tls
+        self.gate: SaslGate | None = None
+        """None: nobody must show who it is."""
+        self.exchange: SaslExchange | None = None
+        self._grants: Grants | None = None
+        self._ends = False
         self.client_id = ""
         self.frames = 0
         self._slots: deque[Slot] = deque()
@@ -114,6 +132,12 @@ class KafkaSession(FramedConnection):
             return
         self.set_write_limits(WRITE_BYTES_HIGH, WRITE_BYTES_LOW)
         services.sessions[self] = None
+        if services.access is not None:
+            mechanisms = services.access.authenticator.mechanisms
+            lifetime_s = services.config.session_lifetime_ms / 1000
+            without = self._without_sasl(services.access.authenticator)
+            self.gate = SaslGate(mechanisms, without, lifetime_s)
+            self._frame_bytes_max = FIRST_FRAME_BYTES_MAX
 
     def disconnected(self, error: Exception | None) -> None:
         self.services.sessions.pop(self, None)
@@ -130,6 +154,57 @@ class KafkaSession(FramedConnection):
         """A request of it is under way."""
         return bool(self._slots)
 
+    # -- who the client is --------------------------------------------------------------------
+
+    def _without_sasl(self, authenticator: Authenticator) -> Principal | None:
+        """Who the client is if it shows nothing more."""
+        try:
+            return authenticator.anonymous()
+        except AuthenticationError:
+            return None
+
+    @property
+    def is_known(self) -> bool:
+        """It has shown who it is, or need not."""
+        return self.gate is None or self.gate.principal is not None
+
+    @property
+    def grants(self) -> Grants:
+        """What the client may do. Only where it must show who it is, and once it is known."""
+        found = self._grants
+        if found is None:
+            access = self.services.access
+            assert access is not None
+            assert self.gate is not None
+            assert self.gate.principal is not None
+            found = self._grants = Grants(access, self.gate.principal, self._loop.time)
+        return found
+
+    def begin_exchange(self, authenticator: Authenticator) -> None:
+        assert self.gate is not None
+        secret = self.services.sasl_secret
+        self.exchange = exchange_of(self.gate.mechanism, authenticator, secret)
+
+    def known(self) -> None:
+        """From now on its requests may be large."""
+        self.exchange = None
+        self._frame_bytes_max = self.services.broker.message_bytes_max + FRAME_SLACK_BYTES
+
+    def refused(self) -> None:
+        """The connection ends with the answer to the request that is under way."""
+        self._ends = True
+
+    def _pass_gate(self, gate: SaslGate, head: RequestHead) -> None:
+        """Raises ``ProtocolError``."""
+        was_known = gate.principal is not None
+        try:
+            gate.check(head.api_key, self.services.clock())
+        except ProtocolError:
+            self.services.traffic.refused += 1
+            raise
+        if not was_known and gate.principal is not None:
+            self.known()
+
     # -- requests -----------------------------------------------------------------------------
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
@@ -145,6 +220,8 @@ class KafkaSession(FramedConnection):
     def _request(self, frame: memoryview) -> None:
         reader = FieldReader(frame)
         head = read_head(reader)
+        if self.gate is not None:
+            self._pass_gate(self.gate, head)
         if head.api is None:
             self._not_served(head)
             return
@@ -199,6 +276,9 @@ class KafkaSession(FramedConnection):
             self.close()
             return
         self._fill(slot, response)
+        if self._ends:
+            self.close()
+            return
         self.resume(KafkaPaused.REQUEST)
 
     def _failed(self, task: str, error: BaseException) -> None:

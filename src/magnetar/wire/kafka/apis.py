@@ -26,6 +26,7 @@ from magnetar.wire.kafka import (
     partition_messages,
     produce_messages,
     record_messages,
+    sasl_messages,
     transaction_messages,
 )
 from magnetar.wire.kafka.primitives import Buffer, FieldReader, FieldWriter
@@ -46,6 +47,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -59,6 +61,7 @@ class ApiKey(IntEnum):
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -106,6 +109,9 @@ _LISTED: Final = (
     _api(_K.SYNC_GROUP, 0, 5, group_messages, "SyncGroup"),
     _api(_K.DESCRIBE_GROUPS, 0, 5, group_messages, "DescribeGroups"),
     _api(_K.LIST_GROUPS, 0, 5, group_messages, "ListGroups"),
+    # Version 0 goes on with tokens in frames of their own: clients that are not from before Kafka
+    # 1.0 use 1.
+    _api(_K.SASL_HANDSHAKE, 1, 1, sasl_messages, "SaslHandshake"),
     _api(_K.API_VERSIONS, 0, 4, cluster_messages, "ApiVersions"),
     _api(_K.CREATE_TOPICS, 2, 7, admin_messages, "CreateTopics"),
     _api(_K.DELETE_TOPICS, 1, 6, admin_messages, "DeleteTopics"),
@@ -119,6 +125,7 @@ _LISTED: Final = (
     _api(_K.TXN_OFFSET_COMMIT, 0, 3, transaction_messages, "TxnOffsetCommit"),
     _api(_K.DESCRIBE_CONFIGS, 1, 4, admin_messages, "DescribeConfigs"),
     _api(_K.ALTER_CONFIGS, 0, 2, admin_messages, "AlterConfigs"),
+    _api(_K.SASL_AUTHENTICATE, 0, 2, sasl_messages, "SaslAuthenticate"),
     _api(_K.CREATE_PARTITIONS, 0, 3, admin_messages, "CreatePartitions"),
     _api(_K.DELETE_GROUPS, 0, 2, group_messages, "DeleteGroups"),
     _api(_K.ELECT_LEADERS, 0, 2, partition_messages, "ElectLeaders"),

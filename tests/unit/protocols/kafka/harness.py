@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from magnetar.app.broker import Broker
+from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.protocols.kafka.handlers.table import RequestTable
@@ -46,7 +47,12 @@ def rebuilt(made: bytes, **fields: Any) -> bytes:
 class KafkaWorld:
     """A broker that listens nowhere, and its doubles; one topic with one partition is there."""
 
-    def __init__(self, ledger_entries: int = 5, **settings: Any) -> None:
+    def __init__(
+        self,
+        ledger_entries: int = 5,
+        authenticator: Authenticator | None = None,
+        **settings: Any,
+    ) -> None:
         self.store = MemoryLogStore(ledger_entries)
         self.broker = Broker(
             BrokerConfig(port=0),
@@ -55,6 +61,7 @@ class KafkaWorld:
             MemoryValues(),
             clock=lambda: 1e6 + asyncio.get_running_loop().time(),
             kafka=KafkaConfig(port=0, **settings),
+            authenticator=authenticator,
         )
         assert self.broker.kafka is not None
         self.server = self.broker.kafka
@@ -133,9 +140,16 @@ class KafkaPeer:
 
 def run(scenario: Callable[[KafkaWorld], Awaitable[None]], **settings: Any) -> None:
     """Run ``scenario`` in a world of its own, on virtual time and with a deadline."""
+    run_in(lambda: KafkaWorld(**settings), scenario)
 
+
+W = TypeVar("W", bound=KafkaWorld)
+
+
+def run_in(make: Callable[[], W], scenario: Callable[[W], Awaitable[None]]) -> None:
     async def main() -> None:
-        world = await KafkaWorld(**settings).start()
+        world = make()
+        await world.start()
         try:
             await asyncio.wait_for(scenario(world), 100_000)
         finally:

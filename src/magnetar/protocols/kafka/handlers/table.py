@@ -1,19 +1,75 @@
-"""The table of requests: which function answers which."""
+"""The table of requests: which function answers which, and which rule stands before it where
+clients must show who they are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
+from magnetar.cluster.security.permissions import Action
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
 from magnetar.protocols.kafka.coordination.transactions import Transactions
-from magnetar.protocols.kafka.handlers import admin, cluster, fetch, partition_admin, produce
+from magnetar.protocols.kafka.handlers import (
+    admin,
+    authentication,
+    authorizing,
+    authorizing_groups,
+    cluster,
+    fetch,
+    partition_admin,
+    produce,
+)
+from magnetar.protocols.kafka.handlers.authorizing import Rule
 from magnetar.protocols.kafka.handlers.group_admin import GroupAdminHandlers
 from magnetar.protocols.kafka.handlers.groups import GroupHandlers
 from magnetar.protocols.kafka.handlers.transaction_requests import TransactionHandlers
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.apis import ApiKey, RequestHead
+
+RULES: Final[Mapping[int, Rule]] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: authorizing.produce,
+        ApiKey.FETCH: authorizing.fetch,
+        ApiKey.LIST_OFFSETS: authorizing.list_offsets,
+        ApiKey.METADATA: authorizing.metadata,
+        ApiKey.OFFSET_COMMIT: authorizing_groups.commit,
+        ApiKey.OFFSET_FETCH: authorizing_groups.fetch_offsets,
+        ApiKey.FIND_COORDINATOR: authorizing_groups.find_coordinator,
+        ApiKey.JOIN_GROUP: authorizing_groups.join,
+        ApiKey.HEARTBEAT: authorizing_groups.heartbeat,
+        ApiKey.LEAVE_GROUP: authorizing_groups.leave,
+        ApiKey.SYNC_GROUP: authorizing_groups.sync,
+        ApiKey.DESCRIBE_GROUPS: authorizing_groups.describe,
+        ApiKey.LIST_GROUPS: authorizing_groups.list_groups,
+        ApiKey.SASL_HANDSHAKE: authorizing.anybody,
+        ApiKey.API_VERSIONS: authorizing.anybody,
+        ApiKey.CREATE_TOPICS: authorizing.create_topics,
+        ApiKey.DELETE_TOPICS: authorizing.delete_topics,
+        ApiKey.DELETE_RECORDS: authorizing.delete_records,
+        ApiKey.INIT_PRODUCER_ID: authorizing_groups.begin,
+        ApiKey.ADD_PARTITIONS_TO_TXN: authorizing_groups.add_partitions,
+        ApiKey.ADD_OFFSETS_TO_TXN: authorizing_groups.add_offsets,
+        ApiKey.END_TXN: authorizing_groups.end,
+        ApiKey.WRITE_TXN_MARKERS: authorizing_groups.write_markers,
+        ApiKey.TXN_OFFSET_COMMIT: authorizing_groups.commit_offsets,
+        ApiKey.DESCRIBE_TRANSACTIONS: authorizing_groups.describe_transactions,
+        ApiKey.LIST_TRANSACTIONS: authorizing_groups.list_transactions,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: authorizing.offset_for_leader_epoch,
+        ApiKey.DESCRIBE_CONFIGS: authorizing.describe_configs,
+        ApiKey.ALTER_CONFIGS: authorizing.alter_configs,
+        ApiKey.SASL_AUTHENTICATE: authorizing.anybody,
+        ApiKey.CREATE_PARTITIONS: authorizing.create_partitions,
+        ApiKey.DELETE_GROUPS: authorizing_groups.delete,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: authorizing.alter_configs,
+        ApiKey.ELECT_LEADERS: authorizing.elect_leaders,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: authorizing.list_reassignments,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: authorizing.describe_topic_partitions,
+        ApiKey.OFFSET_DELETE: authorizing_groups.delete_offsets,
+        ApiKey.DESCRIBE_CLUSTER: authorizing.anybody,
+    }
+)
 
 
 class RequestTable:
@@ -60,6 +116,8 @@ class RequestTable:
                 ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_admin.describe_topic_partitions,
                 ApiKey.OFFSET_DELETE: group_admin.delete_offsets,
                 ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+                ApiKey.SASL_HANDSHAKE: authentication.handshake,
+                ApiKey.SASL_AUTHENTICATE: authentication.authenticate,
             }
         )
 
@@ -67,3 +125,33 @@ class RequestTable:
         self, session: KafkaSession, head: RequestHead, request: Any, answer: Callable[[Any], None]
     ) -> bool:
         return produce.produce_now(session, head, request, answer)
+
+
+class AuthorizedRequestTable(RequestTable):
+    """With the rules before the handlers: a request without a rule has no place in it."""
+
+    def __init__(self, coordinator: Coordinator, transactions: Transactions) -> None:
+        super().__init__(coordinator, transactions)
+        plain = self.table
+        assert plain.keys() == RULES.keys(), "every request has a rule"
+        self.table = MappingProxyType(
+            {key: _ruled(RULES[key], handler) for key, handler in plain.items()}
+        )
+
+    def produce_now(
+        self, session: KafkaSession, head: RequestHead, request: Any, answer: Callable[[Any], None]
+    ) -> bool:
+        """What is not known to be granted goes the other way, where it is asked for."""
+        if request.transactional_id is not None:
+            return False
+        known = session.grants.known
+        if not all(known(Action.PRODUCE, topic.name) for topic in request.topics):
+            return False
+        return super().produce_now(session, head, request, answer)
+
+
+def _ruled(rule: Rule, handler: Handler) -> Handler:
+    async def ruled(session: KafkaSession, head: RequestHead, request: Any) -> Any:
+        return await rule(session, head, request, handler)
+
+    return ruled

@@ -1,0 +1,303 @@
+"""Requests about topics, held against what their client may do, before their handlers see them.
+
+A rule takes what is not permitted out of the request, has the handler answer the rest, and adds
+the refusals to its answer: handlers know nothing of permissions, and no request without a rule is
+answered at all (``handlers.table``). Rules stand before a handler only where clients must show who
+they are.
+
+What cannot be known now (``MetadataError``) ends the connection, as with every request that cannot
+be answered: nothing is granted on a guess.
+
+Why: docs/adr/0158-kafkas-requests-are-authorized-in-one-place.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from magnetar.cluster.security.permissions import Action
+from magnetar.protocols.kafka.handlers.admin import BROKER, TOPIC
+from magnetar.protocols.kafka.session import Handler, KafkaSession
+from magnetar.wire.kafka.admin_messages import (
+    AlterConfigsRequest,
+    AlteredResource,
+    CreatedTopic,
+    DeletedTopic,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    DescribedResource,
+    GrownTopic,
+    IncrementalAlterConfigsRequest,
+)
+from magnetar.wire.kafka.apis import RequestHead
+from magnetar.wire.kafka.cluster_messages import MetadataRequest, TopicMetadata
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.fetch_messages import (
+    ClientFetchRequest,
+    EpochEndPartition,
+    EpochEndTopic,
+    FetchedPartition,
+    FetchedTopic,
+    FetchResponse,
+    ListedPartition,
+    ListedTopic,
+)
+from magnetar.wire.kafka.partition_messages import (
+    DescribedTopic,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from magnetar.wire.kafka.produce_messages import (
+    ProducedPartition,
+    ProducedTopic,
+    ProduceRequest,
+    ProduceResponse,
+)
+from magnetar.wire.kafka.record_messages import BegunPartition, BegunTopic
+
+Rule: TypeAlias = Callable[[KafkaSession, RequestHead, Any, Handler], Awaitable[Any]]
+
+NO_TOPIC: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+NO_CLUSTER: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+WHY_TOPIC: Final = "the role may not do this with the topic"
+WHY_CLUSTER: Final = "this is for super-users (security.super_users)"
+
+
+async def anybody(session: KafkaSession, head: RequestHead, request: Any, handler: Handler) -> Any:
+    """Of requests that concern nothing of anybody's."""
+    return await handler(session, head, request)
+
+
+async def sorted_out(
+    session: KafkaSession, action: Action, topics: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Parts of a request that have the ``name`` of a topic: those that are granted, and those that
+    are not."""
+    grants = session.grants
+    granted: list[Any] = []
+    refused: list[Any] = []
+    for each in topics:
+        (granted if await grants.topic(action, each.name) else refused).append(each)
+    return granted, refused
+
+
+def by_topic(action: Action, refusal: Callable[[Any], Any]) -> Rule:
+    """Of a request with ``topics``, answered by ``topics``; ``refusal`` makes the answer's part of
+    the request's."""
+
+    async def rule(session: KafkaSession, head: RequestHead, request: Any, handler: Handler) -> Any:
+        granted, refused = await sorted_out(session, action, request.topics)
+        if not refused:
+            return await handler(session, head, request)
+        request.topics = granted
+        answer = await handler(session, head, request)
+        answer.topics += [refusal(each) for each in refused]
+        return answer
+
+    return rule
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+async def produce(
+    session: KafkaSession, head: RequestHead, request: ProduceRequest, handler: Handler
+) -> Any:
+    name = request.transactional_id
+    error = NO_TOPIC
+    granted, refused = await sorted_out(session, Action.PRODUCE, request.topics)
+    if name is not None and not await session.grants.transactional_id(name):
+        granted, refused = [], request.topics
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if not refused:
+        return await handler(session, head, request)
+    request.topics = granted
+    answer = await handler(session, head, request)
+    if request.acks == 0:  # nobody is told: the connection says it, as of any other error
+        session.close()
+        return None
+    assert isinstance(answer, ProduceResponse)
+    for topic in refused:
+        parts = [
+            ProducedPartition(part.index, error, error_message=WHY_TOPIC)
+            for part in topic.partitions
+        ]
+        answer.topics.append(ProducedTopic(topic.name, parts))
+    return answer
+
+
+async def fetch(
+    session: KafkaSession, head: RequestHead, request: ClientFetchRequest, handler: Handler
+) -> Any:
+    if request.replica_id >= 0:  # of a follower: another broker
+        if session.grants.cluster:
+            return await handler(session, head, request)
+        return FetchResponse(error_code=NO_CLUSTER)
+    granted, refused = await sorted_out(session, Action.CONSUME, request.topics)
+    if not refused:
+        return await handler(session, head, request)
+    request.topics = granted
+    request.wait_ms_max = 0  # an error does not wait for records
+    answer = await handler(session, head, request)
+    for topic in refused:
+        parts = [
+            FetchedPartition(part.partition, NO_TOPIC, -1, aborted=[], records=[])
+            for part in topic.partitions
+        ]
+        answer.topics.append(FetchedTopic(topic.name, partitions=parts))
+    return answer
+
+
+def _not_listed(topic: Any) -> ListedTopic:
+    return ListedTopic(
+        topic.name, [ListedPartition(part.index, NO_TOPIC) for part in topic.partitions]
+    )
+
+
+def _no_epochs(topic: Any) -> EpochEndTopic:
+    return EpochEndTopic(
+        topic.name, [EpochEndPartition(NO_TOPIC, part.partition) for part in topic.partitions]
+    )
+
+
+def _not_begun(topic: Any) -> BegunTopic:
+    parts = [BegunPartition(part.index, error_code=NO_TOPIC) for part in topic.partitions]
+    return BegunTopic(topic.name, parts)
+
+
+list_offsets: Final = by_topic(Action.CONSUME, _not_listed)
+offset_for_leader_epoch: Final = by_topic(Action.CONSUME, _no_epochs)
+delete_records: Final = by_topic(Action.ADMIN, _not_begun)
+
+
+# -- topics ---------------------------------------------------------------------------------------
+
+
+async def metadata(
+    session: KafkaSession, head: RequestHead, request: MetadataRequest, handler: Handler
+) -> Any:
+    """A list of all topics has those that the client may see; one that it asks for by name, and may
+    not see, is refused whether it exists or not."""
+    asks_all = request.topics is None or (head.version == 0 and not request.topics)
+    if asks_all:
+        answer = await handler(session, head, request)
+        answer.topics, _ = await sorted_out(session, Action.LOOKUP, answer.topics)
+        return answer
+    assert request.topics is not None
+    named = [topic for topic in request.topics if topic.name]
+    granted, refused = await sorted_out(session, Action.LOOKUP, named)
+    request.topics = granted + [topic for topic in request.topics if not topic.name]
+    # In version 0 an empty list would mean all of them.
+    answer = await handler(session, head._replace(version=max(1, head.version)), request)
+    answer.topics += [TopicMetadata(NO_TOPIC, topic.name) for topic in refused]
+    return answer
+
+
+def _not_described(topic: Any) -> DescribedTopic:
+    return DescribedTopic(NO_TOPIC, topic.name)
+
+
+def _not_created(topic: Any) -> CreatedTopic:
+    return CreatedTopic(topic.name, error_code=NO_TOPIC, error_message=WHY_TOPIC)
+
+
+def _not_grown(topic: Any) -> GrownTopic:
+    return GrownTopic(topic.name, NO_TOPIC, WHY_TOPIC)
+
+
+describe_topic_partitions: Final = by_topic(Action.LOOKUP, _not_described)
+create_topics: Final = by_topic(Action.ADMIN, _not_created)
+create_partitions: Final = by_topic(Action.ADMIN, _not_grown)
+
+
+async def delete_topics(
+    session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest, handler: Handler
+) -> Any:
+    grants = session.grants
+    refused = [name for name in request.names if not await grants.topic(Action.ADMIN, name)]
+    named = [topic for topic in request.topics if topic.name is not None]
+    granted, not_granted = await sorted_out(session, Action.ADMIN, named)
+    refused += [topic.name for topic in not_granted]
+    request.names = [name for name in request.names if name not in refused]
+    request.topics = granted + [topic for topic in request.topics if topic.name is None]
+    answer = await handler(session, head, request)
+    answer.topics += [
+        DeletedTopic(name, error_code=NO_TOPIC, error_message=WHY_TOPIC)
+        for name in dict.fromkeys(refused)
+    ]
+    return answer
+
+
+# -- configuration --------------------------------------------------------------------------------
+
+
+async def _config_error(session: KafkaSession, action: Action, resource: Any) -> ErrorCode:
+    grants = session.grants
+    if resource.kind == TOPIC:
+        return ErrorCode.NONE if await grants.topic(action, resource.name) else NO_TOPIC
+    if resource.kind == BROKER:
+        return ErrorCode.NONE if grants.cluster else NO_CLUSTER
+    return ErrorCode.NONE  # of what has no configuration here, as the handler says
+
+
+async def _configs(
+    session: KafkaSession, action: Action, request: Any
+) -> list[tuple[Any, ErrorCode]]:
+    """Take the resources out that are refused, and return them with the reasons."""
+    errors = [(each, await _config_error(session, action, each)) for each in request.resources]
+    request.resources = [each for each, error in errors if not error]
+    return [(each, error) for each, error in errors if error]
+
+
+async def describe_configs(
+    session: KafkaSession, head: RequestHead, request: DescribeConfigsRequest, handler: Handler
+) -> Any:
+    refused = await _configs(session, Action.LOOKUP, request)
+    answer = await handler(session, head, request)
+    answer.results += [
+        DescribedResource(error, _why(error), each.kind, each.name) for each, error in refused
+    ]
+    return answer
+
+
+async def alter_configs(
+    session: KafkaSession,
+    head: RequestHead,
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    handler: Handler,
+) -> Any:
+    refused = await _configs(session, Action.ADMIN, request)
+    answer = await handler(session, head, request)
+    answer.responses += [
+        AlteredResource(error, _why(error), each.kind, each.name) for each, error in refused
+    ]
+    return answer
+
+
+def _why(error: ErrorCode) -> str:
+    return WHY_TOPIC if error is NO_TOPIC else WHY_CLUSTER
+
+
+# -- the cluster ----------------------------------------------------------------------------------
+
+
+async def elect_leaders(
+    session: KafkaSession, head: RequestHead, request: ElectLeadersRequest, handler: Handler
+) -> Any:
+    if session.grants.cluster:
+        return await handler(session, head, request)
+    return ElectLeadersResponse(error_code=NO_CLUSTER)
+
+
+async def list_reassignments(
+    session: KafkaSession,
+    head: RequestHead,
+    request: ListPartitionReassignmentsRequest,
+    handler: Handler,
+) -> Any:
+    if session.grants.cluster:
+        return await handler(session, head, request)
+    return ListPartitionReassignmentsResponse(error_code=NO_CLUSTER, error_message=WHY_CLUSTER)
