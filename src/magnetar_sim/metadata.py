@@ -380,6 +380,18 @@ class SimMetadataStore:
 
         return await self._ask(put, f"put of {path}")
 
+    async def put_beside(self, other: str, path: str, value: bytes, version: int) -> int:
+        check_path(other)
+        check_path(path)
+        check_value(path, value)
+
+        def put() -> int:
+            server = self._up_to_date()
+            server.get(other)
+            return server.put(path, value, version)
+
+        return await self._ask(put, f"put of {path}")
+
     async def children(self, path: str) -> list[str]:
         check_path(path)
         return (await self._ask(lambda: self._read(path), f"list of {path}"))[1]

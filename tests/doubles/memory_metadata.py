@@ -66,6 +66,10 @@ class MemoryMetadata:
         self.tell(path)
         return node.version + 1
 
+    async def put_beside(self, other: str, path: str, value: bytes, version: int) -> int:
+        self._find(other)
+        return await self.put(path, value, version)
+
     async def delete(self, path: str, version: int = -1) -> None:
         await asyncio.sleep(0)
         node = self._find(path)

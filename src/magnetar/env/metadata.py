@@ -69,6 +69,17 @@ class SessionWrites(Protocol):
         ...
 
 
+@runtime_checkable
+class GuardedWrites(Protocol):
+    """What a ``MetadataStore`` can do beside: change a node for who must know that another one is
+    there at that very moment. Those of this package can."""
+
+    async def put_beside(self, other: str, path: str, value: bytes, version: int) -> int:
+        """As ``put``, and only if the node ``other`` exists then. Raises ``NoNodeError`` of
+        either."""
+        ...
+
+
 class MetadataStore(Protocol):
     """A tree of versioned nodes. All methods may raise ``MetadataError``."""
 

@@ -109,6 +109,14 @@ class SocketMetadataStore:
     async def put_within(self, session_id: int, path: str, value: bytes, version: int) -> int:
         return await self.put(path, value, version)
 
+    async def put_beside(self, other: str, path: str, value: bytes, version: int) -> int:
+        check_path(other)
+        check_path(path)
+        check_value(path, value)
+        asked = {"do": "put_beside", "other": other, "path": path, "version": version}
+        head, _ = await self._ask(asked, value)
+        return int(head["version"])
+
     async def children(self, path: str) -> list[str]:
         head, _ = await self._ask({"do": "children", "path": check_path(path)})
         return list(head["names"])

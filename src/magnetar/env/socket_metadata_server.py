@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
-from magnetar.env.metadata import CreateMode, ListStamps, MetadataStore
+from magnetar.env.metadata import CreateMode, GuardedWrites, ListStamps, MetadataStore
 from magnetar.env.socket_metadata_wire import Frame, encode, error_head, read_frame
 from magnetar.env.tasks import FailurePolicy, TaskScope
 from magnetar.model.errors import MetadataError, NoNodeError, ProtocolError
@@ -202,6 +202,11 @@ class _Session:
     async def put(self, head: Mapping[str, Any], value: bytes) -> Answer:
         return {"version": await self._store.put(head["path"], value, head["version"])}, b""
 
+    async def put_beside(self, head: Mapping[str, Any], value: bytes) -> Answer:
+        assert isinstance(self._store, GuardedWrites), "a store of another package"
+        put = self._store.put_beside(head["other"], head["path"], value, head["version"])
+        return {"version": await put}, b""
+
     async def delete(self, head: Mapping[str, Any], _value: bytes) -> Answer:
         await self._store.delete(head["path"], head["version"])
         self._server.owners.pop(head["path"], None)
@@ -228,6 +233,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "get": _Session.get,
     "create": _Session.create,
     "put": _Session.put,
+    "put_beside": _Session.put_beside,
     "delete": _Session.delete,
     "children": _Session.children,
     "children_stamp": _Session.children_stamp,

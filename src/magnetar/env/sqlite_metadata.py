@@ -137,6 +137,12 @@ class SqliteMetadataStore:
     async def put_within(self, session_id: int, path: str, value: bytes, version: int) -> int:
         return await self.put(path, value, version)
 
+    async def put_beside(self, other: str, path: str, value: bytes, version: int) -> int:
+        check_path(other)
+        check_path(path)
+        check_value(path, value)
+        return await self._submit(lambda tree: tree.put_beside(other, path, value, version))
+
     async def children(self, path: str) -> list[str]:
         check_path(path)
         return await self._submit(lambda tree: tree.children(path), writes=False)

@@ -152,6 +152,10 @@ class SqliteTree:
         self._changed[path] = None
         return found + 1
 
+    def put_beside(self, other: str, path: str, value: bytes, version: int) -> int:
+        self._versioned_row(other, -1)
+        return self.put(path, value, version)
+
     def delete(self, path: str, version: int) -> None:
         if path == "/":
             raise MetadataError("the root / cannot be deleted")

@@ -32,7 +32,7 @@ import structlog
 from kazoo import exceptions as zk_errors
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
@@ -203,6 +203,24 @@ class ZooKeeperMetadataStore:
         put = partial(self._client.set_async, self._full(path), value, version)
         stat: _Stat = await self._write(path, self._in_session(session_id, put))
         return stat.version
+
+    async def put_beside(self, other: str, path: str, value: bytes, version: int) -> int:
+        guard, full = self._full(other), self._full(path)
+        check_value(path, value)
+
+        def both() -> _Result[list[object]]:
+            transaction = self._client.transaction()
+            transaction.check(guard, -1)  # -1: any version
+            transaction.set_data(full, value, version)
+            return transaction.commit_async()  # type: ignore[no-any-return]  # kazoo is untyped
+
+        checked, put = await self._write(path, both)
+        if isinstance(checked, zk_errors.NoNodeError):
+            raise self._translated(other, checked)
+        if isinstance(put, zk_errors.KazooException):
+            raise self._translated(path, put)
+        assert isinstance(put, ZnodeStat)
+        return int(put.version)
 
     def _in_session(self, session_id: int, request: _Request[T]) -> _Request[T]:
         def guarded() -> _Result[T]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from magnetar.env.metadata import CreateMode, MetadataStore, Versioned
+from magnetar.env.metadata import CreateMode, GuardedWrites, MetadataStore, Versioned
 from magnetar.env.metadata_paths import VALUE_BYTES_MAX
 from magnetar.model.errors import (
     BadVersionError,
@@ -140,6 +140,26 @@ class MetadataContract:
                 with pytest.raises(BadVersionError, match="/cas"):
                     await store.delete("/cas", stale)
             await store.delete("/cas", 1)
+
+        tree.run(scenario)
+
+    def test_a_put_beside_a_node_that_must_be_there(self, tree: Tree) -> None:
+        async def scenario(store: MetadataStore) -> None:
+            assert isinstance(store, GuardedWrites)
+            await store.create("/guards/id", b"")
+            await store.create("/guarded", b"")
+            assert await store.put_beside("/guards/id", "/guarded", b"one", 0) == 1
+            with pytest.raises(BadVersionError, match="/guarded"):
+                await store.put_beside("/guards/id", "/guarded", b"two", 0)
+            with pytest.raises(NoNodeError, match="/nowhere"):
+                await store.put_beside("/guards/id", "/nowhere", b"two", -1)
+            await store.put("/guards/id", b"changed", -1)
+            assert await store.put_beside("/guards/id", "/guarded", b"two", -1) == 2
+            await store.delete("/guards/id")
+            for version in (-1, 2, 7):
+                with pytest.raises(NoNodeError, match="/guards/id"):
+                    await store.put_beside("/guards/id", "/guarded", b"three", version)
+            assert await store.get("/guarded") == Versioned(b"two", 2)
 
         tree.run(scenario)
 

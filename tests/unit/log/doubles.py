@@ -163,6 +163,11 @@ class MemoryMetadata:
         self._process.change(apply, path)
         return path
 
+    async def put_beside(self, other: str, path: str, value: bytes, version: int) -> int:
+        if other not in self._nodes:
+            raise NoNodeError(other)
+        return await self.put(path, value, version)
+
     async def put(self, path: str, value: bytes, version: int) -> int:
         await asyncio.sleep(0)
         self._process.require_alive()

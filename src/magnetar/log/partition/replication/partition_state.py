@@ -42,7 +42,7 @@ class PartitionState:
     ``elr``: replicas that left the in-sync set when it had become too small to commit, and so have
     all that is committed (KIP-966). ``unclean``: see ``election``. ``topic_id``: a UUID in
     hexadecimal digits, of this making of the topic: files of an earlier one of its name are none of
-    its own."""
+    its own. ``guarded``: its id has a node of its own (``state_store``)."""
 
     replicas: tuple[int, ...]
     min_isr: int
@@ -53,6 +53,7 @@ class PartitionState:
     leader_epoch: int = 0
     topic_id: str = ""
     unclean: bool = False
+    guarded: bool = False
 
     @property
     def least_in_sync(self) -> int:
@@ -84,6 +85,7 @@ def encode_state(state: PartitionState) -> bytes:
         "leader_epoch": state.leader_epoch,
         "topic_id": state.topic_id,
         "unclean": state.unclean,
+        "guarded": state.guarded,
     }
     return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -104,6 +106,7 @@ def decode_state(data: bytes, path: str) -> PartitionState:
             int(fields["leader_epoch"]),
             str(fields["topic_id"]),
             bool(fields.get("unclean", False)),  # states of before there was such a setting
+            bool(fields.get("guarded", False)),  # states of before ids had nodes
         )
     except (ValueError, KeyError, TypeError) as error:
         raise MetadataFormatError(f"{path} holds no partition's state: {error!r}") from error

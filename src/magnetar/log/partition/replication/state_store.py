@@ -7,21 +7,26 @@ Rules:
 
 * A change is a function of what is stored. Whoever loses the compare reads again and asks the
   function again; it may say that nothing is to be done any more.
+* A topic that is deleted and made again has other states at the same paths, whose versions begin
+  at 0 like those before. So a state's id has a node of its own, made before the state and deleted
+  before it, and a state is changed only while that is there: what was read of an earlier making
+  fits no later one (docs/adr/0161-states-are-changed-beside-their-ids.md).
 * An answer that does not come (``MetadataUnavailableError``) leaves the outcome in doubt. It is
   raised, and the caller reads before it does anything else: a leader goes on counting both sets.
 
-Paths: ``/partitions/TOPIC/N`` (bytes: ``partition_state``). A topic's name is escaped, since it may
-have a slash in it.
+Paths: ``/partitions/TOPIC/N`` (bytes: ``partition_state``), ``/partition-ids/ID`` (empty). The name
+of a topic is escaped, since it may have a slash in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from magnetar.env.metadata import MetadataStore
+from magnetar.env.metadata import GuardedWrites, MetadataStore
 from magnetar.log.partition.replication import election
 from magnetar.log.partition.replication.election import Live
 from magnetar.log.partition.replication.partition_state import (
@@ -29,9 +34,16 @@ from magnetar.log.partition.replication.partition_state import (
     decode_state,
     encode_state,
 )
-from magnetar.model.errors import BadVersionError, NoNodeError
+from magnetar.model.errors import (
+    BadVersionError,
+    MetadataError,
+    MetadataFormatError,
+    NodeExistsError,
+    NoNodeError,
+)
 
 ROOT: Final = "/partitions"
+IDS: Final = "/partition-ids"
 Change = Callable[[PartitionState], PartitionState | None]
 
 
@@ -46,6 +58,10 @@ def state_path(topic: str, number: int) -> str:
     return f"{ROOT}/{quote(topic, safe='')}/{number}"
 
 
+def id_path(topic_id: str) -> str:
+    return f"{IDS}/{topic_id}"
+
+
 class StateStore:
     """All partitions' states. Methods raise ``MetadataError``, and ``MetadataFormatError`` for a
     node that is none of ours."""
@@ -56,7 +72,16 @@ class StateStore:
     async def create(self, topic: str, number: int, state: PartitionState) -> VersionedState:
         """Raises ``NodeExistsError``."""
         state.check()
-        await self._metadata.create(state_path(topic, number), encode_state(state))
+        if state.topic_id:
+            state = replace(state, guarded=True)
+            await self._metadata.create(id_path(state.topic_id), b"")
+        try:
+            await self._metadata.create(state_path(topic, number), encode_state(state))
+        except NodeExistsError:
+            if state.guarded:
+                with suppress(MetadataError):  # of no use, and in nobody's way
+                    await self._metadata.delete(id_path(state.topic_id))
+            raise
         return VersionedState(state, 0)
 
     async def read(self, topic: str, number: int) -> VersionedState:
@@ -66,9 +91,30 @@ class StateStore:
         return VersionedState(decode_state(found.value, path), found.version)
 
     async def delete(self, topic: str, number: int) -> None:
-        """It is no error if there is none."""
-        with suppress(NoNodeError):
-            await self._metadata.delete(state_path(topic, number))
+        """It is no error if there is none. Who fails between its two steps leaves a state that
+        nobody can change, and whoever deletes it again ends it."""
+        path = state_path(topic, number)
+        deleted = None
+        while True:
+            try:
+                found = await self.read(topic, number)
+            except NoNodeError:
+                return
+            except MetadataFormatError:
+                with suppress(NoNodeError):
+                    await self._metadata.delete(path)
+                return
+            if deleted not in (None, found.state.topic_id):
+                return  # made again meanwhile
+            deleted = found.state.topic_id
+            with suppress(NoNodeError):
+                if found.state.guarded:
+                    await self._metadata.delete(id_path(deleted))
+            try:
+                await self._metadata.delete(path, found.version)
+            except (BadVersionError, NoNodeError):
+                continue  # changed between the read and the first step, or gone
+            return
 
     async def partitions(self) -> list[tuple[str, int]]:
         """Of which there is a state, in order."""
@@ -89,10 +135,21 @@ class StateStore:
         self, topic: str, number: int, old: VersionedState, state: PartitionState
     ) -> VersionedState:
         """Store ``state`` if ``old`` is what is stored: a leader's change. Raises
-        ``BadVersionError``: it is not."""
+        ``BadVersionError``: it is not; ``NoNodeError``: the topic is deleted, or about to be."""
         state.check()
-        path = state_path(topic, number)
-        version = await self._metadata.put(path, encode_state(state), old.version)
+        path, value = state_path(topic, number), encode_state(state)
+        if old.state.guarded:
+            assert isinstance(self._metadata, GuardedWrites), "a store of another package"
+            guard = id_path(old.state.topic_id)
+            try:
+                version = await self._metadata.put_beside(guard, path, value, old.version)
+            except NoNodeError as error:
+                raise NoNodeError(
+                    f"partition {topic}-{number} is deleted, or a deletion of its topic has not "
+                    f"ended (then delete the topic again): {error}"
+                ) from error
+        else:
+            version = await self._metadata.put(path, value, old.version)
         return VersionedState(state, version)
 
     async def change(self, topic: str, number: int, change: Change) -> VersionedState:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from magnetar.log.partition.replication.election import LiveBroker, with_isr
-from magnetar.log.partition.replication.partition_state import Member, PartitionState
-from magnetar.log.partition.replication.state_store import StateStore, VersionedState
-from magnetar.model.errors import BadVersionError, NodeExistsError
+from magnetar.log.partition.replication.partition_state import (
+    Member,
+    PartitionState,
+    encode_state,
+)
+from magnetar.log.partition.replication.state_store import (
+    IDS,
+    StateStore,
+    VersionedState,
+    state_path,
+)
+from magnetar.model.errors import BadVersionError, NodeExistsError, NoNodeError
 from tests.unit.log.doubles import Process, World
 
 MEMBERS = tuple(Member(number, number) for number in (1, 2, 3))
@@ -71,5 +81,59 @@ def test_a_change_is_asked_again_when_somebody_else_was_first() -> None:
         stored = await one.read(TOPIC, 0)
         assert (stored.state.leader_epoch, stored.version) == (1, 2)
         assert len(asked) + (led.version == 2) >= 2, "the later of the two has read again"
+
+    asyncio.run(scenario())
+
+
+def test_what_was_read_of_an_earlier_making_fits_no_later_one() -> None:
+    async def scenario() -> None:
+        world = World()
+        one, two = (StateStore(Process(world).metadata) for _ in range(2))
+        await one.create(TOPIC, 0, replace(NEW, topic_id="first"))
+        led = await one.elect(TOPIC, 0, lambda: LIVE)
+        await two.delete(TOPIC, 0)
+        await two.create(TOPIC, 0, replace(NEW, topic_id="second"))
+        again = await two.elect(TOPIC, 0, lambda: LIVE)
+        assert again.version == led.version, "by its version alone it would fit"
+        with pytest.raises(NoNodeError, match="is deleted"):
+            await one.replace(TOPIC, 0, led, with_isr(led.state, MEMBERS[:2]))
+        assert await one.read(TOPIC, 0) == again
+        await two.replace(TOPIC, 0, again, with_isr(again.state, MEMBERS[:2]))
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_that_ended_half_way_is_ended_by_another_one() -> None:
+    async def scenario() -> None:
+        metadata = Process(World()).metadata
+        states = StateStore(metadata)
+        made = await states.create(TOPIC, 0, replace(NEW, topic_id="first"))
+        with pytest.raises(NodeExistsError):
+            await states.create(TOPIC, 0, replace(NEW, topic_id="too late"))
+        assert await metadata.children(IDS) == ["first"]
+        await metadata.delete(f"{IDS}/first")
+        with pytest.raises(NoNodeError, match="delete the topic again"):
+            await states.replace(TOPIC, 0, made, with_isr(made.state, MEMBERS[:2]))
+        await states.delete(TOPIC, 0)
+        assert await states.partitions() == []
+        await states.delete(TOPIC, 0)
+        await states.create(TOPIC, 0, replace(NEW, topic_id="second"))
+        assert await metadata.children(IDS) == ["second"]
+
+    asyncio.run(scenario())
+
+
+def test_a_state_from_before_ids_had_nodes_is_changed_as_it_was() -> None:
+    async def scenario() -> None:
+        metadata = Process(World()).metadata
+        states = StateStore(metadata)
+        old = replace(NEW, topic_id="old")
+        await metadata.create(
+            state_path(TOPIC, 0), encode_state(old).replace(b',"guarded":false', b"")
+        )
+        led = await states.elect(TOPIC, 0, lambda: LIVE)
+        assert (led.state.leader, led.state.guarded) == (1, False)
+        await states.delete(TOPIC, 0)
+        assert await states.partitions() == []
 
     asyncio.run(scenario())
