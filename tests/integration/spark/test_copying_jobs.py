@@ -219,19 +219,22 @@ topic = "{topic}-delays"
 """
 
 
+def publish_timed(client: pulsar.Client, topic: str, *messages: tuple[int, str, int]) -> None:
+    """A message: at which second of event time, carrier, delay."""
+    producer = client.create_producer(topic)
+    for second, carrier, delay in messages:
+        value = json.dumps({"carrier": carrier, "delay": delay}).encode()
+        producer.send(value, event_timestamp=second * 1000)
+    producer.close()
+
+
 def test_windows_that_a_file_declares(
     spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
-    def publish(*messages: tuple[int, str, int]) -> None:
-        producer = client.create_producer(topic)
-        for second, carrier, delay in messages:
-            value = json.dumps({"carrier": carrier, "delay": delay}).encode()
-            producer.send(value, event_timestamp=second * 1000)
-        producer.close()
-
     path = tmp_path / "delays.toml"
     path.write_text(WINDOWS.format(topic=topic))
-    publish((1, "AA", 5), (2, "AA", 7), (3, "BA", 1), (12, "AA", 2), (40, "AA", 0))
+    flown = (1, "AA", 5), (2, "AA", 7), (3, "BA", 1), (12, "AA", 2), (40, "AA", 0)
+    publish_timed(client, topic, *flown)
     options = AggregateOptions(
         str(path), service_url=platform.service_url, checkpoint=str(tmp_path / "checkpoint")
     )
@@ -239,7 +242,7 @@ def test_windows_that_a_file_declares(
     assert len(tried.sample) == 4
     report = run(AGGREGATE, options, JobContext(spark))
     assert report.read == 5
-    publish((60, "AA", 3))
+    publish_timed(client, topic, (60, "AA", 3))
     run(AGGREGATE, options, JobContext(spark))
     found = [json.loads(each.data()) for each in read(client, f"{topic}-delays")]
     by_window = {(each["window_start"][17:19], each["carrier"]): each for each in found}

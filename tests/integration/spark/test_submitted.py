@@ -13,13 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from magnetar.cli.pipeline import SCRIPT
 from magnetar.pipeline.jobs.erase import ERASE, EraseOptions
 from magnetar.pipeline.jobs.job import run, to_json
 from magnetar.pipeline.jobs.registry import JOBS
 from magnetar.pipeline.jobs.table import TABLE, TableOptions
+from tests.integration.spark.test_copying_jobs import (
+    WINDOWS,
+    dead_letters,
+    origin,
+    publish_timed,
+    values,
+)
 from tests.integration.test_tables import full, rows_of
 from tests.spark_cluster import SparkCluster, environment, submit
 from tests.standalone import Standalone
@@ -33,8 +42,8 @@ SAID = {"job", "ok", "dryRun", "startedMs", "seconds"}
 """What each report has."""
 ONLY_LOOK = {"audit", "detach"}
 """Jobs that ask a broker and no more when they only try."""
-ELSEWHERE = {"aggregate", "backfill", "compact", "mirror", "redrive"}
-"""Tested in files of their own: ``test_compacting_job`` and ``test_copying_jobs``."""
+ELSEWHERE = {"compact"}
+"""Tested in a file of its own: ``test_compacting_job``."""
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +153,59 @@ def test_audit(jobs: Submitter, client: pulsar.Client, topic: str) -> None:
     assert (tried["entries"], tried["copies"]) == (30, 0)
     told = jobs.done("audit", topic)
     assert (told["messages"], told["copies"], told["findings"]) == (30, 30, [])
+
+
+def test_redrive(jobs: Submitter, client: pulsar.Client, topic: str, tmp_path: Path) -> None:
+    letters = f"{topic}-DLQ"
+    dead_letters(client, letters, [("a1", origin(topic)), ("b2", origin(topic)), ("a3", {})])
+    line = (letters, "--where", "value != 'a3'", "--checkpoint", str(tmp_path / "checkpoint"))
+    tried = jobs.tried("redrive", *line)
+    assert (tried["byTopic"], tried["withoutOrigin"]) == ({full(topic): 2}, 0)
+    assert values(client, topic) == []
+    told = jobs.done("redrive", *line)
+    assert (told["read"], told["redriven"], told["passedOver"]) == (3, 2, 1)
+    assert values(client, topic) == ["a1", "b2"]
+    assert values(client, letters) == ["a1", "b2", "a3"]
+
+
+def test_mirror(jobs: Submitter, client: pulsar.Client, topic: str, tmp_path: Path) -> None:
+    publish(client, topic, 30)
+    line = (topic, "--prefix", "copy-", "--checkpoint", str(tmp_path / "checkpoint"))
+    assert jobs.tried("mirror", *line)["byTopic"] == {full(f"copy-{topic}"): 30}
+    assert values(client, f"copy-{topic}") == []
+    assert jobs.done("mirror", *line)["copied"] == 30
+    assert values(client, f"copy-{topic}") == [str(number) for number in range(30)]
+
+
+def test_backfill(jobs: Submitter, client: pulsar.Client, topic: str, tmp_path: Path) -> None:
+    rows = {"name": [f"k{n % 3}" for n in range(30)], "number": [*range(30)]}
+    parquet.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    line = (
+        str(tmp_path / "rows.parquet"), topic, "--key", "name", "--value", "string(number)",
+        "--where", "number < 20", "--order-by", "number",
+    )  # fmt: skip
+    assert jobs.tried("backfill", *line)["rows"] == 20
+    assert values(client, topic) == []
+    assert jobs.done("backfill", *line)["rows"] == 20
+    found = [int(each) for each in values(client, topic)]
+    assert sorted(found) == [*range(20)]
+    for key in range(3):
+        of_key = [each for each in found if each % 3 == key]
+        assert of_key == sorted(of_key)
+
+
+def test_aggregate(jobs: Submitter, client: pulsar.Client, topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "delays.toml"
+    path.write_text(WINDOWS.format(topic=topic))
+    publish_timed(client, topic, (1, "AA", 5), (2, "AA", 7), (3, "BA", 1), (40, "AA", 0))
+    line = (str(path), "--checkpoint", str(tmp_path / "checkpoint"))
+    assert len(jobs.tried("aggregate", *line)["sample"]) == 3
+    assert values(client, f"{topic}-delays") == []
+    assert jobs.done("aggregate", *line)["read"] == 4
+    found = [json.loads(each) for each in values(client, f"{topic}-delays")]
+    told = {(each["carrier"], each["flights"], each["delay"]) for each in found}
+    assert told == {("AA", 2, 12), ("BA", 1, 1)}, "the last window is still open"
+    assert len(found) == 2
 
 
 def test_every_job_was_submitted(jobs: Submitter) -> None:

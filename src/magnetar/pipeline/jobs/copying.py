@@ -113,6 +113,8 @@ def write_stream(
             query.stop()
             for progress in query.recentProgress:
                 counted.add(progress)
+    done = counted.observed.get(READ, 0)
+    context.progress(done, done, what)  # what came since the last look
     return counted
 
 
