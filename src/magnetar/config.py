@@ -549,6 +549,14 @@ class KafkaConfig:
         default=16 << 20,
         metadata={"meaning": "bytes of one answer to FETCH, whatever is asked for", "least": 1024},
     )
+    request_bytes_max: int = field(
+        default=100 << 20,
+        metadata={
+            "meaning": "bytes of one request with all its batches; more ends the connection",
+            "least": 1 << 20,
+            "most": 256 << 20,
+        },
+    )
     idle_connection_ms: int = field(
         default=600_000,
         metadata={"meaning": "silence after which a connection is closed", "least": 100},

@@ -13,7 +13,12 @@ from magnetar.cluster.policies.policies import Policies, RetentionPolicy
 from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.metadata import SessionState
-from magnetar.model.errors import BrokerMetadataError, NotAllowedError, TopicNotFoundError
+from magnetar.model.errors import (
+    BrokerMetadataError,
+    InvalidPolicyError,
+    NotAllowedError,
+    TopicNotFoundError,
+)
 from tests.doubles.memory_metadata import MemoryMetadata
 
 DEFAULT = "public/default"
@@ -164,6 +169,43 @@ def test_a_node_of_topics_that_cannot_be_read_is_named(value: bytes) -> None:
         await asyncio.sleep(0)
         with pytest.raises(BrokerMetadataError, match="topic-policies"):
             await site.ours.effective(TOPIC)
+
+    run(scenario)
+
+
+def test_what_could_not_be_read_again_is_not_written() -> None:
+    async def scenario(site: Site) -> None:
+        await site.ours.set_topic(TOPIC, "retention", KEPT)
+        beyond = RetentionPolicy(2**40, -1)
+        with pytest.raises(InvalidPolicyError, match="retentionTimeInMinutes: 1099511627776"):
+            await site.ours.set_topic(TOPIC, "retention", beyond)
+        with pytest.raises(InvalidPolicyError, match="retentionTimeInMinutes"):
+            await site.ours.set_namespace(DEFAULT, "retention", beyond)
+        assert await site.ours.effective(TOPIC) == Policies(retention=KEPT)
+
+    run(scenario)
+
+
+def test_what_cannot_be_read_of_one_topic_is_no_matter_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A value that cannot be read was written by another release: the topic can be set right, or
+    deleted."""
+    monkeypatch.setattr(topic_policies, "BUCKETS", 1)
+
+    async def scenario(site: Site) -> None:
+        bad, gone, other = parse_topic("bad"), parse_topic("gone"), parse_topic("other")
+        await site.ours.set_topic(other, "message_ttl_s", 7)
+        value = b'{"bad": {"message_ttl_in_seconds": -1}, "gone": {"engine": "tape"}, "other": {}}'
+        await site.store.put(topic_policies.TopicPolicies.path_of(other), value, -1)
+        await asyncio.sleep(0)
+        assert await site.ours.effective(other) == Policies()
+        with pytest.raises(BrokerMetadataError, match="of topic bad: messageTTL: -1"):
+            await site.ours.effective(bad)
+        await site.ours.set_topic(bad, "message_ttl_s", 5)
+        assert await site.ours.effective(bad) == Policies(message_ttl_s=5)
+        await site.ours.forget_topic(gone)
+        assert await site.ours.effective(gone) == Policies()
 
     run(scenario)
 

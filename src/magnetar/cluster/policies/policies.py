@@ -31,6 +31,9 @@ from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
 from magnetar.model.schema import SchemaStrategy
 
+MEGABYTES_MAX: Final = 2**43
+"""2**63 bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
@@ -44,7 +47,7 @@ class RetentionPolicy:
         said = as_object("retention", value)
         made = cls(
             as_number("retentionTimeInMinutes", said.pop("retentionTimeInMinutes", None), -1),
-            as_number("retentionSizeInMB", said.pop("retentionSizeInMB", None), -1, 2**43),
+            as_number("retentionSizeInMB", said.pop("retentionSizeInMB", None), -1, MEGABYTES_MAX),
         )
         no_more("retention", said)
         if (made.minutes == 0) != (made.megabytes == 0):

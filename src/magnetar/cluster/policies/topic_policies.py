@@ -9,6 +9,10 @@ Topics that have policies of their own share ``BUCKETS`` nodes per namespace, by
 names: so what is in force for any topic is answered from memory (``watched_nodes``) once those are
 read, however many topics are opened, and a change is told of. A partition has its topic's policies.
 
+Nothing is written that could not be read again. What cannot be read of one topic (another release
+wrote it) is an error of that topic, not of those that share its node; it can be set anew, and the
+topic be deleted.
+
 Why: docs/adr/0079-policies.md.
 """
 
@@ -95,20 +99,27 @@ class TopicPolicies:
 
     async def of_topic(self, name: TopicName) -> Policies:
         """What is said of the topic itself (of all partitions of a partitioned one)."""
-        return (await self._buckets.get(self.path_of(name))).get(name.partitioned.local, NOTHING)
+        path, local = self.path_of(name), name.partitioned.local
+        found = (await self._buckets.get(path)).get(local, NOTHING)
+        if isinstance(found, InvalidPolicyError):
+            raise BrokerMetadataError(
+                f"{path} has what cannot be read of topic {local}: {found}; set it anew, or remove "
+                "it"
+            )
+        return found
 
     # -- changes ------------------------------------------------------------------------------
 
     async def set_namespace(self, namespace: str, field: str, value: Any) -> None:
         """``field`` is one of ``Policies``; None leaves it unsaid. Raises
-        ``TopicNotFoundError``."""
-        changes = {NAMES[field][0]: None if value is None else encode_value(value)}
-        await self._namespaces.change_policies(namespace, changes)
+        ``TopicNotFoundError``, ``InvalidPolicyError`` for a value that could not be read again."""
+        name = NAMES[field][0]
+        await self._namespaces.change_policies(namespace, {name: _encoded(field, value)})
 
     async def set_topic(self, name: TopicName, field: str, value: Any) -> None:
         """As ``set_namespace``. Raises ``NotAllowedError`` when there is no place for more."""
         node_name = NAMES[field][0]
-        said = None if value is None else encode_value(value)
+        said = _encoded(field, value)
 
         def change(found: Said) -> None:
             mine = found.setdefault(name.partitioned.local, {})
@@ -122,7 +133,7 @@ class TopicPolicies:
 
     async def forget_topic(self, name: TopicName) -> None:
         """The topic was deleted: one made anew under its name has no policies."""
-        if await self.of_topic(name) != NOTHING:
+        if name.partitioned.local in await self._buckets.get(self.path_of(name)):
             await self._change(name, lambda found: found.pop(name.partitioned.local, None))
 
     async def _change(self, name: TopicName, change: Callable[[Said], object]) -> None:
@@ -167,13 +178,28 @@ class TopicPolicies:
 NOTHING: Final = Policies()
 
 
-def _decode_bucket(path: str, value: bytes | None) -> Mapping[str, Policies]:
+def _encoded(field: str, value: Any) -> object:
+    """As it stands in a node. Raises ``InvalidPolicyError`` for what could not be read there."""
     if value is None:
-        return {}
+        return None
+    name, decode = NAMES[field]
+    said = encode_value(value)
     try:
-        return {local: decode_policies(each) for local, each in _bucket_object(path, value).items()}
+        decode(said)
     except InvalidPolicyError as error:
-        raise BrokerMetadataError(f"{path}: {error}") from None
+        raise InvalidPolicyError(f"{name}: {error}") from None
+    return said
+
+
+def _decode_bucket(path: str, value: bytes | None) -> Mapping[str, Policies | InvalidPolicyError]:
+    return {} if value is None else {k: _decoded(v) for k, v in _bucket_object(path, value).items()}
+
+
+def _decoded(said: Mapping[str, object]) -> Policies | InvalidPolicyError:
+    try:
+        return decode_policies(said)
+    except InvalidPolicyError as error:
+        return error
 
 
 def _bucket_object(path: str, value: bytes) -> Said:

@@ -19,7 +19,12 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
-from magnetar.model.errors import TopicNotFoundError
+from magnetar.model.errors import (
+    InvalidTopicNameError,
+    MagnetarError,
+    NotAllowedError,
+    TopicNotFoundError,
+)
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.peers import PeerLines
@@ -165,6 +170,17 @@ class KafkaServices:
         if not 0 <= index < max(1, count):
             raise TopicNotFoundError(f"topic {name} has {max(1, count)} partitions; no {index}")
         return topic.of_partition(index) if count else topic
+
+    async def has(self, name: str, index: int) -> bool:
+        """Whether there is such a partition; True as well while metadata cannot be read."""
+        try:
+            topic = topic_of(name)
+            count = await self.count_of(topic)
+            return 0 <= index < count or (index == count == 0 and await self.topics.exists(topic))
+        except (TopicNotFoundError, InvalidTopicNameError, NotAllowedError):
+            return False
+        except MagnetarError:
+            return True
 
     async def count_of(self, topic: TopicName) -> int:
         """Its partitions; 0: it is one that has none, or there is no such topic."""

@@ -56,8 +56,7 @@ from magnetar.wire.kafka.primitives import FieldReader
 log = structlog.get_logger(__name__)
 
 FRAME_SLACK_BYTES: Final = 1 << 20
-"""A request has batches of several partitions, each as large as a message may be: clients bound a
-request to 1 MiB by default, and this much more than the largest message is taken."""
+"""What surrounds the largest message in a request, however small ``kafka.request_bytes_max`` is."""
 FIRST_FRAME_BYTES_MAX: Final = 64 << 10
 """Of a client that is not known: a token has 16 KiB at most."""
 SLOTS_MAX: Final = 256
@@ -102,13 +101,19 @@ class KafkaHandlers(Protocol):
         ...
 
 
+def request_bytes_max(services: KafkaServices) -> int:
+    """A request has batches of many partitions, of ``message_bytes_max`` each. Who sends more in
+    one is told, which cannot be before the request is read: whose connection ends instead sends
+    the same again."""
+    least = services.broker.message_bytes_max + FRAME_SLACK_BYTES
+    return max(least, services.config.request_bytes_max)
+
+
 class KafkaSession(FramedConnection):
     """The server's side of a client connection. ``tls``: it came by the listener with TLS."""
 
     def __init__(self, services: KafkaServices, handlers: KafkaHandlers, tls: bool = False) -> None:
-        super().__init__(
-            services.broker.message_bytes_max + FRAME_SLACK_BYTES, services.connections
-        )
+        super().__init__(request_bytes_max(services), services.connections)
         self.services = services
         self.handlers = handlers
         self.tls = tls
@@ -188,7 +193,7 @@ class KafkaSession(FramedConnection):
     def known(self) -> None:
         """From now on its requests may be large."""
         self.exchange = None
-        self._frame_bytes_max = self.services.broker.message_bytes_max + FRAME_SLACK_BYTES
+        self._frame_bytes_max = request_bytes_max(self.services)
 
     def refused(self) -> None:
         """The connection ends with the answer to the request that is under way."""

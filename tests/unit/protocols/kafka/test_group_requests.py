@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import LogError
 from magnetar.protocols.kafka.coordination import coordinator_state, offset_log
 from magnetar.wire.kafka.apis import ApiKey
@@ -70,6 +71,12 @@ async def committed(peer: KafkaPeer, offset: int, join: Any = None, topic: str =
     )
     answer = await peer.ask(ApiKey.OFFSET_COMMIT, request)
     return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+async def make_topics(world: KafkaWorld, count: int) -> None:
+    """``t0``, ``t1``, ..."""
+    for number in range(count):
+        await world.services.control.partitioned.create(parse_topic(f"t{number}"), 1)
 
 
 async def offset_of(peer: KafkaPeer, topic: str = "t") -> tuple[int, int, str]:
@@ -170,6 +177,7 @@ def test_what_is_known_is_written_again_and_what_lies_before_it_let_go(monkeypat
     monkeypatch.setattr(offset_log, "SNAPSHOT_RECORDS", 20)
 
     async def scenario(world: KafkaWorld) -> None:
+        await make_topics(world, 3)
         peer = world.peer()
         for offset in range(100):
             assert await committed(peer, offset, topic=f"t{offset % 3}") is ErrorCode.NONE
@@ -190,6 +198,7 @@ def test_a_snapshot_of_which_a_part_failed_lets_nothing_go(monkeypatch: Any) -> 
     monkeypatch.setattr(coordinator_state, "RECORDS_PER_BATCH", 2)
 
     async def scenario(world: KafkaWorld) -> None:
+        await make_topics(world, 5)
         peer = world.peer()
         assert await committed(peer, 0, topic="t0") is ErrorCode.NONE
         name = world.server.coordinator.topic_for(G)
@@ -228,6 +237,7 @@ def test_a_snapshot_is_written_while_commits_never_cease(monkeypatch: Any) -> No
             for offset in range(100):
                 assert await committed(peer, offset, topic=topic) is ErrorCode.NONE
 
+        await make_topics(world, 5)
         await asyncio.gather(*(commits(world.peer(), f"t{number}") for number in range(5)))
         log = world.store.logs[world.server.coordinator.topic_for(G).log_name]
         marked = log.cursors.durable()["offsets"].mark_delete
@@ -267,5 +277,32 @@ def test_the_coordinator_is_found_and_that_of_share_groups_is_none() -> None:
         refused = (await peer.ask(ApiKey.FIND_COORDINATOR, asked)).coordinators[0]
         assert refused.error_code == ErrorCode.INVALID_REQUEST
         assert "not served" in (refused.error_message or "")
+
+    run(scenario)
+
+
+def test_offsets_of_what_does_not_exist_are_not_kept() -> None:
+    """A name that was mistyped is told, and what is right in the same request is kept."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        part = CommitPartition
+        asked = OffsetCommitRequest(
+            G,
+            -1,
+            "",
+            topics=[
+                CommitTopic("t", [part(0, 5), part(1, 6), part(-1, 7)]),
+                CommitTopic("tt", [part(0, 8)]),
+                CommitTopic("none/none/t", [part(0, 9)]),
+                CommitTopic("..", [part(0, 9)]),
+            ],
+        )
+        answer = await peer.ask(ApiKey.OFFSET_COMMIT, asked)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        found = [[each.error_code for each in topic.partitions] for topic in answer.topics]
+        assert found == [[ErrorCode.NONE, unknown, unknown], [unknown], [unknown], [unknown]]
+        assert (await offset_of(peer))[0] == 5
+        assert (await offset_of(peer, "tt"))[0] == -1
 
     run(scenario)

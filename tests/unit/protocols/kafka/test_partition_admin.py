@@ -5,6 +5,8 @@ from __future__ import annotations
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.protocols.kafka.handlers.admin import ENGINE
 from magnetar.wire.kafka.admin_messages import (
+    AlterConfigsRequest,
+    AlterResource,
     CreateTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -81,6 +83,38 @@ def test_a_broker_says_what_holds_there_and_of_no_other() -> None:
         assert all(each.read_only and each.config_type for each in own.configs)
         assert other.error_code == ErrorCode.POLICY_VIOLATION
         assert (common.error_code, common.configs) == (0, [])
+
+    run(scenario)
+
+
+def test_limits_of_retention_are_what_can_be_kept() -> None:
+    """What a topic's policy cannot hold was taken, and nobody could read the policies of any topic
+    that shares its node."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+
+        async def altered(value: str) -> int:
+            config = TopicConfig("retention.ms", value)
+            asked = AlterConfigsRequest([AlterResource(2, "t", [config])])
+            (said,) = (await peer.ask(ApiKey.ALTER_CONFIGS, asked)).responses
+            return int(said.error_code)
+
+        async def described() -> str | None:
+            asked = DescribeConfigsRequest([DescribeConfigsResource(2, "t", ["retention.ms"])])
+            (said,) = (await peer.ask(ApiKey.DESCRIBE_CONFIGS, asked)).results
+            return said.configs[0].value
+
+        assert await altered("600000") == 0
+        for refused in ("-2", "-99", "9" * 23, str(2**63), "1_000", " 5", "", "x"):
+            assert await altered(refused) == ErrorCode.INVALID_CONFIG, refused
+            assert await described() == "600000"
+        assert await altered(str(2**63 - 1)) == 0
+        assert await described() == "-1", "as good as for ever"
+        assert await altered("-1") == 0
+        new = NewTopic("u", 1, 1, configs=[TopicConfig("retention.bytes", "-7")])
+        (said,) = (await peer.ask(ApiKey.CREATE_TOPICS, CreateTopicsRequest([new]))).topics
+        assert said.error_code == ErrorCode.INVALID_CONFIG
 
     run(scenario)
 

@@ -30,7 +30,7 @@ from magnetar.wire.kafka.produce_messages import (
     ProduceRequest,
     ProduceTopic,
 )
-from magnetar.wire.kafka.records import read_batch
+from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
 from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, run
@@ -395,3 +395,23 @@ def test_requests_and_what_was_fetched_are_counted() -> None:
         assert traffic.fetched_bytes == len(records)
 
     run(check)
+
+
+def test_a_request_is_as_large_as_its_batches_and_one_too_large_is_told() -> None:
+    """As Kafka bounds them: apart, so that a client whose message is too large hears of it. One
+    whose connection is ended sends it again, until its time is over."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        most = world.services.broker.message_bytes_max
+        answer = await produced(peer, bytes(2 * most))
+        assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        large = batch_of([KafkaRecord(0, 0, None, bytes(most - 1_000), [])], 1_000)
+        request = producing(large)
+        request.topics[0].partitions.append(ProducePartition(0, large))
+        told = (await peer.ask(ApiKey.PRODUCE, request)).topics[0].partitions
+        assert [(part.error_code, part.base_offset) for part in told] == [(0, 0), (0, 1)]
+        peer.feed((world.services.config.request_bytes_max + 1).to_bytes(4, "big"))
+        assert peer.session.closed
+
+    run(scenario)

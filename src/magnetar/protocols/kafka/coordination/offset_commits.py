@@ -1,5 +1,6 @@
 """Offsets that clients commit, for themselves or in a transaction: gathered as changes of a
-coordinator's log, and answered partition by partition.
+coordinator's log, and answered partition by partition. One that does not exist is refused: a name
+that was mistyped would be kept beside the right one, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Final, NamedTuple
 
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group_offsets import Committed, OffsetKey, PendingKey
+from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.offset_messages import CommitTopic
 from magnetar.wire.kafka.topic_shapes import PartitionResult, TopicResults
@@ -31,12 +33,13 @@ class GatheredOffsets(NamedTuple):
         return self.answers
 
 
-def gathered(
+async def gathered(
+    services: KafkaServices,
     topics: Sequence[CommitTopic] | Sequence[TxnOffsetTopic],
     key_of: Callable[[str, int], OffsetKey | PendingKey],
-    now_ms: int,
 ) -> GatheredOffsets:
     """``key_of`` names the place of a topic's partition in the log."""
+    now_ms = services.now_ms()
     found = GatheredOffsets([], [], [])
     for topic in topics:
         said = TopicResults(topic.name)
@@ -46,6 +49,9 @@ def gathered(
             said.partitions.append(where)
             if len(part.metadata or "") > METADATA_CHARS_MAX:
                 where.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            if not await services.has(topic.name, part.index):
+                where.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             found.waiting.append(where)
             kept = Committed(part.offset, part.leader_epoch, part.metadata or "", now_ms)

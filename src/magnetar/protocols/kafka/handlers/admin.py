@@ -16,12 +16,19 @@ replication factor is taken and has no effect, since clients must send one.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from magnetar.cluster.policies.policies import ReplicationPolicy, RetentionPolicy, decode_engine
+from magnetar.cluster.policies.policies import (
+    MEGABYTES_MAX,
+    ReplicationPolicy,
+    RetentionPolicy,
+    decode_engine,
+)
+from magnetar.cluster.policies.policy_values import NUMBER_MAX
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.log.policy import Engine
 from magnetar.model.errors import (
@@ -68,6 +75,9 @@ MINUTE_MS: Final = 60_000
 MEGABYTE: Final = 1 << 20
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
+NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+LIMIT_MAX: Final = 2**63 - 1
+"""Kafka's numbers have 64 bits."""
 TWICE: Final = "the topic is there twice in one request"
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
@@ -302,11 +312,18 @@ def _changes(configs: Mapping[str, str | None]) -> dict[str, int | None]:
             raise InvalidPolicyError(
                 f"{name} cannot be set here; what can be: {RETENTION_MS}, {RETENTION_BYTES}"
             )
-        try:
-            found[name] = None if value is None else int(value)
-        except ValueError:
-            raise InvalidPolicyError(f"{name} = {value!r}: a whole number is expected") from None
+        found[name] = None if value is None else _limit(name, value)
     return found
+
+
+def _limit(name: str, value: str) -> int:
+    """Raises ``InvalidPolicyError``."""
+    number = int(value) if NUMBER.fullmatch(value) else None
+    if number is None or not -1 <= number <= LIMIT_MAX:
+        raise InvalidPolicyError(
+            f"{name} = {value[:80]!r}: a whole number from -1 (no limit) to {LIMIT_MAX} is expected"
+        )
+    return number
 
 
 async def _set_retention(
@@ -316,15 +333,20 @@ async def _set_retention(
     now = said.retention or RetentionPolicy(-1, -1)
     minutes, megabytes = now.minutes, now.megabytes
     if RETENTION_MS in changes:
-        minutes = _rounded(changes[RETENTION_MS], MINUTE_MS)
+        minutes = _rounded(changes[RETENTION_MS], MINUTE_MS, NUMBER_MAX)
     if RETENTION_BYTES in changes:
-        megabytes = _rounded(changes[RETENTION_BYTES], MEGABYTE)
+        megabytes = _rounded(changes[RETENTION_BYTES], MEGABYTE, MEGABYTES_MAX)
     kept = RetentionPolicy(minutes, megabytes)
     await services.control.policies.set_topic(topic, "retention", kept)
 
 
-def _rounded(value: int | None, unit: int) -> int:
-    return -1 if value is None or value < 0 else max(1, -(-value // unit))
+def _rounded(value: int | None, unit: int, most: int) -> int:
+    """In units; what is more than ``most`` of them is no limit, as Kafka's largest number is to its
+    users."""
+    if value is None or value < 0:
+        return -1
+    units = max(1, -(-value // unit))
+    return units if units <= most else -1
 
 
 async def describe_configs(

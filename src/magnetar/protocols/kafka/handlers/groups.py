@@ -189,7 +189,8 @@ class GroupHandlers:
         self, session: KafkaSession, head: RequestHead, request: OffsetCommitRequest
     ) -> OffsetCommitResponse:
         now_ms = session.services.now_ms()
-        found = gathered(request.topics, partial(OffsetKey, request.group_id), now_ms)
+        key_of = partial(OffsetKey, request.group_id)
+        found = await gathered(session.services, request.topics, key_of)
         error_code = await self._commit(request, found.changes, now_ms)
         return OffsetCommitResponse(topics=found.answered(error_code))
 

@@ -142,7 +142,7 @@ class TransactionHandlers:
     ) -> TxnOffsetCommitResponse:
         now_ms = session.services.now_ms()
         key_of = partial(PendingKey, request.producer_id, request.group_id)
-        found = gathered(request.topics, key_of, now_ms)
+        found = await gathered(session.services, request.topics, key_of)
         error = await self._commit_offsets(request, found.changes, now_ms)
         return TxnOffsetCommitResponse(topics=found.answered(_known(error, head)))
 
