@@ -16,6 +16,7 @@ from magnetar.admin import (
     health_api,
     ledger_api,
     namespace_api,
+    permission_api,
     policy_api,
     schema_api,
     topic_api,
@@ -24,12 +25,15 @@ from magnetar.admin.body_limit import BodyLimit
 from magnetar.admin.brokers import BrokerService
 from magnetar.admin.compaction import CompactionService
 from magnetar.admin.docs_page import DOCS_PAGE
+from magnetar.admin.guard import Guard
 from magnetar.admin.ledgers import LedgerService
 from magnetar.admin.namespaces import NamespaceService
 from magnetar.admin.paths import EncodedPaths
 from magnetar.admin.policies import PolicyService
 from magnetar.admin.schemas import SchemaService
 from magnetar.admin.topics import TopicService
+from magnetar.cluster.security.access import Access
+from magnetar.config import SecurityConfig
 from magnetar.env.health import Health
 
 
@@ -44,10 +48,12 @@ def create(
     policies: PolicyService | None = None,
     brokers: BrokerService | None = None,
     compaction: CompactionService | None = None,
+    guard: tuple[Access, SecurityConfig] | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
 
-    ``before_scrape`` functions fold counts kept elsewhere into the registry's metrics.
+    ``before_scrape`` functions fold counts kept elsewhere into the registry's metrics. ``guard``:
+    who may do what; None: everybody everything.
     """
     app = FastAPI(
         title="Magnetar",
@@ -58,6 +64,8 @@ def create(
     )
     errors.install(app)
     app.add_middleware(BodyLimit)
+    if guard is not None:
+        app.add_middleware(Guard, *guard)
     app.add_middleware(EncodedPaths)
     app.include_router(_process_routes(registry, before_scrape))
     health = health or Health()
@@ -66,6 +74,7 @@ def create(
         app.include_router(ledger_api.routes(ledgers))
     if namespaces is not None and topics is not None:
         app.include_router(namespace_api.routes(namespaces, topics))
+        app.include_router(permission_api.routes(namespaces))
         app.include_router(topic_api.routes(topics, health))
     if compaction is not None:
         app.include_router(compaction_api.routes(compaction))

@@ -22,12 +22,15 @@ from magnetar.cluster.bundles import (
 from magnetar.cluster.bundles import POLICY as BUNDLES
 from magnetar.cluster.policies.policies import NAMES, decode_strategy, encode_value
 from magnetar.cluster.schemas.policies import AUTO_UPDATE
+from magnetar.cluster.security.permissions import (
+    ADMIN_ROLES,
+    AUTH_POLICIES,
+    decode_auth_policies,
+    decode_roles,
+)
 from magnetar.model.errors import BrokerError, BrokerMetadataError, InvalidPolicyError
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.model.schema import SchemaStrategy
-
-ANYBODY: Final = "anonymous"
-"""The role that everybody has."""
 
 SAYS_NOTHING: Final = (None, False, 0, -1, "", "None", "UNDEFINED", "Undefined")
 ASKS_FOR_WHAT_IS_DONE: Final[Mapping[str, object]] = {
@@ -102,18 +105,15 @@ def check_topic(body: object) -> None:
     refuse_what_is_not_served("properties of topics", _object("topic", body))
 
 
-def check_tenant(body: object, cluster: str) -> None:
-    """Roles are not told apart, and there is one cluster: nothing else can be asked for."""
+def tenant_about(body: object, cluster: str) -> Mapping[str, object]:
+    """Its admins, as its node says them; there is one cluster. They count where clients must show
+    who they are."""
     about = dict(_object("tenant", body))
-    roles = _names("tenant: adminRoles", about.pop("adminRoles", None))
+    roles = _names("tenant: adminRoles", about.pop(ADMIN_ROLES, None))
     clusters = _names("tenant: allowedClusters", about.pop("allowedClusters", None))
-    if any(role != ANYBODY for role in roles):
-        raise NotServedError(
-            f"tenant: adminRoles {json.dumps(roles)[:200]} are not served: everybody may do "
-            f'everything; send [] or ["{ANYBODY}"]'
-        )
     _check_clusters("tenant: allowedClusters", clusters, cluster)
     refuse_what_is_not_served("tenant", about)
+    return {ADMIN_ROLES: decode_roles(roles)}
 
 
 def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
@@ -132,6 +132,9 @@ def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
     auto_update = about.pop(AUTO_UPDATE, None)
     if auto_update is not None and not flag(auto_update):
         policies[AUTO_UPDATE] = False  # true is the usual value, and what clients say for "not set"
+    permissions = about.pop(AUTH_POLICIES, None)
+    if permissions:
+        policies[AUTH_POLICIES] = decode_auth_policies(permissions)
     for name, decode in NAMES.values():
         value = about.pop(name, None)
         # A retention of nothing is a word, too.

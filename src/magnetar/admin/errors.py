@@ -22,6 +22,8 @@ from magnetar.admin.peers import PeerError
 from magnetar.admin.topics import PartitionedTopicError
 from magnetar.admin.views import Reason
 from magnetar.model.errors import (
+    AuthenticationError,
+    AuthorizationError,
     BookieUnavailableError,
     BrokerMetadataError,
     IncompatibleSchemaError,
@@ -46,9 +48,13 @@ CONFLICT: dict[int | str, dict[str, object]] = {409: {"model": Reason}}
 WITH_BODY: dict[str, Any] = {"requestBody": {"content": {"application/json": {}}}}
 """For requests whose body is read by ``bodies``."""
 
+CHALLENGE = 'Bearer realm="magnetar", Basic realm="magnetar"'
+
 log = structlog.get_logger(__name__)
 
 STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
+    (AuthenticationError, 401),
+    (AuthorizationError, 403),
     (TopicNotFoundError, 404),
     (SubscriptionNotFoundError, 404),
     (SchemaNotFoundError, 404),
@@ -86,13 +92,21 @@ def reason(status: int, text: str) -> JSONResponse:
     return JSONResponse({"reason": text}, status_code=status)
 
 
+async def answer(request: Request, error: MagnetarError) -> JSONResponse:
+    """What a request is answered that fails with ``error``."""
+    return await _ours(request, error)
+
+
 async def _ours(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, ServedElsewhereError):
         return _elsewhere(request, error)
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
     if status == 500:
         log.error("request failed", path=request.url.path, error=repr(error), exc_info=error)
-    return reason(status, str(error) or type(error).__name__)
+    made = reason(status, str(error) or type(error).__name__)
+    if status == 401:
+        made.headers["www-authenticate"] = CHALLENGE
+    return made
 
 
 def _elsewhere(request: Request, error: ServedElsewhereError) -> JSONResponse:

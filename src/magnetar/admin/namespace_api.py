@@ -53,7 +53,7 @@ def _add_tenants(router: APIRouter, service: NamespaceService) -> None:
 
     @router.get("/admin/v2/tenants/{tenant}", tags=["cluster"])
     async def tenant(tenant: Segment) -> TenantView:
-        """Its roles (none: nobody is told apart) and clusters (this one)."""
+        """The roles that administer it, and its clusters (this one)."""
         return await service.about_tenant(tenant)
 
     @router.put(
@@ -64,10 +64,19 @@ def _add_tenants(router: APIRouter, service: NamespaceService) -> None:
         openapi_extra=WITH_BODY,
     )
     async def put_tenant(tenant: Segment, request: Request) -> Response:
-        """Create a tenant."""
-        bodies.check_tenant(await bodies.read_json(request), service.cluster)
-        if not await service.create_tenant(tenant):
+        """Create a tenant; its `adminRoles` may do everything with its namespaces."""
+        about = bodies.tenant_about(await bodies.read_json(request), service.cluster)
+        if not await service.create_tenant(tenant, about):
             return reason(409, f"tenant {tenant} exists already")
+        return Response(status_code=204)
+
+    @router.post(
+        "/admin/v2/tenants/{tenant}", tags=["cluster"], status_code=204, openapi_extra=WITH_BODY
+    )
+    async def post_tenant(tenant: Segment, request: Request) -> Response:
+        """Change the roles that administer it."""
+        about = bodies.tenant_about(await bodies.read_json(request), service.cluster)
+        await service.change_tenant(tenant, about)
         return Response(status_code=204)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from magnetar.admin.views import ClusterView, TenantView
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.security.permissions import admin_roles, granted, with_grant
 from magnetar.cluster.topic_name import parse_namespace, parse_tenant
 from magnetar.model.errors import TopicNotFoundError
 
@@ -30,12 +31,28 @@ class NamespaceService:
 
     async def about_tenant(self, tenant: str) -> TenantView:
         """Raises ``TopicNotFoundError``."""
-        await self._namespaces.check_tenant(parse_tenant(tenant))
-        return TenantView(admin_roles=[], allowed_clusters=[self.cluster])
+        about = await self._namespaces.about_tenant(parse_tenant(tenant))
+        return TenantView(admin_roles=admin_roles(about), allowed_clusters=[self.cluster])
 
-    async def create_tenant(self, tenant: str) -> bool:
+    async def create_tenant(self, tenant: str, about: Mapping[str, object] | None = None) -> bool:
         """False when it exists."""
-        return await self._namespaces.create_tenant(parse_tenant(tenant))
+        return await self._namespaces.create_tenant(parse_tenant(tenant), about)
+
+    async def change_tenant(self, tenant: str, about: Mapping[str, object]) -> None:
+        """Raises ``TopicNotFoundError``."""
+        await self._namespaces.change_tenant(parse_tenant(tenant), about)
+
+    async def permissions(self, namespace: str, topic: str = "") -> Mapping[str, list[str]]:
+        """Role -> what it may do; of a topic, by what is said for it alone. Raises
+        ``TopicNotFoundError``."""
+        return granted(await self._namespaces.policies(parse_namespace(namespace)), topic)
+
+    async def grant(
+        self, namespace: str, role: str, actions: list[str] | None, topic: str = ""
+    ) -> None:
+        """``role`` may do these and no others; None: nothing. Raises ``TopicNotFoundError``."""
+        name = parse_namespace(namespace)
+        await self._namespaces.change(name, lambda said: with_grant(said, role, actions, topic))
 
     async def namespaces(self, tenant: str) -> list[str]:
         """``tenant/namespace`` names. Raises ``TopicNotFoundError`` for an unknown tenant."""

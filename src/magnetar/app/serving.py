@@ -237,6 +237,7 @@ class RestServer:
             PolicyService(broker.control, broker.topics, quorums_of(config.ledger)),
             BrokerService(broker.control, http_url, Peers(transport), broker.topics.names),
             CompactionService(broker.control, broker.topics, broker.compactions, Peers(transport)),
+            None if broker.access is None else (broker.access, config.security),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)

@@ -65,6 +65,13 @@ class Namespaces:
         exist."""
         return (await self._nodes.get(f"{POLICIES}/{tenant}")).value
 
+    async def about_tenant(self, tenant: str) -> Mapping[str, Any]:
+        """What is said of it. Raises ``TopicNotFoundError``, ``BrokerMetadataError``."""
+        value = await self.tenant_value(tenant)
+        if value is None:
+            raise _no_tenant(tenant)
+        return _policies(tenant, value)
+
     async def change_tenant(self, tenant: str, about: Mapping[str, object]) -> None:
         """Put what is said of it. Raises ``TopicNotFoundError``, ``MetadataError``."""
         path = f"{POLICIES}/{tenant}"

@@ -327,9 +327,14 @@ def test_clusters_tenants_namespaces() -> None:
         assert (await p.reason("PUT", "/admin/v2/tenants/private"))[0] == 409
         assert (await p.client.get("/admin/v2/tenants")).json() == ["private", "public"]
         assert (await p.client.get("/admin/v2/tenants/private")).json() == {
-            "adminRoles": [],
+            "adminRoles": ["anonymous"],
             "allowedClusters": ["standalone"],
         }
+        changed = {"adminRoles": ["ops", "alice"]}
+        assert await p.status("POST", "/admin/v2/tenants/private", json=changed) == 204
+        found = (await p.client.get("/admin/v2/tenants/private")).json()
+        assert found["adminRoles"] == ["alice", "ops"]
+        assert (await p.reason("POST", "/admin/v2/tenants/none", json=changed))[0] == 404
         assert await p.status("PUT", "/admin/v2/namespaces/private/n") == 204
         assert (await p.reason("PUT", "/admin/v2/namespaces/private/n"))[0] == 409
         assert (await p.client.get("/admin/v2/namespaces/private")).json() == ["private/n"]
@@ -341,7 +346,6 @@ def test_clusters_tenants_namespaces() -> None:
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
-        ("tenants/x", {"adminRoles": ["root"]}, "adminRoles"),
         ("tenants/x", {"allowedClusters": ["east"]}, "allowedClusters"),
         ("tenants/x", {"quota": 5}, "quota"),
         ("namespaces/public/x", {"backlog_quota_map": {"message_age": 5}}, "backlog_quota_map"),
@@ -417,7 +421,6 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
         ("DELETE", "/admin/v2/namespaces/public/default"),
         ("POST", "/admin/v2/namespaces/public/default/backlogQuota"),
         ("GET", "/admin/v2/namespaces/public/default/persistence/bookieAffinity"),
-        ("POST", "/admin/v2/tenants/public"),
         ("GET", "/admin/v2/schemas/public/default/t/metadata"),
         ("PUT", "/admin/v2/non-persistent/public/default/t"),
         ("GET", "/admin/v2/brokers/leaderBroker"),

@@ -9,18 +9,20 @@ Why: docs/adr/0155-permissions-are-asked-when-something-is-opened.md.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.security.authenticator import Authenticator
-from magnetar.cluster.security.permissions import ADMIN_ROLES, Action, permitted
+from magnetar.cluster.security.permissions import Action, admin_roles, permitted
 from magnetar.cluster.security.principals import Principal
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import AuthorizationError, BrokerMetadataError
 
 PARSED_MAX: Final = 10_000
+PASSWORDS_AT_ONCE: Final = 2
 
 
 class Access:
@@ -30,12 +32,32 @@ class Access:
         self.authenticator = authenticator
         self._namespaces = namespaces
         self._super_users = authenticator.super_users
+        self._passwords = asyncio.Semaphore(PASSWORDS_AT_ONCE)
         self._parsed: dict[str, tuple[bytes, Mapping[str, Any]]] = {}
 
     @classmethod
     def of(cls, authenticator: Authenticator | None, namespaces: Namespaces) -> Access | None:
         """None where nobody is asked who he is."""
         return None if authenticator is None else cls(authenticator, namespaces)
+
+    async def by_password(self, name: str, password: str) -> Principal:
+        """``Authenticator.by_password`` on a thread, a few at a time: guessing must not take all
+        threads. Raises ``AuthenticationError``."""
+        return await self._on_thread(self.authenticator.by_password, name, password)
+
+    async def by_basic(self, data: str) -> Principal:
+        """Of ``name:password``; as ``by_password``."""
+        return await self._on_thread(self.authenticator.by_basic, data)
+
+    async def by_header(self, header: str) -> Principal:
+        """Of an HTTP header ``Authorization``, empty if there is none."""
+        if header[:6].lower() == "basic ":
+            return await self._on_thread(self.authenticator.by_authorization, header)
+        return self.authenticator.by_authorization(header)
+
+    async def _on_thread(self, prove: Callable[..., Principal], *shown: str) -> Principal:
+        async with self._passwords:
+            return await asyncio.to_thread(prove, *shown)
 
     def is_super_user(self, principal: Principal) -> bool:
         return principal.role in self._super_users
@@ -76,8 +98,7 @@ class Access:
         value = await self._namespaces.tenant_value(tenant)
         if value is None:
             return ()
-        roles = self._object(tenant, value).get(ADMIN_ROLES)
-        return [str(role) for role in roles] if isinstance(roles, list) else ()
+        return admin_roles(self._object(tenant, value))
 
     def _object(self, name: str, value: bytes) -> Mapping[str, Any]:
         known = self._parsed.get(name)

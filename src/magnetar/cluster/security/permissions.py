@@ -105,6 +105,12 @@ def decode_roles(value: object) -> list[str]:
     return sorted({as_text("role", each, ROLE_CHARACTERS_MAX) for each in found})
 
 
+def admin_roles(about: Mapping[str, Any]) -> list[str]:
+    """Of a tenant's object."""
+    found = about.get(ADMIN_ROLES)
+    return [str(role) for role in found] if isinstance(found, list) else []
+
+
 def decode_auth_policies(value: object) -> dict[str, object]:
     """Of a namespace's body. Raises ``InvalidPolicyError``."""
     said = as_object(AUTH_POLICIES, value)

@@ -13,10 +13,10 @@ read meanwhile. A client that is refused hears AuthenticationError, and is disco
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal, refusal
 from magnetar.env.tasks import fails
@@ -46,7 +46,7 @@ def authenticate(session: Session, request: CommandConnect, accept: Callable[[],
         session.identity = Identity(session, principal, method, refreshes, clock)
         accept()
 
-    _find_out(session, access.authenticator, (method, data), known)
+    _find_out(session, access, (method, data), known)
 
 
 def respond(session: Session, command: BaseCommand) -> None:
@@ -68,27 +68,26 @@ def respond(session: Session, command: BaseCommand) -> None:
         else:
             found.renew(principal)
 
-    _find_out(session, access.authenticator, (answer.auth_method_name, answer.auth_data), known)
+    _find_out(session, access, (answer.auth_method_name, answer.auth_data), known)
 
 
 def _find_out(
     session: Session,
-    authenticator: Authenticator,
+    access: Access,
     shown: tuple[str, bytes],
     known: Callable[[Principal], None],
 ) -> None:
     method, data = shown
     if method != BASIC:
         try:
-            known(_principal(session, authenticator, method, data))
+            known(_principal(session, access.authenticator, method, data))
         except AuthenticationError as refused:
             session.end_refused(refused.why)
         return
 
     async def find_out() -> None:
         try:
-            text = _text(data)
-            principal = await asyncio.to_thread(authenticator.by_basic, text)
+            principal = await access.by_basic(_text(data))
         except AuthenticationError as refused:
             session.end_refused(refused.why)
             return
