@@ -48,7 +48,7 @@ def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None
         keeps messages from being stored."""
         found = await service.stats(topic_name(tenant, namespace, topic))
         problem = await health.problem_of("bookies")
-        return found.model_copy(update={"storage_problem": problem})
+        return found.model_copy(update={"storage_problem": problem}) if problem else found
 
     @router.get("/magnetar/v1/read-only/{tenant}/{namespace}/{topic}/subscriptions")
     async def followed_stats(

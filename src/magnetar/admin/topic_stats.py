@@ -84,6 +84,7 @@ async def topic_stats(
         owner_broker=owner,
         loaded_at=_time(topic.loaded_at_ms),
         retention=retention_view(topic.policy.log.retention),
+        storage_problem=topic.storage_problem,
     )
 
 

@@ -53,14 +53,16 @@ def topics_check(topics: Topics) -> Check:
     """The logs of the open topics take what is published."""
 
     async def check() -> PartHealth:
-        failing = [str(topic.name) for topic in topics.loaded() if topic.cooling_down]
+        why = {str(each.name): each.storage_problem for each in topics.loaded()}
+        failing = sorted(name for name, problem in why.items() if problem)
         if not failing:
             return WELL
-        named = ", ".join(sorted(failing)[:NAMED_MAX])
+        named = ", ".join(failing[:NAMED_MAX])
         return PartHealth(
             False,
             f"{len(failing)} topics could not store messages a moment ago: {named}"
-            + (", ..." if len(failing) > NAMED_MAX else ""),
+            + (", ..." if len(failing) > NAMED_MAX else "")
+            + f" ({why[failing[0]]})",
             "see bookies and metadata here, and the log; producers try again by themselves",
         )
 

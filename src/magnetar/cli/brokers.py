@@ -9,7 +9,9 @@ from urllib.parse import quote
 import click
 
 from magnetar.cli.output import json_option, print_json, print_table
-from magnetar.cli.rest import RestClient, url_option
+from magnetar.cli.rest import RestClient, namespace_path, url_option
+
+OWNED = "/magnetar/v1/namespaces"
 
 
 @click.group()
@@ -62,7 +64,7 @@ def _states(broker: Mapping[str, Any]) -> str:
 @json_option
 def bundles(namespace: str, url: str, as_json: bool) -> None:
     """Show how NAMESPACE (TENANT/NAMESPACE) is cut, and who owns each part."""
-    found = RestClient(url).get(f"/magnetar/v1/namespaces/{namespace}/bundles")
+    found = RestClient(url).get(f"{namespace_path(namespace, OWNED)}/bundles")
     if as_json:
         print_json(found)
         return
@@ -94,6 +96,6 @@ def undrain(broker: str, url: str) -> None:
 def unload(namespace: str, bundle: str | None, url: str) -> None:
     """Have BUNDLE of NAMESPACE released by its owner, or all of them; first use gives it to the
     broker with the least to do."""
-    part = f"/{bundle}" if bundle else ""
-    RestClient(url).put(f"/admin/v2/namespaces/{namespace}{part}/unload")
+    part = f"/{quote(bundle, safe='')}" if bundle else ""
+    RestClient(url).put(f"{namespace_path(namespace)}{part}/unload")
     click.echo(f"unloaded {namespace}{part}")

@@ -32,7 +32,11 @@ TYPES = ("exclusive", "shared", "failover")
     show_default=True,
     help="Where a new subscription starts.",
 )
-@click.option("--timeout", type=float, help="Stop when nothing came for this many seconds.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    help="Stop when nothing came for this many seconds.",
+)
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a message, with its id.")
 @click.option("--quiet", "-q", is_flag=True, help="Count only.")
 @service_url_option
@@ -58,7 +62,7 @@ def consume(
       magnetar consume flights --subscription me --json | jq .properties
     """
     received, begin = 0, time.monotonic()
-    with client(service_url) as connection:
+    with client(service_url, topic) as (connection, _):
         consumer = _subscribe(connection, topic, subscription, kind, start)
         try:
             while count is None or received < count:

@@ -1,16 +1,22 @@
-"""What ``produce`` and ``consume`` share: the official client, quiet and with short timeouts."""
+"""What ``produce`` and ``consume`` share: the official client, quiet and with short timeouts.
+
+The client's exceptions have names and no reasons: what a broker said in answer is in the client's
+log alone. So that goes to a file of our own, and the last such reason is part of the error.
+"""
 
 from __future__ import annotations
 
-import os
+import re
 import socket
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
+from magnetar.cli.rest import check_topic
 from magnetar.model.errors import BrokerError, ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +25,13 @@ if TYPE_CHECKING:
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 CONNECT_TIMEOUT_MS = 5_000
 OPERATION_TIMEOUT_S = 10
+
+SAID = re.compile(
+    r"Received error response from server: \S+ \((.+)\) -- req_id"
+    r"|Failed (?:lookup|partition-metadata lookup) req_id.* msg: (.+)"
+    r"|Failed to create (?:producer|consumer): \S+ (.+)"
+)
+"""Where the client's log has a broker's reason."""
 
 service_url_option = click.option(
     "--service-url",
@@ -31,8 +44,9 @@ service_url_option = click.option(
 
 
 @contextmanager
-def client(service_url: str) -> Iterator[pulsar.Client]:
-    """A connected-on-use client of the broker; closed at the end.
+def client(service_url: str, topic: str) -> Iterator[tuple[pulsar.Client, Callable[[], str]]]:
+    """A connected-on-use client of the broker, closed at the end; and what gives the reason that a
+    broker gave last, empty if none did.
 
     The client library's errors come out as ``BrokerError``, with what was tried.
     """
@@ -42,19 +56,37 @@ def client(service_url: str) -> Iterator[pulsar.Client]:
         raise ConfigError(
             f"--service-url {service_url!r} cannot be used; accepted: pulsar://HOST:PORT"
         )
+    check_topic(topic)
     check_reachable(service_url)
-    connection = pulsar.Client(
-        service_url,
-        operation_timeout_seconds=OPERATION_TIMEOUT_S,
-        connection_timeout_ms=CONNECT_TIMEOUT_MS,
-        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
-    )
-    try:
-        yield connection
-    except pulsar.PulsarException as error:
-        raise BrokerError(f"{service_url}: {error}{_advice(error)}") from error
-    finally:
-        connection.close()
+    with tempfile.NamedTemporaryFile("r", prefix="magnetar-", errors="replace") as told:
+        connection = pulsar.Client(
+            service_url,
+            operation_timeout_seconds=OPERATION_TIMEOUT_S,
+            connection_timeout_ms=CONNECT_TIMEOUT_MS,
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, told.name),
+        )
+
+        def said() -> str:
+            return last_said(told)
+
+        try:
+            yield connection, said
+        except pulsar.PulsarException as error:
+            why = f": {said()}" if said() else _advice(error)
+            raise BrokerError(f"{service_url}: {error}{why}") from error
+        finally:
+            connection.close()
+
+
+def last_said(told: IO[str]) -> str:
+    """The last reason of a broker in what the client logged; empty if there is none."""
+    told.seek(0)
+    found = ""
+    for line in told:
+        reason = SAID.search(line)
+        if reason is not None:
+            found = next(group for group in reason.groups() if group)
+    return found
 
 
 def check_reachable(service_url: str) -> None:

@@ -4,17 +4,25 @@ is said of how topics are kept and served."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import click
 
 from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.cli.read_rules import rule_text, rules_body
-from magnetar.cli.rest import RestClient, namespace_path, topic_path, url_option
+from magnetar.cli.rest import (
+    RestClient,
+    namespace_path,
+    tenant_path,
+    topic_path,
+    url_option,
+)
 from magnetar.config_loading import BYTE_UNITS, TIME_UNITS, whole_number
 from magnetar.model.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
+Kept: TypeAlias = Callable[[], Mapping[str, int] | None]
 
 NO_LIMIT: Final = -1
 READ_ONLY: Final = "readOnlyBrokers"
@@ -71,15 +79,12 @@ def _options(command: F) -> F:
             click.option(
                 "--delay-tick",
                 metavar="TIME",
-                default="1s",
-                show_default=True,
-                help="With --delayed: how late they may be.",
+                help="With --delayed: how late they may be.  [default: 1s]",
             ),
             click.option(
                 "--delay-max",
                 metavar="TIME",
-                default="0",
-                help="With --delayed: the longest delay; 0: any.",
+                help="With --delayed: the longest delay; 0: any.  [default: 0]",
             ),
             click.option(
                 "--read-from",
@@ -103,11 +108,12 @@ def _options(command: F) -> F:
 
 @click.group()
 def namespaces() -> None:
-    """List namespaces, and say how their topics are kept and served.
+    """List and create namespaces, and say how their topics are kept and served.
 
     \b
     Examples:
       magnetar namespaces list public
+      magnetar namespaces create acme/prod --with-tenant
       magnetar namespaces policies get public/default
       magnetar namespaces policies set public/default --retention-time 7d
       magnetar namespaces policies set public/default --message-ttl 3d --delayed
@@ -123,12 +129,27 @@ def namespaces() -> None:
 @json_option
 def list_namespaces(tenant: str, url: str, as_json: bool) -> None:
     """List the namespaces of TENANT."""
-    names = RestClient(url).get(f"{namespace_path(tenant)}")
+    names = RestClient(url).get(tenant_path(tenant))
     if as_json:
         print_json(names)
     else:
         for name in names:
             click.echo(name)
+
+
+@namespaces.command("create")
+@click.argument("namespace")
+@click.option("--bundles", type=click.IntRange(1, 1 << 16), help="Parts that brokers own: 4.")
+@click.option("--with-tenant", is_flag=True, help="Make its tenant, too, if there is none.")
+@url_option
+def create_namespace(namespace: str, bundles: int | None, with_tenant: bool, url: str) -> None:
+    """Create NAMESPACE (TENANT/NAMESPACE); its tenant must exist."""
+    rest, path = RestClient(url), namespace_path(namespace)
+    tenant = namespace.partition("/")[0]
+    if with_tenant and tenant not in rest.get("/admin/v2/tenants"):
+        rest.put(tenant_path(tenant, "/admin/v2/tenants"))
+    rest.put(path, {} if bundles is None else {"bundles": {"numBundles": bundles}})
+    click.echo(f"created {namespace}")
 
 
 @namespaces.command("split-bundle")
@@ -141,7 +162,8 @@ def split_bundle(namespace: str, bundle: str, by_topics: bool, unload: bool, url
     """Cut BUNDLE of NAMESPACE in two. Its owner keeps both, and nobody is interrupted by it."""
     algorithm = "topic_count_equally_divide" if by_topics else "range_equally_divide"
     query = f"?unload={str(unload).lower()}&splitAlgorithmName={algorithm}"
-    RestClient(url).put(f"/admin/v2/namespaces/{namespace}/{bundle}/split{query}")
+    part = quote(bundle, safe="")
+    RestClient(url).put(f"{namespace_path(namespace)}/{part}/split{query}")
     click.echo(
         f"split {namespace}/{bundle}; `magnetar brokers bundles {namespace}` shows the parts"
     )
@@ -174,12 +196,12 @@ def get_namespace(namespace: str, url: str, as_json: bool) -> None:
 @url_option
 def set_namespace(namespace: str, url: str, **said: Any) -> None:
     """Say something for the topics of NAMESPACE; what is not named stays as it is."""
-    bodies = _bodies(said)
+    rest, path = RestClient(url), namespace_path(namespace)
+    bodies = _bodies(said, lambda: rest.get_or_none(f"{path}/retention"))
     expiration = said["subscription_expiration"]
     if expiration is not None:
         minutes = _amount("--subscription-expiration", expiration, TIME_UNITS, 60_000)
         bodies["subscriptionExpirationTime"] = minutes
-    rest, path = RestClient(url), namespace_path(namespace)
     for part, body in _named(bodies).items():
         if part == THRESHOLD:
             rest.put(f"{path}/{part}", body)
@@ -221,7 +243,8 @@ def get_topic(topic: str, applied: bool, url: str, as_json: bool) -> None:
 @url_option
 def set_topic(topic: str, url: str, **said: Any) -> None:
     """Say something for TOPIC; what is not named stays as it is."""
-    rest, path, bodies = RestClient(url), topic_path(topic), _named(_bodies(said))
+    rest, path = RestClient(url), topic_path(topic)
+    bodies = _named(_bodies(said, lambda: rest.get_or_none(f"{path}/retention")))
     for part, body in bodies.items():
         if part == "messageTTL":
             rest.send_post(f"{path}/{part}", messageTTL=body)
@@ -248,12 +271,12 @@ def _remove(rest: RestClient, path: str, name: str, policies: tuple[str, ...]) -
 # -- what is said ---------------------------------------------------------------------------------
 
 
-def _bodies(said: Mapping[str, Any]) -> dict[str, Any]:
-    """By the last part of their paths."""
+def _bodies(said: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
+    """By the last part of their paths. ``kept``: the retention that is said already."""
     found: dict[str, Any] = {}
-    retention = _retention(said["retention_time"], said["retention_size"])
-    if retention is not None:
-        found["retention"] = retention
+    time, size = said["retention_time"], said["retention_size"]
+    if time is not None or size is not None:
+        found["retention"] = _retention(time, size, kept)
     if said["message_ttl"] is not None:
         found["messageTTL"] = _amount("--message-ttl", said["message_ttl"], TIME_UNITS, 1000)
     if said["compaction_threshold"] is not None:
@@ -266,11 +289,14 @@ def _bodies(said: Mapping[str, Any]) -> dict[str, Any]:
         names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
         found["persistence"] = dict(zip(names, quorums, strict=True))
     if said["delayed"] is not None:
+        tick, longest = said["delay_tick"] or "1s", said["delay_max"] or "0"
         found["delayedDelivery"] = {
             "active": said["delayed"],
-            "tickTime": _amount("--delay-tick", said["delay_tick"], TIME_UNITS, 1),
-            "maxDeliveryDelayInMillis": _amount("--delay-max", said["delay_max"], TIME_UNITS, 1),
+            "tickTime": _amount("--delay-tick", tick, TIME_UNITS, 1),
+            "maxDeliveryDelayInMillis": _amount("--delay-max", longest, TIME_UNITS, 1),
         }
+    elif said["delay_tick"] is not None or said["delay_max"] is not None:
+        raise ConfigError("--delay-tick and --delay-max go with --delayed; name it, too")
     if said["read_from"]:
         found[READ_ONLY] = rules_body(said["read_from"])
     if said["engine"] is not None:
@@ -284,15 +310,19 @@ def _named(bodies: dict[str, Any]) -> dict[str, Any]:
     return bodies
 
 
-def _retention(time: str | None, size: str | None) -> dict[str, int] | None:
-    """Of a limit that is not named there is none; a 0 keeps nothing, whatever the other."""
-    if time is None and size is None:
-        return None
-    minutes = NO_LIMIT if time is None else _amount("--retention-time", time, TIME_UNITS, 60_000)
-    size_mb = NO_LIMIT if size is None else _amount("--retention-size", size, BYTE_UNITS, 1 << 20)
-    if 0 in (minutes, size_mb):
-        minutes = size_mb = 0
-    return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": size_mb}
+def _retention(time: str | None, size: str | None, kept: Kept) -> dict[str, int]:
+    """A limit that is not named stays what it is; a 0 that is named keeps nothing, whatever the
+    other."""
+    named = {}
+    if time is not None:
+        named["retentionTimeInMinutes"] = _amount("--retention-time", time, TIME_UNITS, 60_000)
+    if size is not None:
+        named["retentionSizeInMB"] = _amount("--retention-size", size, BYTE_UNITS, 1 << 20)
+    if 0 in named.values():
+        return {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    limits = {"retentionTimeInMinutes": NO_LIMIT, "retentionSizeInMB": NO_LIMIT}
+    now = (kept() or {}) if len(named) < len(limits) else {}
+    return limits | {name: limit for name, limit in now.items() if limit} | named
 
 
 def _amount(option: str, text: str, units: Mapping[str, int], unit: int) -> int:

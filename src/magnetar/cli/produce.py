@@ -75,8 +75,15 @@ class Receipts:
     "--file", type=click.File("rb"), help="Publish each line of a file; - is standard input."
 )
 @click.option("--count", type=click.IntRange(1), help="Make up this many messages.")
-@click.option("--size", default=1024, show_default=True, help="Their size, bytes.")
-@click.option("--rate", default=0.0, help="Messages a second; 0 is as fast as they go.")
+@click.option(
+    "--size", type=click.IntRange(0), default=1024, show_default=True, help="Their size, bytes."
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Messages a second; 0 is as fast as they go.",
+)
 @click.option("--key", help="The messages' key.")
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @click.option("--batch/--no-batch", default=True, show_default=True, help="Send in batches.")
@@ -115,12 +122,16 @@ def produce(
     options: dict[str, object] = {"partition_key": key, "properties": _properties(pairs)}
     receipts = Receipts(print_ids)
     start = time.monotonic()
-    with client(service_url) as connection:
+    with client(service_url, topic) as (connection, said):
         producer = _producer(connection, topic, batch, compression)
-        sent = _send_all(producer, messages, count, options, receipts)
-        producer.flush()
-        receipts.wait_for(sent)
-    _report(topic, receipts, time.monotonic() - start)
+        try:
+            # Batches leave by themselves. A flush would wait in the client, which hears no Ctrl-C.
+            receipts.wait_for(_send_all(producer, messages, count, options, receipts))
+        finally:
+            _report(topic, receipts, time.monotonic() - start)
+        if receipts.failed:
+            why = f"{receipts.first_failure}{': ' if said() else ''}{said()}"
+            raise BrokerError(f"{receipts.failed:,} messages were refused: {why}")
 
 
 def _source(
@@ -131,8 +142,6 @@ def _source(
         raise click.UsageError(
             "say what to publish, in one way: -m TEXT (repeatable), --file PATH, or --count N"
         )
-    if size < 0 or rate < 0:
-        raise click.UsageError("--size and --rate must not be negative")
     if file is not None:
         return (line.rstrip(b"\r\n") for line in file)
     return iter(Made(count, size, rate)) if count is not None else (t.encode() for t in texts)
@@ -192,5 +201,3 @@ def _report(topic: str, receipts: Receipts, seconds: float) -> None:
     rate = receipts.confirmed / seconds if seconds > 0 else 0
     summary = f"published {receipts.confirmed:,} to {topic} in {seconds:.2f} s ({rate:,.0f}/s)"
     click.echo(summary, err=True)
-    if receipts.failed:
-        raise BrokerError(f"{receipts.failed:,} messages were refused: {receipts.first_failure}")

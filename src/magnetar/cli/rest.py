@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -112,9 +112,14 @@ def topic_path(topic: str) -> str:
     return f"/admin/v2/persistent/{_segments(topic)}"
 
 
-def namespace_path(namespace: str) -> str:
-    """``/admin/v2/namespaces/...`` of ``TENANT/NAMESPACE``, or of ``TENANT``."""
-    return "/admin/v2/namespaces/" + "/".join(quote(part, safe="") for part in namespace.split("/"))
+def namespace_path(namespace: str, root: str = "/admin/v2/namespaces") -> str:
+    """``/admin/v2/namespaces/...`` of ``TENANT/NAMESPACE``."""
+    return f"{root}/{_quoted('namespace', namespace, namespace.split('/'), 'TENANT/NAMESPACE', 2)}"
+
+
+def tenant_path(tenant: str, root: str = "/admin/v2/namespaces") -> str:
+    """The same of ``TENANT``."""
+    return f"{root}/{_quoted('tenant', tenant, tenant.split('/'), 'TENANT', 1)}"
 
 
 def schema_path(topic: str) -> str:
@@ -122,11 +127,22 @@ def schema_path(topic: str) -> str:
     return f"/admin/v2/schemas/{_segments(topic)}"
 
 
+def check_topic(topic: str) -> None:
+    """Raises ``ConfigError`` for what names no topic."""
+    _segments(topic)
+
+
 def _segments(topic: str) -> str:
     name = topic.removeprefix("persistent://")
     if "://" in name:
         raise ConfigError(f"topic {topic!r} cannot be used; accepted: persistent topics only")
-    parts = name.split("/", 2) if name.count("/") >= 2 else ["public", "default", name]
-    if not all(parts):
-        raise ConfigError(f"topic {topic!r} cannot be used; accepted: [TENANT/NAMESPACE/]TOPIC")
+    parts = name.split("/") if "/" in name else ["public", "default", name]
+    return _quoted("topic", topic, parts, "[TENANT/NAMESPACE/]TOPIC", 3)
+
+
+def _quoted(what: str, given: str, parts: Sequence[str], accepted: str, count: int) -> str:
+    """Raises ``ConfigError``. A part that is a dot or two would be another path to whoever reads
+    the URL."""
+    if len(parts) != count or not all(parts) or not {".", ".."}.isdisjoint(parts):
+        raise ConfigError(f"{what} {given!r} cannot be used; accepted: {accepted}")
     return "/".join(quote(part, safe="") for part in parts)

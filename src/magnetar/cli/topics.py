@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import click
 
 from magnetar.cli.output import binary, json_option, print_json, print_table
 from magnetar.cli.policies import topic_policies
-from magnetar.cli.rest import RestClient, topic_path, url_option
+from magnetar.cli.rest import RestClient, namespace_path, topic_path, url_option
 from magnetar.config_loading import TIME_UNITS, whole_number
 from magnetar.model.errors import ConfigError
 
@@ -39,7 +39,7 @@ topics.add_command(topic_policies)
 @json_option
 def list_topics(namespace: str, url: str, as_json: bool) -> None:
     """List the topics of NAMESPACE (TENANT/NAMESPACE), each partition by itself."""
-    names = RestClient(url).get(f"/admin/v2/persistent/{namespace}")
+    names = RestClient(url).get(namespace_path(namespace, "/admin/v2/persistent"))
     if as_json:
         print_json(names)
     else:
@@ -67,7 +67,7 @@ def stats(topic: str, url: str, as_json: bool) -> None:
 
 
 def _name(path: str) -> str:
-    return path.rsplit("/", 1)[1]
+    return unquote(path.rsplit("/", 1)[1])
 
 
 def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:

@@ -106,7 +106,8 @@ class Topic(SubscribableTopic):
         self._on_released = on_released
         self._cool_until = 0.0
         self._cool_down_s = COOL_DOWN_S
-        self._full: str | None = None
+        self._full = False
+        self._failed = ""  # why, of the last append that was
         """While it cools down: for want of this space."""
         self._condemned: dict[str, str] = {}
         self._leaving: dict[str, Producer] = {}
@@ -204,9 +205,10 @@ class Topic(SubscribableTopic):
             log.warning(
                 "append failed; producers sent away", topic=str(self.name), error=str(error)
             )
-            self._full = str(error) if isinstance(error, NoSpaceError) else None
+            self._full = isinstance(error, NoSpaceError)
+            self._failed = str(error) or type(error).__name__
             self._cool_until = self._loop.time() + self._cool_down_s
-            longest_s = COOL_DOWN_S_MAX if self._full is None else COOL_DOWN_FULL_S_MAX
+            longest_s = COOL_DOWN_FULL_S_MAX if self._full else COOL_DOWN_S_MAX
             self._cool_down_s = min(self._cool_down_s * 2, longest_s)
         self.disconnect_producers()
 
@@ -248,14 +250,20 @@ class Topic(SubscribableTopic):
         """An append failed a moment ago; new producers are refused for a while."""
         return self._loop.time() < self._cool_until
 
+    @property
+    def storage_problem(self) -> str:
+        """Why that append failed; empty: none has a moment ago."""
+        return self._failed if self.cooling_down else ""
+
     def _check_usable(self) -> None:
         if self.closed:
             raise ServiceNotReadyError(f"topic {self.name} is closing here; look it up again")
         if self.cooling_down:
-            if self._full is not None:
-                raise self.full(self._full)
+            if self._full:
+                raise self.full(self._failed)
             raise ServiceNotReadyError(
-                f"topic {self.name} could not store messages a moment ago; try again shortly"
+                f"topic {self.name} could not store messages a moment ago; try again shortly "
+                f"({self._failed})"
             )
 
     def full(self, why: object) -> StorageFullError:

@@ -39,7 +39,10 @@ def test_topics_whose_logs_fail_are_named() -> None:
         assert await check() == WELL
         world.topic().append_failed(LogError("no bookie takes it"))
         found = await check()
-        assert found.problem == f"1 topics could not store messages a moment ago: {TOPIC}"
+        said = f"1 topics could not store messages a moment ago: {TOPIC} (no bookie takes it)"
+        assert found.problem == said
+        answer = await world.peer().produce()
+        assert "no bookie takes it" in answer.error.message
         await asyncio.sleep(COOL_DOWN_S + 0.1)
         assert await check() == WELL
 

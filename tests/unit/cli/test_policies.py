@@ -91,6 +91,30 @@ def test_a_topics_retention(
     assert applied["retention"] == {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
+def test_a_limit_that_is_not_named_stays(command: Command) -> None:
+    def kept(*options: str) -> dict[str, int]:
+        assert command("topics", "policies", "set", "a", *options)[0] == 0
+        found = json.loads(command("topics", "policies", "get", "a", "--json")[1])
+        return dict(found["retention"])
+
+    minutes, megabytes = "retentionTimeInMinutes", "retentionSizeInMB"
+    assert kept("--retention-size", "10MiB") == {minutes: -1, megabytes: 10}
+    assert kept("--retention-time", "1h") == {minutes: 60, megabytes: 10}
+    assert kept("--retention-size", "unlimited") == {minutes: 60, megabytes: -1}
+    assert kept("--retention-time", "0") == {minutes: 0, megabytes: 0}
+    assert kept("--retention-size", "5MiB") == {minutes: -1, megabytes: 5}, "something is kept"
+    assert command("topics", "policies", "remove", "a", "retention")[0] == 0
+
+
+def test_a_namespace_is_made_with_its_tenant(command: Command) -> None:
+    assert command("namespaces", "create", "acme/prod", "--with-tenant", "--bundles", "8")[0] == 0
+    assert command("namespaces", "list", "acme")[1] == "acme/prod\n"
+    assert len(json.loads(command("brokers", "bundles", "acme/prod", "--json")[1])) == 8
+    assert command("namespaces", "create", "acme/test", "--with-tenant")[0] == 0
+    status, _, error = command("namespaces", "create", "acme/test")
+    assert (status, "exists" in error) == (1, True)
+
+
 def test_which_subscriptions_read_only_brokers_serve(command: Command) -> None:
     rules = ("subscription=report-* property=team=red type=Shared to=zone:eu", "to=owner")
     words = [word for rule in rules for word in ("--read-from", rule)]
@@ -123,6 +147,7 @@ def test_which_subscriptions_read_only_brokers_serve(command: Command) -> None:
         (("namespaces", "policies", "set", DEFAULT), 2, "nothing to set"),
         (("topics", "policies", "set", "a", "--retention-time", "7 weeks"), 2, "a number with"),
         (("topics", "policies", "set", "a", "--ensemble", "3"), 2, "name all"),
+        (("topics", "policies", "set", "a", "--delay-tick", "5s"), 2, "go with --delayed"),
         (("topics", "policies", "get", "unknown"), 1, "does not exist"),
         (("topics", "expire", "a", "--older-than", "soon"), 2, "90s, 1h, 3d"),
         (("topics", "expire", "a", "--older-than", "1h", "--subscription", "n o"), 1, "n o"),

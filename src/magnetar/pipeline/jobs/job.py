@@ -38,6 +38,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from magnetar.model.errors import ConfigError
+
 if TYPE_CHECKING:
     from magnetar.pipeline.jobs.context import JobContext
 
@@ -47,6 +49,8 @@ R = TypeVar("R", bound="Report")
 ABOUT: Final = "magnetar"
 """Under this name a field's metadata holds its ``About``."""
 NEEDED: Final = object()
+SPARKS: Final = ("pyspark", "pyarrow", "pandas", "numpy")
+"""Modules that ``magnetar[spark]`` brings."""
 
 
 class OptionKind(Enum):
@@ -143,7 +147,15 @@ def run(job: Job[Options, R], options: Options, context: JobContext | None = Non
         with JobContext() as own:
             return run(job, options, own)
     started_ns, begun_s = time.time_ns(), time.monotonic()
-    report = job.work(options, context)
+    try:
+        report = job.work(options, context)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SPARKS:
+            raise
+        raise ConfigError(
+            f"the job {job.name} needs Spark, which is not installed here ({error}): pip install "
+            "'magnetar[spark]', and Java 17 or later"
+        ) from error
     report.job, report.dry_run = job.name, context.dry_run
     report.started_ms = started_ns // 1_000_000
     report.seconds = round(time.monotonic() - begun_s, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,3 +182,23 @@ def test_ledgers_that_are_only_in_a_table_are_not_audited() -> None:
 def replace_plan(plan: _Plan, ledgers: list[LedgerFacts]) -> _Plan:
     answer = SimpleNamespace(ledgers=tuple(ledgers), extent=plan.answer.extent)
     return _Plan(plan.topic, cast(LogAnswer, answer), plan.offsets, plan.untold)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compact", "t"),
+        ("redrive", "t"),
+        ("mirror", "t", "--prefix", "copy-"),
+        ("backfill", "/nowhere", "t"),
+    ],
+)
+def test_without_spark_a_job_says_what_to_install(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    line = ["pipeline", *words, "--dry-run", "--service-url", "pulsar://127.0.0.1:9"]
+    assert run_line(line) == 2
+    assert "pip install 'magnetar[spark]'" in capsys.readouterr().err

@@ -168,7 +168,8 @@ class Partition:
 
     def _refused(self, header: BatchHeader) -> Produced | None:
         if self.topic.cooling_down:
-            why = f"topic {self.topic.name} could not store a moment ago"
+            failed = self.topic.storage_problem
+            why = f"topic {self.topic.name} could not store a moment ago ({failed})"
             return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
         if not header.attributes & TRANSACTIONAL:
             return None

@@ -1,0 +1,43 @@
+"""What ``produce`` and ``consume`` say of a broker's refusal: its own words, not the library's name
+of it. The lines are those of the official client 3.13."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from magnetar.cli.messages import last_said
+
+HEAD = "2026-01-01 00:00:00.000 ERROR [140628515505856] ClientConnection:1575 | [a:1 -> b:2] "
+MISSING = "namespace acme/prod does not exist; create it first, or use public/default"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            f"Failed partition-metadata lookup req_id: 1 error: TopicNotFound msg: {MISSING}",
+            MISSING,
+        ),
+        ("Failed lookup req_id: 7 error: ServiceNotReady msg: it moves", "it moves"),
+        (
+            "Received error response from server: NotReady (topic t could not store messages "
+            "a moment ago (an ensemble needs 3)) -- req_id: 1",
+            "topic t could not store messages a moment ago (an ensemble needs 3)",
+        ),
+        ("[t, ] Failed to create producer: ProducerBusy producer p is connected", "producer p is"),
+        ("[t, s, 0] Failed to create consumer: ResultNotAllowedError", ""),
+        ("Connection closed", ""),
+    ],
+)
+def test_the_brokers_reason_is_in_the_clients_log(line: str, said: str) -> None:
+    found = last_said(io.StringIO(f"{HEAD}Connected\n{HEAD}{line}\n{HEAD}Closed\n"))
+    assert found.startswith(said)
+    assert bool(found) is bool(said)
+
+
+def test_the_last_reason_counts() -> None:
+    lines = [f"{HEAD}Failed lookup req_id: {n} error: E msg: reason {n}\n" for n in range(3)]
+    told = io.StringIO("".join(lines))
+    assert last_said(told) == last_said(told) == "reason 2"
