@@ -357,6 +357,10 @@ class BrokerConfig:
 
     host: str = field(default="127.0.0.1", metadata={"meaning": "address to listen on"})
     port: int = field(default=6650, metadata={"meaning": "binary protocol; 0 takes a free one"})
+    tls_port: int = field(
+        default=-1,
+        metadata={"meaning": "as port, with TLS: 6651 is usual; -1: none", "least": -1},
+    )
     advertised_host: str = field(
         default="", metadata={"meaning": "name told to clients; empty: the listen address"}
     )
@@ -706,6 +710,10 @@ class HttpConfig:
             "least": -1,
         },
     )
+    tls_port: int = field(
+        default=-1,
+        metadata={"meaning": "as port, with TLS: 8443 is usual; -1: none", "least": -1},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -757,6 +765,46 @@ class SecurityConfig:
     )
     open_health: bool = field(
         default=False, metadata={"meaning": "/health is for everybody, also without a token"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """Certificates of this process; ``broker.tls_port``, ``http.tls_port`` say where they are
+    shown. Files are PEM, and read again when they change."""
+
+    host: str = field(
+        default="",
+        metadata={"meaning": "address that TLS listeners listen on; empty: that of the plain one"},
+    )
+    certificate_file: str = field(
+        default="",
+        metadata={"meaning": "this server's certificate, with those up to its authority"},
+    )
+    key_file: str = field(default="", metadata={"meaning": "its key, without a password"})
+    trusted_file: str = field(
+        default="",
+        metadata={
+            "meaning": "authorities that sign clients' certificates, and those of other brokers"
+        },
+    )
+    client_certificates: str = field(
+        default="none",
+        metadata={
+            "meaning": "whether clients show certificates; the common name is the role: none, "
+            "optional or required",
+            "choices": ("none", "optional", "required"),
+        },
+    )
+    between_brokers: bool = field(
+        default=False, metadata={"meaning": "brokers ask one another by TLS"}
+    )
+    handshake_timeout_ms: int = field(
+        default=10_000, metadata={"meaning": "time for a TLS handshake", "least": 100}
+    )
+    handshakes_max: int = field(
+        default=256,
+        metadata={"meaning": "handshakes under way at a listener; more are refused", "least": 1},
     )
 
 
@@ -896,6 +944,7 @@ class Config:
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
     connections: ConnectionsConfig = field(default_factory=ConnectionsConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     repair: RepairConfig = field(default_factory=RepairConfig)

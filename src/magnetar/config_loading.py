@@ -72,7 +72,7 @@ class Setting:
     @property
     def accepted(self) -> str:
         """What values it takes, in words."""
-        if self.path[-1] == "port":
+        if is_port(self.path):
             return f"a port, {self.least or 0} to {PORT_MAX}"
         if self.choices:
             return ", ".join(self.choices)
@@ -109,6 +109,10 @@ def _settings_of(section: type, above: SettingPath) -> Iterator[Setting]:
             most = item.metadata.get("most")
             choices = item.metadata.get("choices", ())
             yield Setting(path, kind, item.default, meaning, least, most, choices)
+
+
+def is_port(path: SettingPath) -> bool:
+    return path[-1] in ("port", "tls_port")
 
 
 # -- loading ----------------------------------------------------------------------------------
@@ -189,7 +193,7 @@ def _similar(name: str, known: Iterable[str]) -> str:
 def _parsed(setting: Setting, raw: object, source: str) -> SettingValue:
     """``raw`` (a TOML value, or text) as the setting's type, within its bounds."""
     value = _converted(setting, raw)
-    if setting.path[-1] == "port" and not (
+    if is_port(setting.path) and not (
         isinstance(value, int) and (setting.least or 0) <= value <= PORT_MAX
     ):
         value = None
@@ -274,10 +278,25 @@ def _check_together(config: Config) -> None:
             f"bookie.journal.file_bytes = {journal.file_bytes} cannot hold one entry of "
             f"bookie.entry_bytes_max = {bookie.entry_bytes_max}; accepted: 4096 bytes more"
         )
+    _check_tls(config)
     if config.metadata.url and not config.metadata.url.startswith(METADATA_SCHEMES):
         raise ConfigError(
             f"metadata.url = {config.metadata.url!r} cannot be used; accepted: "
             "zk://HOST:PORT[,HOST:PORT]/ROOT, sqlite:PATH, or empty for the data directory"
+        )
+
+
+def _check_tls(config: Config) -> None:
+    tls, ports = config.tls, (config.broker.tls_port, config.http.tls_port)
+    if max(ports) >= 0 and not (tls.certificate_file and tls.key_file):
+        raise ConfigError(
+            "broker.tls_port or http.tls_port is set, and there is nothing to show there; set "
+            "tls.certificate_file and tls.key_file"
+        )
+    if tls.client_certificates != "none" and not tls.trusted_file:
+        raise ConfigError(
+            f"tls.client_certificates = {tls.client_certificates!r} needs tls.trusted_file, which "
+            "says whose certificates count"
         )
 
 
