@@ -369,7 +369,7 @@ class BrokerConfig:
         metadata={"meaning": "the zone it stands in: copies of entries in it are read first"},
     )
     message_bytes_max: int = field(
-        default=5 * (1 << 20) - (10 << 10), metadata={"meaning": "largest message", "least": 1024}
+        default=5 << 20, metadata={"meaning": "largest message, as Pulsar's", "least": 1024}
     )
     connections_max: int = field(
         default=10_000, metadata={"meaning": "client connections", "least": 1}

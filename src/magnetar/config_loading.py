@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -25,6 +26,7 @@ BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 TIME_UNITS = {"ms": 1, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "s": 1000}
 """``s`` is last: other units end with it."""
 FRAME_SLACK_BYTES = 10 << 10
+WHOLE = re.compile(r"-?[0-9]+")
 """What an entry needs beside the largest message: metadata, header, digest."""
 
 METADATA_SCHEMES = ("zk://", "sqlite:", "unix:")
@@ -237,7 +239,7 @@ def whole_number(raw: object, units: Mapping[str, int]) -> int | None:
         if text.lower().endswith(suffix.lower()):
             text, factor = text[: -len(suffix)].strip(), size
             break
-    return int(text) * factor if text.lstrip("-").isdecimal() else None
+    return int(text) * factor if WHOLE.fullmatch(text) else None
 
 
 def _paths(raw: object) -> tuple[Path, ...] | None:

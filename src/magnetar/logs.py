@@ -60,6 +60,25 @@ def configure(config: LoggingConfig, stream: TextIO | None = None) -> None:
     )
 
 
+def leave_to_program() -> None:
+    """For libraries: what is logged goes to Python's ``logging``, for the program that uses them to
+    show or not. structlog by itself would print it between the lines of that program's output. A
+    program that has configured structlog has said what it wants."""
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
 def _last(config: LoggingConfig, stream: TextIO) -> list[Processor]:
     """The processors that make the line."""
     if config.json:

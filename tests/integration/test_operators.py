@@ -281,3 +281,12 @@ def test_a_plan_tells_what_moves_and_what_cannot(cluster: Cluster) -> None:
         time.sleep(0.5)  # until its session is over
     gone = told(*about, away, code=1)
     assert any("is not registered" in each for each in gone["refusals"]), gone
+
+
+def test_programs_can_read_it_and_what_is_not_there_is_an_error(cluster: Cluster) -> None:
+    where = ("--metadata", cluster.metadata_url)
+    assert told("recovery", "status", *where)["enabled"]
+    assert told("recovery", "list", *where) == []
+    for command in (("ledgers",), ("read-only", "on"), ("decommission",), ("recover",)):
+        magnetar("bookie", *command, "nmaed", *where, code=1)
+    magnetar("ledger", "verify", "99999", *where, code=1)

@@ -86,6 +86,7 @@ def ledgers(bookie_id: str, metadata: str, as_json: bool) -> None:
     """List the ledgers whose metadata names BOOKIE_ID."""
 
     async def work(insight: Any) -> Any:
+        await insight.operating.check_known(BookieId(bookie_id))
         return [each async for each in insight.bookies.ledgers_of(BookieId(bookie_id))]
 
     found = look(metadata, work)
@@ -111,6 +112,7 @@ def read_only(switch: str, bookie_id: str, metadata: str) -> None:
     what = "takes no new entries" if switch == "on" else "takes entries again"
 
     async def work(operating: Any) -> None:
+        await operating.check_known(bookie)
         if await operating.is_java(bookie):
             url = await switch_java_bookie(operating, bookie, read_only=switch == "on")
             click.echo(f"{bookie} {what}: it is BookKeeper's own, and was switched by {url}")

@@ -101,6 +101,8 @@ def verify(
         raise ConfigError(f"--rate {rate!r}: give bytes in a second, as 20MiB; 0: not bounded")
 
     async def work(insight: Any) -> Any:
+        for each in ledger_ids:  # of those that are named, one that is not there is an error
+            await insight.ledger_metadata(each)
         chosen = sorted({*ledger_ids}) or [
             each
             async for each in insight.access.manager.iterate()

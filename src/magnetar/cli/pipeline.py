@@ -14,7 +14,9 @@ from typing import Any
 
 import click
 
+from magnetar import logs
 from magnetar.cli.output import print_json
+from magnetar.config import LoggingConfig
 from magnetar.config_loading import BYTE_UNITS, TIME_UNITS, whole_number
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.jobs.context import JobContext
@@ -154,6 +156,8 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]  # not generic when i
 def _run(found: Job[Any, Any], values: dict[str, Any]) -> int:
     names = {each.name for each in dataclasses.fields(found.options)}
     options = found.options(**{name: value for name, value in values.items() if name in names})
+    # What is logged here is of clients inside, and may not come between the lines of a report.
+    logs.configure(LoggingConfig(level="warning"))
     told = ShownProgress(values["progress"])
     context = JobContext(
         master=values["master"],

@@ -23,6 +23,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 BAR_CHARACTERS = 30
 DAY_MS = 86_400_000
+DELAY_S_MAX = 2**31 - 1
+"""BookKeeper's own reads it as a Java int."""
 
 
 def metadata_option(command: F) -> F:
@@ -37,9 +39,11 @@ def metadata_option(command: F) -> F:
 
 def operate(metadata: str, work: Callable[[Any], Awaitable[Any]]) -> Any:
     """What ``work`` gives of an ``Operating`` on that cluster."""
+    from magnetar import logs
     from magnetar.app.operators import open_operating
 
     config = metadata_config(metadata)
+    logs.configure(replace(config.logging, level="warning"))  # the output is the command's
 
     async def run() -> Any:
         async with open_operating(config) as operating:
@@ -191,7 +195,7 @@ def check(metadata: str) -> None:
 
 @recovery.command()
 @metadata_option
-@click.argument("seconds", type=click.IntRange(min=0))
+@click.argument("seconds", type=click.IntRange(0, DELAY_S_MAX))
 def delay(metadata: str, seconds: int) -> None:
     """Say how long a bookie may be away before it counts as lost."""
     operate(metadata, lambda operating: operating.switches.set_delay(seconds))
@@ -233,6 +237,7 @@ def recover(bookie_id: str, metadata: str) -> None:
 
 def _empty(bookie_id: BookieId, metadata: str, serves: bool) -> None:
     async def work(operating: Any) -> None:
+        await operating.check_known(bookie_id)
         if not serves and await operating.is_registered(bookie_id):
             raise ConfigError(
                 f"bookie {bookie_id} is registered: end it first, or empty it while it serves "

@@ -141,6 +141,7 @@ def standalone(
         return configured(file, pairs, flags, roles | {"kafka.port": port})
 
     config = beside_pulsar(with_kafka_on, brokers)
+    check_ports(config, brokers)
     if config.ledger.ensemble_size > bookies:
         raise ConfigError(
             f"ledger.ensemble_size = {config.ledger.ensemble_size} needs as many bookies; "
@@ -179,6 +180,21 @@ def beside_pulsar(with_kafka_on: Callable[[int], Config], brokers: int) -> Confi
         )
         return off
     return usual
+
+
+def check_ports(config: Config, brokers: int = 1) -> None:
+    """No two servers of a process, or of the brokers that it starts on consecutive ports, may have
+    one port. Raises ``ConfigError``: the second would call the first another process."""
+    ports = ("broker", config.broker.port), ("http", config.http.port), ("kafka", config.kafka.port)
+    given = [(name, port) for name, port in ports if port > 0]
+    for number, (name, port) in enumerate(given):
+        for other, at in given[:number]:
+            if abs(port - at) < brokers:
+                several = f" of {brokers} brokers" if brokers > 1 else ""
+                raise ConfigError(
+                    f"{other}.port = {at} and {name}.port = {port}{several} are in each other's "
+                    "way; give each its own (0 takes a free one)"
+                )
 
 
 def passed_on(
@@ -365,6 +381,7 @@ def broker(
         "logging.json": log_json,
     }
     config = clustered(configured(file, pairs, flags), SHARED_METADATA)
+    check_ports(config)
     from magnetar.app import roles
 
     process.serve(config, partial(roles.run_broker, config, read_only))

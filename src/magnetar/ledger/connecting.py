@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from magnetar import logs
 from magnetar.config import LedgerConfig, check_ledger
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.bookies import BookieClient, ReadOnlyReason
@@ -74,6 +75,7 @@ async def connect(
 
     Raises ``ConfigError``, ``MetadataError``; ``NoNodeError`` when there is no cluster.
     """
+    logs.leave_to_program()
     config = config or LedgerConfig()
     check_ledger(config)
     async with AsyncExitStack() as parts:  # each is closed also when another's close fails

@@ -58,6 +58,10 @@ class NodeExistsError(MetadataError):
     """The path exists already."""
 
 
+class NoSuchBookieError(MetadataError):
+    """Nothing in the metadata store names such a bookie."""
+
+
 class NoNodeError(MetadataError):
     """The path does not exist."""
 

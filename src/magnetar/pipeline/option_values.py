@@ -15,6 +15,8 @@ from difflib import get_close_matches
 
 from magnetar.model.errors import ConfigError
 
+WHOLE = re.compile(r"-?[0-9]+")
+
 TABLE_PREFIX = "option."
 SIZES = {
     "": 1,
@@ -70,7 +72,7 @@ class OptionValues:
         value = self.text(name)
         if value is None:
             return default
-        if not value.strip().lstrip("-").isdigit() or int(value) < least:
+        if not WHOLE.fullmatch(value.strip()) or int(value) < least:
             raise ConfigError(f"option {name!r} takes a whole number from {least}, not {value!r}")
         return int(value)
 

@@ -1,8 +1,17 @@
-"""Names of topics and of their partitions, as users write them and as brokers do. Pure."""
+"""Names of topics and of their partitions, as users write them and as brokers do. Pure.
+
+What ends a partition's name is what brokers take for it (``cluster.topic_name``):
+``t-partition-007`` is a topic of its own.
+"""
 
 from __future__ import annotations
 
+import re
+
 PARTITION = "-partition-"
+PARTITION_END = f"(?<=[^/]){PARTITION}(0|[1-9][0-9]{{0,5}})$"
+"""A regular expression, of Python and of Java."""
+_END = re.compile(PARTITION_END)
 
 
 def full_topic(name: str) -> str:
@@ -19,8 +28,8 @@ def partition_of(topic: str, number: int) -> str:
 
 def partition_number(topic: str) -> int:
     """The number at the end of ``NAME-partition-N``; -1 for a topic without partitions."""
-    _, mark, number = topic.rpartition(PARTITION)
-    return int(number) if mark and number.isdigit() else -1
+    found = _END.search(topic)
+    return int(found[1]) if found else -1
 
 
 def topic_of(partition: str) -> str:

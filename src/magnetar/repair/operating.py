@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.registry import BookieRegistry
-from magnetar.model.errors import NoNodeError
+from magnetar.model.errors import NoNodeError, NoSuchBookieError
 from magnetar.model.ids import BookieId
 from magnetar.repair.election import Election
 from magnetar.repair.marks import ShortageMark, ShortageMarks
@@ -103,6 +103,21 @@ class Operating:
     async def is_registered(self, bookie_id: BookieId) -> bool:
         return bookie_id in await self._registry.all()
 
+    async def check_known(self, bookie_id: BookieId) -> None:
+        """Raises ``NoSuchBookieError`` for one that is not registered, has no cookie, and is named
+        by no ledger: nothing is to be done about it, and its name was mistyped."""
+        if await self.is_registered(bookie_id):
+            return
+        try:
+            await self._store.get(self._cookie(bookie_id))
+        except NoNodeError:
+            async for _ in ledgers_naming(self._manager, bookie_id):
+                return
+            raise NoSuchBookieError(
+                f"this cluster knows no bookie {bookie_id}: none is registered so, has a cookie, "
+                "or is named by a ledger; magnetar bookie list shows those that are there"
+            ) from None
+
     async def hears_of_leaving(self, bookie_id: BookieId) -> bool:
         """Whether it takes no new entries once it is to be emptied: it takes none anyway, or it is
         one of this platform's, which follow what operators say. BookKeeper's own do not."""
@@ -155,5 +170,8 @@ class Operating:
         """A bookie that is empty, and has ended, is none of the cluster any more: its cookie goes,
         so that another may begin under its id."""
         with suppress(NoNodeError):  # it had none, or was forgotten already
-            await self._store.delete(f"{self._manager.root}/cookies/{bookie_id}")
+            await self._store.delete(self._cookie(bookie_id))
         await self.switches.stay(bookie_id)
+
+    def _cookie(self, bookie_id: BookieId) -> str:
+        return f"{self._manager.root}/cookies/{bookie_id}"

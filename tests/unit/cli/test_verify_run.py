@@ -91,6 +91,7 @@ def test_one_that_ends_early_says_where_to_go_on(capsys: pytest.CaptureFixture[s
         ((), "give the ids of ledgers, or --all"),
         (("1", "--all"), "give the ids of ledgers, or --all"),
         (("1", "--rate", "fast"), "as 20MiB"),
+        (("1", "--rate", "-5"), "as 20MiB"),
     ],
 )
 def test_what_is_refused(

@@ -72,6 +72,9 @@ def test_values_of_every_kind_from_toml(tmp_path: Path) -> None:
     ("name", "value", "accepted"),
     [
         ("broker.port", "70000", "0 to 65535"),
+        ("ledger.retention_ms", "--5", "a whole number"),
+        ("ledger.retention_ms", "-", "a whole number"),
+        ("ledger.retention_ms", "\u00b2", "a whole number"),
         ("broker.port", -1, "0 to 65535"),
         ("broker.port", "pulsar", "0 to 65535"),
         ("broker.port", True, "0 to 65535"),

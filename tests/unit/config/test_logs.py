@@ -73,3 +73,18 @@ def test_an_error_comes_with_its_trace_in_both_forms() -> None:
         assert "ValueError: of this kind" in stream.getvalue()
         if as_json:
             json.loads(stream.getvalue())
+
+
+def test_a_library_leaves_it_to_the_program(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    structlog.reset_defaults()
+    logs.leave_to_program()
+    log = structlog.get_logger("magnetar.env.zookeeper_metadata")
+    log.info("ZooKeeper session", state="connected")
+    log.warning("bookie is gone", bookie="b:1")
+    assert capsys.readouterr().out == ""
+    assert caplog.messages == ["event='bookie is gone' bookie='b:1'"]
+    structlog.configure(processors=[structlog.processors.JSONRenderer()])
+    logs.leave_to_program()
+    assert len(structlog.get_config()["processors"]) == 1, "the program has said what it wants"

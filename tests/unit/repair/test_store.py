@@ -7,10 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.registry import BookieRegistry
-from magnetar.model.ids import BookieId
+from magnetar.model.errors import NoSuchBookieError
+from magnetar.model.ids import BookieId, EntryId, LedgerId
+from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
 from magnetar.repair.election import Election
 from magnetar.repair.marks import ShortageMarks
 from magnetar.repair.operating import Operating
@@ -120,6 +124,29 @@ def test_bookies_of_bookkeepers_do_not_hear_that_they_are_to_be_emptied(tmp_path
             assert heard == {"theirs": False, "ours": True, "full": True, "gone": True}
             assert operating.http_address(BookieId("theirs")) == ("127.0.0.1", 8000)
             assert operating.http_address(BookieId("ours")) is None
+            registry.close()
+
+    asyncio.run(run())
+
+
+def test_a_bookie_is_known_by_registration_cookie_or_ledgers(tmp_path: Path) -> None:
+    """A name that was mistyped was "forgotten", and "takes no new entries, once it is started"."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            manager, registry = LedgerManager(store), BookieRegistry(store)
+            info = encode_service_info(BookieServiceInfo.of_address("127.0.0.1", 3181))
+            await store.create("/ledgers/available/there", info)
+            await store.create("/ledgers/cookies/away", b"")
+            await manager.initialize(create=True)
+            fragment = Fragment(EntryId(0), (BookieId("named"),))
+            crc = DigestType.CRC32C
+            await manager.create(LedgerMetadata(LedgerId(1), 1, 1, 1, crc, b"", (fragment,)))
+            operating = Operating(store, manager, registry, 0)
+            for known in ("there", "away", "named"):
+                await operating.check_known(BookieId(known))
+            with pytest.raises(NoSuchBookieError, match="no bookie nmaed"):
+                await operating.check_known(BookieId("nmaed"))
             registry.close()
 
     asyncio.run(run())

@@ -25,6 +25,7 @@ from magnetar.pipeline.jobs.copying import (
     write_stream,
 )
 from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
+from magnetar.pipeline.topic_names import PARTITION_END
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -110,7 +111,7 @@ def _check_apart(options: MirrorOptions) -> None:
 def _copies(options: MirrorOptions, messages: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    plain = f.regexp_replace("topic", r"-partition-\d+$", "")
+    plain = f.regexp_replace("topic", PARTITION_END, "")
     parts = f.split(plain, "/")
     namespace: Column = (
         f.concat_ws("/", parts[2], parts[3])

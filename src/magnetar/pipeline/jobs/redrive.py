@@ -27,6 +27,7 @@ from magnetar.pipeline.jobs.copying import (
     write_stream,
 )
 from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
+from magnetar.pipeline.topic_names import PARTITION_END
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -174,7 +175,7 @@ def _chosen(options: RedriveOptions, letters: DataFrame) -> DataFrame:
         wanted &= f.expr(options.where)
     origin: Column = f.coalesce(*(f.col("properties")[name] for name in ORIGINS))
     to = f.lit(options.to) if options.to is not None else f.regexp_replace(
-        origin, r"-partition-\d+$", ""
+        origin, PARTITION_END, ""
     )  # fmt: skip
     return letters.withColumn("chosen", f.coalesce(wanted, f.lit(False))).withColumn("to", to)
 

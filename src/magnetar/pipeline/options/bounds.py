@@ -111,7 +111,7 @@ def _by_partition(option: str, text: str, form: str) -> list[tuple[str, object]]
             found.append((full_topic(topic), inner))
             continue
         for number, spot in inner.items():
-            if not number.isdigit():
+            if not (number.isascii() and number.isdigit()):
                 raise ConfigError(f"option {option!r}: {number!r} of {topic!r} is no partition")
             found.append((partition_of(full_topic(topic), int(number)), spot))
     return found
