@@ -186,8 +186,27 @@ def _session(master: str | None, conf: Mapping[str, str]) -> tuple[SparkSession,
             builder = builder.config(name, value)
     for name, value in conf.items():
         builder = builder.config(name, value)
-    _choose_python(master or given.get("spark.master", DEFAULT_MASTER))
-    return builder.getOrCreate(), True
+    where = master or given.get("spark.master", DEFAULT_MASTER) or DEFAULT_MASTER
+    _choose_python(where)
+    with _starting(where):
+        return builder.getOrCreate(), True
+
+
+@contextmanager
+def _starting(where: str) -> Iterator[None]:
+    """What keeps Spark from starting is a matter of the machine, or of what it was told."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, PySparkException) and type(error).__name__ != "Py4JJavaError":
+            raise
+        raise ConfigError(
+            f"Spark could not be started on {where}: {_reason(str(error))} It needs Java 17 or "
+            "later (java -version, JAVA_HOME), and a --master and --conf that it knows; what it "
+            "says itself stands above"
+        ) from error
 
 
 def _choose_python(master: str) -> None:

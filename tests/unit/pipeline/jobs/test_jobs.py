@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -187,7 +189,6 @@ def replace_plan(plan: _Plan, ledgers: list[LedgerFacts]) -> _Plan:
 @pytest.mark.parametrize(
     "words",
     [
-        ("compact", "t"),
         ("redrive", "t"),
         ("mirror", "t", "--prefix", "copy-"),
         ("backfill", "/nowhere", "t"),
@@ -202,3 +203,19 @@ def test_without_spark_a_job_says_what_to_install(
     line = ["pipeline", *words, "--dry-run", "--service-url", "pulsar://127.0.0.1:9"]
     assert run_line(line) == 2
     assert "pip install 'magnetar[spark]'" in capsys.readouterr().err
+
+
+def test_where_spark_does_not_start_a_job_says_what_it_needs(tmp_path: Path) -> None:
+    """As on a machine without Java."""
+    pytest.importorskip("pyspark")
+    command = (
+        sys.executable, "-m", "magnetar", "pipeline", "redrive", "t", "--dry-run",
+        "--service-url", "pulsar://127.0.0.1:9", "--master", "local[1]",
+    )  # fmt: skip
+    without = os.environ | {"JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        command, env=without, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Spark could not be started on local[1]" in done.stderr
+    assert "Java 17" in done.stderr
