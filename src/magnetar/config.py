@@ -565,6 +565,10 @@ class KafkaConfig:
         default=600_000,
         metadata={"meaning": "silence after which a connection is closed", "least": 100},
     )
+    tls_port: int = field(
+        default=-1,
+        metadata={"meaning": "as port, with TLS: 9093 is usual; -1: none", "least": -1},
+    )
     session_lifetime_ms: int = field(
         default=0,
         metadata={
@@ -606,6 +610,11 @@ class KafkaConfig:
             "least": 0,
         },
     )
+
+    @property
+    def listens(self) -> bool:
+        """There is a port, plain or with TLS."""
+        return self.port >= 0 or self.tls_port >= 0
 
 
 @dataclass(frozen=True, slots=True)

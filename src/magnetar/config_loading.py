@@ -289,11 +289,12 @@ def _check_together(config: Config) -> None:
 
 
 def _check_tls(config: Config) -> None:
-    tls, ports = config.tls, (config.broker.tls_port, config.http.tls_port)
+    tls = config.tls
+    ports = config.broker.tls_port, config.http.tls_port, config.kafka.tls_port
     if max(ports) >= 0 and not (tls.certificate_file and tls.key_file):
         raise ConfigError(
-            "broker.tls_port or http.tls_port is set, and there is nothing to show there; set "
-            "tls.certificate_file and tls.key_file"
+            "broker.tls_port, http.tls_port or kafka.tls_port is set, and there is nothing to show "
+            "there; set tls.certificate_file and tls.key_file"
         )
     if tls.client_certificates != "none" and not tls.trusted_file:
         raise ConfigError(

@@ -35,6 +35,7 @@ from magnetar.log.partition.replication.leader import AppendOutcome, PartitionLe
 from magnetar.log.partition.replication.node import ReplicationNode, ReplicationSettings
 from magnetar.log.partition.replication.state_witness import StateWitness
 from magnetar.model.errors import MagnetarError, NotLeaderError
+from magnetar.protocols.kafka.lines import BrokerWay, LeaderLine, connect_line
 from magnetar.wire.kafka.apis import ApiKey, encode_response, read_head, read_request
 from magnetar.wire.kafka.batches import build_batch
 from magnetar.wire.kafka.primitives import FieldReader
@@ -166,7 +167,8 @@ class ReplicaMachine:
         brokers = Brokers(store)
         peers = ReportedBrokers(store, brokers.reports)
         connections = Connections()
-        node = ReplicationNode(host, store, peers, connections, scope, clock_s, world.settings)
+        connect = partial(connect_line, LeaderLine, connections, BrokerWay())
+        node = ReplicationNode(host, store, peers, connect, scope, clock_s, world.settings)
         server = await world.loop.create_server(
             lambda: FetchSession(node, scope), self.name, KAFKA_PORT
         )

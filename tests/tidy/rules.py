@@ -264,7 +264,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("server",),
     ),
     "magnetar.protocols.kafka": (
-        ("entry_format", "names", "partitions", "peers", "security", "traffic"),
+        ("entry_format", "lines", "names", "partitions", "peers", "security", "traffic"),
         ("services",),
         ("session",),
         ("coordination",),

@@ -38,7 +38,7 @@ from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
 from magnetar.model.schema import SchemaStrategy
 from magnetar.protocols.entry_formats import EitherEntryFormat
-from magnetar.protocols.kafka.server import KafkaServer
+from magnetar.protocols.kafka.server import KafkaDoors, KafkaServer
 from magnetar.protocols.pulsar.compact_format import PulsarCompactFormat
 from magnetar.protocols.pulsar.owner_links import OwnerLinks, ReadOnlyBroker
 from magnetar.protocols.pulsar.server import PulsarServer
@@ -77,7 +77,7 @@ class Broker:
 
     ``partitions``: where this broker leads logs on partitions; they are replicated if it ``shares``
     its cluster and listens for Kafka's protocol. ``authenticator``: who clients are; without one
-    everybody may do everything.
+    everybody may do everything. ``doors``: of Kafka's protocol.
 
     Neither the log store nor the metadata store is closed with the broker: who made them does that.
     """
@@ -103,8 +103,10 @@ class Broker:
         partitions: PartitionLeading | None = None,
         partition_config: PartitionConfig | None = None,
         authenticator: Authenticator | None = None,
+        doors: KafkaDoors | None = None,
     ) -> None:
         self._config = config
+        self._doors = doors or KafkaDoors()
         self._metrics = metrics or Metrics()
         self._failed = failed
         self._partitions = partitions
@@ -122,10 +124,8 @@ class Broker:
         self.replication: Replication | None = None
         """Where others of the cluster have replicas of partitions, too."""
         connections = connections or Connections()
-        if partitions is not None and shares and kafka is not None and kafka.port >= 0:
-            self._replicate(
-                partitions, partition_config or PartitionConfig(), topic_metadata, connections
-            )
+        if partitions is not None and shares and kafka is not None and kafka.listens:
+            self._replicate(partitions, partition_config, topic_metadata, connections)
         self._format = EitherEntryFormat()
         parts = self.control, self._scope, self._traffic, self._format, now_ms
         self.topics = Topics(config, log_store, *parts)
@@ -173,15 +173,16 @@ class Broker:
     def _replicate(
         self,
         partitions: PartitionLeading,
-        config: PartitionConfig,
+        config: PartitionConfig | None,
         metadata: MetadataStore,
         connections: Connections,
     ) -> None:
         """With the other brokers that listen for Kafka's protocol: replicas are fetched by it."""
-        control = self.control
+        control, way = self.control, self._doors.way
+        config = config or PartitionConfig()
         scope = self._scope.inner("replication", fails(self._task_failed))
         self.replication = Replication(
-            partitions, config, metadata, control.bundles.reports, connections, scope
+            partitions, config, metadata, control.bundles.reports, connections, scope, way
         )
         led = LedTopics(control.ownership, self.replication, control.bundles.reports)
         self.control = replace(control, ownership=led)
@@ -190,7 +191,7 @@ class Broker:
         self, kafka: KafkaConfig | None, connections: Connections, clock: Callable[[], float]
     ) -> KafkaServer | None:
         """Where it has a port: docs/adr/0108-kafka-beside-pulsar.md."""
-        if kafka is None or kafka.port < 0:
+        if kafka is None or not kafka.listens:
             return None
         made = KafkaServer(
             kafka,
@@ -201,6 +202,7 @@ class Broker:
             self._scope,
             connections,
             clock,
+            self._doors,
         )
         made.services.replicated = self.replication
         made.services.access = self.access
@@ -290,6 +292,7 @@ class Broker:
             zone,
             read_only=read_only,
             kafka_address="" if self.kafka is None else self.kafka.address,
+            kafka_tls_address="" if self.kafka is None else self.kafka.tls_address,
         )
         replication = self.replication
         if replication is not None:

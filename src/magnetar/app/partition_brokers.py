@@ -11,21 +11,25 @@ from magnetar.log.partition.replication.election import LiveBroker
 
 
 class ReportedBrokers:
-    """``PeerBrokers``. ``reports``: of all brokers, kept in memory by who gives them."""
+    """``PeerBrokers``. ``reports``: of all brokers, kept in memory by who gives them.
+    ``by_tls``: brokers reach one another so."""
 
     def __init__(
         self,
         metadata: MetadataStore,
         reports: Callable[[], Awaitable[Mapping[str, BrokerReport]]],
+        by_tls: bool = False,
     ) -> None:
         self._metadata = metadata
         self._reports = reports
+        self._by_tls = by_tls
 
     async def look(self) -> Mapping[int, PeerBroker]:
         found = {}
         for report in (await self._reports()).values():
             if report.node_id >= 0:
-                host, _, port = report.kafka_address.rpartition(":")
+                address = report.kafka_tls_address if self._by_tls else report.kafka_address
+                host, _, port = address.rpartition(":")
                 live = LiveBroker(report.process, report.lineage)
                 at = int(port) if port.isdigit() else 0
                 found[report.node_id] = PeerBroker(live, host, at, report.zone)

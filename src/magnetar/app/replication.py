@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from magnetar.app.partition_brokers import ReportedBrokers
 from magnetar.cluster.brokers.reports import BrokerReport
@@ -29,12 +30,14 @@ from magnetar.log.partition.replication.partition_state import PartitionState
 from magnetar.log.partition.replication.state_store import VersionedState
 from magnetar.log.partition.serving.partition_names import partition_of
 from magnetar.model.errors import LogError, NoNodeError, ReplicationFactorError
+from magnetar.protocols.kafka.lines import BrokerWay, LeaderLine, connect_line
 from magnetar.protocols.kafka.services import KnownReplicas
 from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchResponse
 
 
 class Replication:
-    """Of one broker that shares its cluster with others. ``reports``: of all brokers."""
+    """Of one broker that shares its cluster with others. ``reports``: of all brokers. ``way``:
+    how they are reached."""
 
     def __init__(
         self,
@@ -44,16 +47,17 @@ class Replication:
         reports: Callable[[], Awaitable[Mapping[str, BrokerReport]]],
         connections: Connections,
         scope: TaskScope,
+        way: BrokerWay,
     ) -> None:
         host = leading.host
         self.me = LedBy(host.me.broker, host.start)
         self.lineage = host.me.lineage
-        self._brokers = ReportedBrokers(metadata, reports)
+        self._brokers = ReportedBrokers(metadata, reports, way.tls is not None)
         self.node = ReplicationNode(
             host,
             metadata,
             self._brokers,
-            connections,
+            partial(connect_line, LeaderLine, connections, way),
             scope,
             asyncio.get_running_loop().time,
             ReplicationSettings(

@@ -146,7 +146,7 @@ async def run_broker(
         url = await rest.start(process, parts)
         warning = await storage_warning(process)
         role = "read-only broker" if read_only else "broker"
-        kafka = "" if parts.broker.kafka is None else f"kafka {parts.broker.kafka.address}  "
+        kafka = "" if parts.broker.kafka is None else f"{parts.broker.kafka.listening}  "
         ready(
             f"magnetar {role} is ready: {parts.broker.service_url}  {url}  {kafka}"
             f"(metadata {config.metadata.url}){warning}"

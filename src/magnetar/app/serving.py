@@ -24,6 +24,7 @@ from magnetar.app.checks import (
     topics_check,
 )
 from magnetar.app.ending import end_within
+from magnetar.app.kafka_doors import open_doors
 from magnetar.app.partitions import open_partitions, partition_logs
 from magnetar.app.process import Process
 from magnetar.app.securing import open_authenticator
@@ -141,6 +142,7 @@ async def start_broker(
         leading,
         config.partition,
         authenticator,
+        open_doors(config, authenticator, membership.shares and not membership.read_only),
     )
     end_within(stack, LOGS_END_S, "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)

@@ -94,7 +94,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     url = await rest.start(process, BrokerParts(cluster, ledgers, broker))
     warning = await storage_warning(process)
     plural = "bookie" if bookies == 1 else "bookies"
-    kafka = "" if broker.kafka is None else f"kafka {broker.kafka.address}  "
+    kafka = "" if broker.kafka is None else f"{broker.kafka.listening}  "
     return (
         f"magnetar standalone is ready: {broker.service_url}  {url}  {kafka}"
         f"({bookies} {plural}, data in {data_dir.path}){warning}"

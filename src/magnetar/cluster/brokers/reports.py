@@ -46,6 +46,8 @@ class BrokerReport:
     """It owns nothing: it serves subscriptions of topics that other brokers own."""
     kafka_address: str = ""
     """``host:port`` of Kafka's protocol; empty: not served."""
+    kafka_tls_address: str = ""
+    """As ``kafka_address``, with TLS."""
     node_id: int = -1
     """Its number as a broker of partitions' replicas, over all starts; -1: it has none."""
     lineage: int = 0

@@ -9,75 +9,45 @@ answers the requests of a connection in order. A question whose answer does not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, Final
 
-from magnetar.env.asking import AskingConnection
 from magnetar.env.connections import Connections
 from magnetar.model.errors import ServiceNotReadyError
-from magnetar.wire.kafka.apis import ApiKey, encode_request, read_response
-from magnetar.wire.kafka.primitives import FieldReader
+from magnetar.protocols.kafka.lines import BrokerWay, PeerLine, connect_line
+from magnetar.wire.kafka.apis import ApiKey
 
-ANSWER_BYTES_MAX: Final = 16 << 20
 ANSWER_S: Final = 30.0
-CONNECT_S: Final = 5.0
 LINES_MAX: Final = 100
-NUMBER_MAX: Final = 0x7FFF_FFFF
-
-
-class PeerLine(AskingConnection[Any]):
-    """A connection to one broker."""
-
-    def __init__(self, connections: Connections) -> None:
-        super().__init__(ANSWER_BYTES_MAX, connections, "broker", ServiceNotReadyError)
-        self._asked: dict[int, tuple[ApiKey, int]] = {}
-        """Which API in which version the question with that number is of."""
-        self._number = 0
-
-    @property
-    def waits(self) -> bool:
-        """Some question has no answer yet."""
-        return bool(self._asked)
-
-    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
-        for start, end in bounds:
-            # Its bytes are of use in this call only, and byte fields are views of them.
-            frame = memoryview(bytes(view[start:end]))
-            asked = self._asked.get(int.from_bytes(frame[:4], "big"))
-            if asked is not None:
-                self.answered(*read_response(*asked, FieldReader(frame)))
-
-    async def ask_api(self, api_key: ApiKey, version: int, request: Any) -> Any:
-        """Raises ``ServiceNotReadyError``."""
-        number = self._number = (self._number + 1) & NUMBER_MAX
-        frame = encode_request(api_key, version, number, "magnetar", request)
-        self._asked[number] = api_key, version
-        try:
-            return await self.ask(frame, number, ANSWER_S)
-        finally:
-            del self._asked[number]
 
 
 class PeerLines:
-    """Of one broker to the others."""
+    """Of one broker to the others. ``way``: how they are reached."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, way: BrokerWay | None = None) -> None:
         self._connections = connections
+        self.way = way or BrokerWay()
         self._lines: dict[tuple[str, int], PeerLine] = {}
         """The one that was used last comes last."""
         self._connecting: dict[tuple[str, int], asyncio.Lock] = {}
         self._closed = False
 
+    @property
+    def by_tls(self) -> bool:
+        return self.way.tls is not None
+
     async def ask(self, host: str, port: int, api_key: ApiKey, version: int, request: Any) -> Any:
         """The answer of the broker there. Raises ``ServiceNotReadyError``."""
         line = await self._line((host, port))
-        return await line.ask_api(api_key, version, request)
+        return await line.ask_api(api_key, version, request, ANSWER_S)
 
     async def _line(self, where: tuple[str, int]) -> PeerLine:
         lock = self._connecting.setdefault(where, asyncio.Lock())
         try:
             async with lock:  # who comes second has what the first has made
                 line = self._lines.pop(where, None)
+                if line is not None and line.is_stale:
+                    line.retire()  # a new one shows the token again
+                    line = None
                 if line is None or line.why:
                     line = await self._connect(*where)
                 self._lines[where] = line
@@ -90,17 +60,7 @@ class PeerLines:
     async def _connect(self, host: str, port: int) -> PeerLine:
         if self._closed:
             raise ServiceNotReadyError("this broker is ending; ask another one")
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                _, line = await loop.create_connection(
-                    lambda: PeerLine(self._connections), host, port
-                )
-        except (OSError, TimeoutError) as error:
-            why = str(error) or f"no answer in {CONNECT_S:.0f} s"
-            raise ServiceNotReadyError(
-                f"broker {host}:{port} is not reached ({why}); ask again"
-            ) from error
+        line = await connect_line(PeerLine, self._connections, self.way, host, port)
         if self._closed:  # meanwhile
             line.abort()
             raise ServiceNotReadyError("this broker is ending; ask another one")

@@ -7,19 +7,24 @@ topics are closed, then ``close``.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
 
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.config import BrokerConfig, KafkaConfig
+from magnetar.config import BrokerConfig, KafkaConfig, TlsConfig
 from magnetar.env.connections import Connections
-from magnetar.env.listening import advertised_host
+from magnetar.env.listening import advertised_host, bind, port_of
 from magnetar.env.tasks import TaskScope
+from magnetar.env.tls import TlsFiles, TlsListener
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.handlers.table import AuthorizedRequestTable, RequestTable
+from magnetar.protocols.kafka.lines import BrokerWay
 from magnetar.protocols.kafka.services import ClientConnection, KafkaServices, Node
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.topics.entry_format import EntryFormat
@@ -28,7 +33,19 @@ from magnetar.topics.registry import Topics
 log = structlog.get_logger(__name__)
 
 BACKLOG_CONNECTIONS: Final = 1024
+SECRET_BYTES: Final = 32
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 SWEEP_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaDoors:
+    """How clients come in by TLS (None: not at all; ``config.host`` empty: as the plain listener),
+    and how other brokers are reached."""
+
+    tls: TlsFiles | None = None
+    config: TlsConfig = field(default_factory=TlsConfig)
+    way: BrokerWay = field(default_factory=BrokerWay)
 
 
 class KafkaServer:
@@ -44,35 +61,76 @@ class KafkaServer:
         scope: TaskScope,
         connections: Connections,
         clock: Callable[[], float],
+        doors: KafkaDoors | None = None,
     ) -> None:
         self._config = config
+        self._doors = doors or KafkaDoors()
         self._frame_timeout_s = broker.frame_timeout_ms / 1000
         self._scope = scope
         self.services = KafkaServices(
             config, broker, control, topics, entry_format, scope, connections, clock
         )
+        self.services.peers.way = self._doors.way
         self.coordinator = Coordinator(self.services)
         self.transactions = Transactions(self.services, self.coordinator)
         self.services.takes_part = self.transactions.takes_part
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server | TlsListener] = []
 
     async def start(self, start_number: int) -> None:
         """Listen; ``start_number``: the broker's number as a node. Raises ``OSError`` when
-        the port is taken."""
-        table, services = self._table(), self.services
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: KafkaSession(services, table),
-            self._config.host,
-            self._config.port,
-            backlog=BACKLOG_CONNECTIONS,
-        )
-        port = self._server.sockets[0].getsockname()[1]
-        host = advertised_host(self._config.host, self._config.advertised_host)
-        services.node = Node(start_number, host, port)
+        a port is taken."""
+        services, config = self.services, self._config
+        if services.access is not None and not services.sasl_secret:
+            services.sasl_secret = secrets.token_bytes(SECRET_BYTES)
+        table = self._table()
+        port = await self._listen(partial(KafkaSession, services, table))
+        tls_port = self._listen_with_tls(partial(KafkaSession, services, table, True))
+        host = advertised_host(config.host, config.advertised_host)
+        services.node = Node(start_number, host, port, tls_port)
         self._scope.spawn(self._sweep(), "kafka sweeper")
         self._scope.spawn(self.coordinator.run(), "kafka offsets")
         self._scope.spawn(self.transactions.run(), "kafka transactions")
-        log.info("kafka listens", address=self.address)
+        log.info("kafka listens", address=self.address, tls_address=self.tls_address)
+
+    async def _listen(self, made: Callable[[], KafkaSession]) -> int:
+        """The port, which ``kafka.port`` 0 leaves free; -1: none."""
+        config, services = self._config, self.services
+        if config.port < 0:
+            return -1
+        if services.access is not None and config.host not in LOOPBACK:
+            log.warning(
+                "passwords and tokens of Kafka's clients come unencrypted, unless they take SCRAM; "
+                "kafka.tls_port, and kafka.port=-1, have them encrypted",
+                host=config.host,
+                mechanisms=services.access.authenticator.mechanisms,
+            )
+        server = await asyncio.get_running_loop().create_server(
+            made, config.host, config.port, backlog=BACKLOG_CONNECTIONS
+        )
+        self._servers.append(server)
+        found = server.sockets[0].getsockname()[1]
+        assert isinstance(found, int)
+        return found
+
+    def _listen_with_tls(self, made: Callable[[], KafkaSession]) -> int:
+        """As ``_listen``. Raises ``StartError``."""
+        doors, port = self._doors, self._config.tls_port
+        if doors.tls is None or port < 0:
+            return -1
+        bound = bind(doors.config.host or self._config.host, port, "kafka.tls_port")
+        listener = TlsListener(
+            bound,
+            made,
+            doors.tls,
+            self._scope,
+            self.services.connections,
+            doors.config.handshake_timeout_ms / 1000,
+            doors.config.handshakes_max,
+        )
+        found = port_of(bound)
+        listener.start()
+        self._servers.append(listener)
+        return found
 
     def _table(self) -> RequestTable:
         asked = self.services.access is not None
@@ -81,8 +139,25 @@ class KafkaServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` that clients are told."""
-        return f"{self.services.node.host}:{self.services.node.port}"
+        """``host:port`` that clients are told; empty: there is no plain listener."""
+        return self._address(tls=False)
+
+    @property
+    def tls_address(self) -> str:
+        """As ``address``, with TLS."""
+        return self._address(tls=True)
+
+    @property
+    def listening(self) -> str:
+        """For people: ``kafka HOST:PORT`` of each listener."""
+        plain, tls = self.address, self.tls_address
+        return "  ".join(
+            [*([f"kafka {plain}"] if plain else []), *([f"kafka+tls {tls}"] if tls else [])]
+        )
+
+    def _address(self, *, tls: bool) -> str:
+        _, host, port = self.services.node.by(tls)
+        return f"{host}:{port}" if port >= 0 else ""
 
     async def _sweep(self) -> None:
         """Ends connections that are silent: no request for ``idle_connection_ms`` and none under
@@ -109,9 +184,9 @@ class KafkaServer:
 
     def stop_listening(self) -> None:
         self.services.closing = True
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
 
     def close(self) -> None:
         """End the connections. Idempotent."""

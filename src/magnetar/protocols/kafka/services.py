@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At
 from magnetar.cluster.security.access import Access
@@ -23,6 +24,7 @@ from magnetar.model.errors import (
     InvalidTopicNameError,
     MagnetarError,
     NotAllowedError,
+    ServiceNotReadyError,
     TopicNotFoundError,
 )
 from magnetar.protocols.kafka.names import topic_of
@@ -31,6 +33,7 @@ from magnetar.protocols.kafka.peers import PeerLines
 from magnetar.protocols.kafka.traffic import KafkaTraffic
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
+from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchResponse
 
@@ -38,12 +41,25 @@ PRODUCER_IDS_PER_BLOCK: Final = 1000
 NAMES_KEPT_MAX: Final = 100_000
 
 
-class Node(NamedTuple):
-    """A broker that Kafka's clients may connect to."""
+class Address(NamedTuple):
+    """A broker, by one of its listeners."""
 
     node_id: int
     host: str
     port: int
+
+
+class Node(NamedTuple):
+    """A broker that Kafka's clients may connect to. Of a port -1: it has no such listener."""
+
+    node_id: int
+    host: str
+    port: int
+    tls_port: int = -1
+
+    def by(self, tls: bool) -> Address:
+        """As clients are told that came by TLS, or not: they go on as they came."""
+        return Address(self.node_id, self.host, self.tls_port if tls else self.port)
 
 
 NO_NODE: Final = Node(-1, "", -1)
@@ -195,10 +211,9 @@ class KafkaServices:
         reports = await self.control.bundles.reports()
         found = {}
         for report in reports.values():
-            host, _, port = report.kafka_address.rpartition(":")
-            if host and port.isdigit() and not report.read_only:
-                number = report.start if report.node_id < 0 else report.node_id
-                found[report.service_url] = Node(number, host, int(port))
+            node = node_of(report)
+            if node is not None and not report.read_only:
+                found[report.service_url] = node
         return found
 
     async def leader_of(self, topic: TopicName, nodes: Mapping[str, Node]) -> Node:
@@ -206,6 +221,15 @@ class KafkaServices:
         Kafka's protocol. Raises as ``Ownership.locate``."""
         owner = await self.control.ownership.locate(topic)
         return nodes.get(owner.service_url, NO_NODE) if isinstance(owner, At) else self.node
+
+    async def ask(self, node: Node, api_key: ApiKey, version: int, request: Any) -> Any:
+        """The answer of that broker. Raises ``ServiceNotReadyError``."""
+        address = node.by(self.peers.by_tls)
+        if address.port < 0:
+            raise ServiceNotReadyError(
+                f"broker {node.node_id} at {node.host} does not listen as brokers reach one another"
+            )
+        return await self.peers.ask(address.host, address.port, api_key, version, request)
 
     # -- producers ----------------------------------------------------------------------------
 
@@ -220,3 +244,14 @@ class KafkaServices:
 
 
 _NOBODY: Final = TopicName("", "", "", -1)
+
+
+def node_of(report: BrokerReport) -> Node | None:
+    """None: it does not speak Kafka's protocol."""
+    host, _, port = report.kafka_address.rpartition(":")
+    tls_host, _, tls_port = report.kafka_tls_address.rpartition(":")
+    if not (port.isdigit() or tls_port.isdigit()):
+        return None
+    number = report.start if report.node_id < 0 else report.node_id
+    plain, tls = (int(each) if each.isdigit() else -1 for each in (port, tls_port))
+    return Node(number, host or tls_host, plain, tls)

@@ -33,8 +33,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 
+from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal
+from magnetar.env.certificates import peer_name
 from magnetar.env.framed import NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import AuthenticationError, MagnetarError, ProtocolError
@@ -162,9 +164,11 @@ class KafkaSession(FramedConnection):
     # -- who the client is --------------------------------------------------------------------
 
     def _without_sasl(self, authenticator: Authenticator) -> Principal | None:
-        """Who the client is if it shows nothing more."""
+        """Who the client is if it shows nothing more than its certificate, if it has one."""
+        assert self.transport is not None
+        name = peer_name(self.transport)
         try:
-            return authenticator.anonymous()
+            return authenticator.anonymous() if name is None else authenticator.by_certificate(name)
         except AuthenticationError:
             return None
 
@@ -185,10 +189,9 @@ class KafkaSession(FramedConnection):
             found = self._grants = Grants(access, self.gate.principal, self._loop.time)
         return found
 
-    def begin_exchange(self, authenticator: Authenticator) -> None:
+    def begin_exchange(self, access: Access) -> None:
         assert self.gate is not None
-        secret = self.services.sasl_secret
-        self.exchange = exchange_of(self.gate.mechanism, authenticator, secret)
+        self.exchange = exchange_of(self.gate.mechanism, access, self.services.sasl_secret)
 
     def known(self) -> None:
         """From now on its requests may be large."""

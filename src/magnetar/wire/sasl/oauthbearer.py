@@ -57,6 +57,11 @@ def read_bearer(message: bytes) -> BearerLogin:
     return BearerLogin(header.acts_for, token)
 
 
+def bearer_message(token: str) -> bytes:
+    """What a client sends that has a token."""
+    return b"n,,\1auth=Bearer " + token.encode() + b"\1\1"
+
+
 def refusal() -> bytes:
     """Of a token that does not count; why is for the server's log only."""
     return json.dumps({"status": "invalid_token"}, separators=(",", ":")).encode()

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal
 from magnetar.config import SecurityConfig
@@ -24,6 +26,7 @@ from magnetar.wire.kafka.cluster_messages import ApiVersionsRequest, MetadataReq
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from magnetar.wire.sasl.scram import SCRAM_SHA_256, SCRAM_SHA_512
+from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.cluster.security.files import token, write_users
 from tests.unit.protocols.kafka.harness import KafkaWorld, run
 from tests.unit.protocols.kafka.secured import CLOCK_S, SecuredPeer, SecuredWorld, run_secured
@@ -262,16 +265,17 @@ def test_a_client_has_the_time_of_one_frame_to_become_known(tmp_path: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def authenticator(tmp_path_factory: pytest.TempPathFactory) -> Authenticator:
+def access(tmp_path_factory: pytest.TempPathFactory) -> Access:
     directory = tmp_path_factory.mktemp("users")
     path = write_users(directory, alice="alice's")
     config = SecurityConfig(authentication=True, users_file=str(path))
-    return Authenticator(config, lambda: CLOCK_S)
+    namespaces = Namespaces(MemoryMetadata())
+    return Access(Authenticator(config, lambda: CLOCK_S), namespaces)
 
 
-def test_plain(authenticator: Authenticator) -> None:
+def test_plain(access: Access) -> None:
     async def shown(message: bytes) -> Principal | None:
-        return (await exchange_of("PLAIN", authenticator, b"").step(message)).principal
+        return (await exchange_of("PLAIN", access, b"").step(message)).principal
 
     assert asyncio.run(shown(b"\0alice\0alice's")) == Principal("alice")
     assert asyncio.run(shown(b"alice\0alice\0alice's")) == Principal("alice")
@@ -358,12 +362,12 @@ def _turn(gate: SaslGate, source: random.Random, now_s: float) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER", SCRAM_SHA_256, SCRAM_SHA_512])
-def test_noise_proves_nothing(authenticator: Authenticator, mechanism: str) -> None:
+def test_noise_proves_nothing(access: Access, mechanism: str) -> None:
     async def noise() -> None:
         source = random.Random(5)
         alphabet = b"\0\1,=nacrp abc\xff"
         for _ in range(500):
-            exchange = exchange_of(mechanism, authenticator, b"secret")
+            exchange = exchange_of(mechanism, access, b"secret")
             try:
                 for _ in range(3):
                     size = source.randrange(30)

@@ -8,10 +8,10 @@ before anything stops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.log.partition.checkpoint_files import Partition
@@ -21,7 +21,6 @@ from magnetar.log.partition.replication.assignment import assign
 from magnetar.log.partition.replication.brokers import PeerBrokers, live_of
 from magnetar.log.partition.replication.controller import Controller
 from magnetar.log.partition.replication.fetcher import FetchLimits, Line
-from magnetar.log.partition.replication.leader_line import connect
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.log.partition.replication.replicas import Replicas
 from magnetar.log.partition.replication.state_image import StateImage
@@ -38,15 +37,20 @@ class ReplicationSettings:
     fetch: FetchLimits = field(default_factory=FetchLimits)
 
 
+Connect: TypeAlias = Callable[[str, int], Awaitable[Line]]
+"""``connect(host, port)``."""
+
+
 class ReplicationNode:
-    """Of one process. ``clock_s``: a clock that does not go back."""
+    """Of one process. ``clock_s``: a clock that does not go back. ``connect``: to the broker
+    there; raises ``LeaderUnreachableError``."""
 
     def __init__(
         self,
         host: PartitionHost,
         metadata: MetadataStore,
         brokers: PeerBrokers,
-        connections: Connections,
+        connect: Connect,
         scope: TaskScope,
         clock_s: Callable[[], float],
         settings: ReplicationSettings,
@@ -55,7 +59,7 @@ class ReplicationNode:
         self._host = host
         self.brokers = brokers
         self.image = StateImage(metadata)
-        self._connections = connections
+        self._connect_to = connect
         self._scope = scope
         self.replicas = Replicas(
             host,
@@ -87,7 +91,7 @@ class ReplicationNode:
         found = (await self.brokers.look()).get(leader)
         if found is None or found.port <= 0:
             raise LeaderUnreachableError(f"broker {leader} is not registered")
-        return await connect(self._connections, found)
+        return await self._connect_to(found.host, found.port)
 
     # -- topics -------------------------------------------------------------------------------
 

@@ -152,8 +152,7 @@ class Transactions:
         self, node: Node, name: str, producer_id: int, epoch: int, place: Place
     ) -> ErrorCode:
         request = DescribeTransactionsRequest([name])
-        key, peers = ApiKey.DESCRIBE_TRANSACTIONS, self._services.peers
-        answer = await peers.ask(node.host, node.port, key, 0, request)
+        answer = await self._services.ask(node, ApiKey.DESCRIBE_TRANSACTIONS, 0, request)
         (said,) = answer.transactions
         if said.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -293,7 +292,7 @@ class Transactions:
         )
         key, request = ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest([marker])
         try:
-            answer = await self._services.peers.ask(node.host, node.port, key, 1, request)
+            answer = await self._services.ask(node, key, 1, request)
         except ServiceNotReadyError:
             return False  # not this coordinator's place, but that broker, is not there
         told = [

@@ -291,7 +291,7 @@ async def _delete_one(services: KafkaServices, topic: TopicName) -> None:
     name = topic.local if topic.namespace == DEFAULT_NAMESPACE else str(topic)
     request = DeleteTopicsRequest(names=[name])
     key, version = ApiKey.DELETE_TOPICS, BY_NAMES
-    answer = await services.peers.ask(leader.host, leader.port, key, version, request)
+    answer = await services.ask(leader, key, version, request)
     error = answer.topics[0].error_code
     if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise TopicNotFoundError(f"topic {topic} does not exist")
@@ -408,7 +408,7 @@ def _of_broker(services: KafkaServices, resource: DescribeConfigsResource) -> li
     if resource.name != str(node.node_id):
         raise NotAllowedError(f"this is broker {node.node_id}; ask broker {resource.name} itself")
     own = {
-        "advertised.listeners": (f"PLAINTEXT://{node.host}:{node.port}", STRING),
+        "advertised.listeners": (_listeners(services), STRING),
         "message.max.bytes": (str(services.broker.message_bytes_max), INT),
         "transaction.max.timeout.ms": (str(services.config.transaction_timeout_max_ms), INT),
     }
@@ -417,6 +417,14 @@ def _of_broker(services: KafkaServices, resource: DescribeConfigsResource) -> li
         for name, (value, kind) in own.items()
         if resource.keys is None or name in resource.keys
     ]
+
+
+def _listeners(services: KafkaServices) -> str:
+    """As Kafka names them."""
+    sasl = "SASL_" if services.access is not None else ""
+    node = services.node
+    ports = (f"{sasl}PLAINTEXT", node.port), (f"{sasl}SSL", node.tls_port)
+    return ",".join(f"{kind}://{node.host}:{port}" for kind, port in ports if port >= 0)
 
 
 async def _existing(services: KafkaServices, kind: int, name: str) -> TopicName:

@@ -46,7 +46,7 @@ async def handshake(
         log.info("SASL mechanism refused", peer=session.peer, mechanism=request.mechanism[:40])
         session.refused()
         return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, offered)
-    session.begin_exchange(access.authenticator)
+    session.begin_exchange(access)
     return SaslHandshakeResponse(ErrorCode.NONE, offered)
 
 

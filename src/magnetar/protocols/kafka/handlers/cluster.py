@@ -45,8 +45,8 @@ async def metadata(
 ) -> MetadataResponse:
     services = session.services
     answer = MetadataResponse(cluster_id=services.control.name)
-    nodes = await _nodes(services)
-    answer.brokers = [BrokerNode(*node) for node in nodes.values()]
+    nodes = await _nodes(session)
+    answer.brokers = [BrokerNode(*node.by(session.tls)) for node in nodes.values()]
     answer.controller_id = services.node.node_id
     if request.topics is None or (head.version == 0 and not request.topics):
         names = await _all_names(services)
@@ -59,20 +59,22 @@ async def metadata(
     return answer
 
 
-async def described_topic(services: KafkaServices, name: str) -> TopicMetadata:
+async def described_topic(session: KafkaSession, name: str) -> TopicMetadata:
     """As Metadata says it; the topic is not made."""
-    return await _topic(services, name, False, await _nodes(services))
+    return await _topic(session.services, name, False, await _nodes(session))
 
 
-async def _nodes(services: KafkaServices) -> Mapping[str, Node]:
-    """This broker is one, also while the others cannot be asked for."""
+async def _nodes(session: KafkaSession) -> Mapping[str, Node]:
+    """Those that the client can reach as it came. This broker is one, also while the others cannot
+    be asked for."""
+    services = session.services
     try:
         found = dict(await services.nodes())
     except MagnetarError:
         found = {}
     if services.node not in found.values():
         found[""] = services.node
-    return found
+    return {url: node for url, node in found.items() if node.by(session.tls).port >= 0}
 
 
 async def _all_names(services: KafkaServices) -> list[str]:
@@ -156,9 +158,9 @@ async def describe_cluster(
     session: KafkaSession, head: RequestHead, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     services = session.services
-    nodes = await _nodes(services)
+    nodes = await _nodes(session)
     return DescribeClusterResponse(
         cluster_id=services.control.name,
         controller_id=services.node.node_id,
-        brokers=[DescribedBroker(*node) for node in nodes.values()],
+        brokers=[DescribedBroker(*node.by(session.tls)) for node in nodes.values()],
     )

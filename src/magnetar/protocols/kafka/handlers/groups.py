@@ -94,9 +94,9 @@ class GroupHandlers:
             )
         except MagnetarError as error:
             node, said.error_message = NO_NODE, str(error)
-        if node is NO_NODE:
-            said.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        said.node_id, said.host, said.port = node
+        if node.by(session.tls).port < 0:
+            node, said.error_code = NO_NODE, ErrorCode.COORDINATOR_NOT_AVAILABLE
+        said.node_id, said.host, said.port = node.by(session.tls)
         return said
 
     # -- membership ---------------------------------------------------------------------------

@@ -50,7 +50,7 @@ async def describe_topic_partitions(
         if room == 0:
             answer.cursor = DescribeCursor(name, 0)
             break
-        found = await described_topic(session.services, name)
+        found = await described_topic(session, name)
         said = DescribedTopic(found.error_code, found.name)
         answer.topics.append(said)
         first = cursor.partition if cursor is not None and name == cursor.topic else 0

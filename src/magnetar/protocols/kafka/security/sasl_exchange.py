@@ -7,11 +7,11 @@ given a salt like everybody else, always the same one.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import secrets
 from typing import NamedTuple, Protocol
 
+from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal, principal, refusal
 from magnetar.cluster.security.users import ITERATIONS, SALT_BYTES, ScramCredentials
@@ -38,15 +38,13 @@ class SaslExchange(Protocol):
 
 
 class PlainExchange:
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     async def step(self, message: bytes) -> SaslStep:
         login = read_plain(message)
         _check_acts_for(login.acts_for, login.name)
-        # Milliseconds of CPU, that others need not wait for.
-        found = await asyncio.to_thread(self._authenticator.by_password, login.name, login.password)
-        return SaslStep(b"", found)
+        return SaslStep(b"", await self._access.by_password(login.name, login.password))
 
 
 class ScramExchange:
@@ -105,9 +103,10 @@ def _check_acts_for(acts_for: str, name: str) -> None:
         raise refusal(f"{name[:80]!r} wants to act for {acts_for[:80]!r}, which nobody may")
 
 
-def exchange_of(mechanism: str, authenticator: Authenticator, secret: bytes) -> SaslExchange:
+def exchange_of(mechanism: str, access: Access, secret: bytes) -> SaslExchange:
+    """Of a mechanism that the authenticator has."""
     if mechanism == PLAIN:
-        return PlainExchange(authenticator)
+        return PlainExchange(access)
     if mechanism == OAUTHBEARER:
-        return BearerExchange(authenticator)
-    return ScramExchange(mechanism, authenticator, secret)
+        return BearerExchange(access.authenticator)
+    return ScramExchange(mechanism, access.authenticator, secret)

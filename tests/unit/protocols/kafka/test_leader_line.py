@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.log.partition.replication.leader_line import FETCH_VERSION
+from magnetar.protocols.kafka.lines import FETCH_VERSION
 from magnetar.wire.kafka.apis import ApiKey, encode_request, read_head, read_request
 from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchPartition, FetchTopic
 from magnetar.wire.kafka.primitives import FieldReader
