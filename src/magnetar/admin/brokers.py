@@ -11,7 +11,7 @@ from magnetar.admin.views import BrokerView, BundlesView, BundleView, OwnedView
 from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.bundles import Bundle, policy_of
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.ownership import At
+from magnetar.cluster.ownership import At, SoleBroker
 from magnetar.cluster.topic_name import TopicName, parse_namespace
 from magnetar.model.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 
@@ -60,14 +60,23 @@ class BrokerService:
                 msg_rate_in=each.messages_in_per_s,
                 msg_rate_out=each.messages_out_per_s,
             )
-            for each in (await self._bundles.reports()).values()
+            for each in await self._reports()
         ]
+
+    async def _reports(self) -> Sequence[BrokerReport]:
+        """One that is alone reports to nobody, and is asked."""
+        if isinstance(self._bundles, SoleBroker):
+            return await self._bundles.shown()
+        return [*(await self._bundles.reports()).values()]
 
     async def owned(self, broker_id: str) -> dict[str, OwnedView]:
         """The bundles that a broker owns."""
         await self._find(broker_id)
         shown = OwnedView(broker_assignment="shared", is_controlled=False, is_active=True)
-        return {str(each): shown for each in self._bundles.owned()}
+        bundles = self._bundles
+        if isinstance(bundles, SoleBroker):
+            return {str(each): shown for each in await bundles.all_bundles()}
+        return {str(each): shown for each in bundles.owned()}
 
     async def drain(self, broker_id: str) -> None:
         """Have it hand over what it owns, and take nothing more. Raises ``TopicNotFoundError``,

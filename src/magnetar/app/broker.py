@@ -306,7 +306,7 @@ class Broker:
             self._links.me = ReadOnlyBroker(report.broker_id, report.start, report.service_url)
         bundles = self.control.bundles
         if isinstance(bundles, SoleBroker):
-            bundles.begin(report, self._close_topics)
+            bundles.begin(report, self._close_topics, self._load)
         elif isinstance(bundles, SharedTopics):
             self._steer(bundles, report)
             cut_off = partial(self._cut_off, lost)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
+from magnetar.cluster.brokers.reporting import Load
 from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.bundles import Bundle, Layout, cut_in, layout_of
 from magnetar.cluster.namespaces import Namespaces
@@ -133,10 +135,28 @@ class SoleBroker:
         self._namespaces = namespaces
         self._report: BrokerReport | None = None
         self._close_topics: CloseTopics | None = None
+        self._load: Callable[[], Load] | None = None
 
-    def begin(self, report: BrokerReport, close_topics: CloseTopics) -> None:
-        """What is told of this broker, and how its topics are closed."""
-        self._report, self._close_topics = report, close_topics
+    def begin(
+        self, report: BrokerReport, close_topics: CloseTopics, load: Callable[[], Load]
+    ) -> None:
+        """What is told of this broker, how its topics are closed, and what it has to do."""
+        self._report, self._close_topics, self._load = report, close_topics, load
+
+    async def all_bundles(self) -> list[Bundle]:
+        """Those of every namespace. Raises ``MetadataError``."""
+        found: list[Bundle] = []
+        for tenant in await self._namespaces.tenants():
+            for namespace in await self._namespaces.namespaces(tenant):
+                found += (await self.layout(namespace)).bundles()
+        return found
+
+    async def shown(self) -> list[BrokerReport]:
+        """The report as others would have it of a broker that shares. Raises ``MetadataError``."""
+        if self._report is None or self._load is None:
+            return []
+        bundles, load = len(await self.all_bundles()), self._load()
+        return [replace(self._report, bundles=bundles, **load._asdict())]
 
     async def owner_of(self, name: TopicName) -> Owner | None:
         return Here()

@@ -20,11 +20,15 @@ def test_who_is_there() -> None:
         assert (await p.client.get("/admin/v2/brokers")).json() == [ID]
         assert (await p.client.get(f"/admin/v2/brokers/{cluster}")).json() == [ID]
         assert (await p.reason("GET", "/admin/v2/brokers/other"))[0] == 404
+        await p.world.peer().produce()
         (told,) = (await p.client.get("/magnetar/v1/brokers")).json()
         assert (told["brokerId"], told["zone"], told["draining"]) == (ID, "z1", False)
         assert told["readOnly"] is False
+        assert (told["bundles"], told["topics"]) == (4, len(p.world.broker.topics))
+        assert told["topics"] > 0
         owned = await p.client.get(f"/admin/v2/brokers/{cluster}/{ID}/ownedNamespaces")
-        assert owned.json() == {}
+        assert len(owned.json()) == 4
+        assert f"public/default/{BUNDLE}" in owned.json()
         assert (await p.reason("PUT", "/magnetar/v1/brokers/x:1/drain"))[0] == 404
         status, said = await p.reason("PUT", f"/magnetar/v1/brokers/{ID}/drain")
         assert (status, "one broker" in said) == (409, True)

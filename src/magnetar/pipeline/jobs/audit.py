@@ -16,7 +16,8 @@ fault            what it is
 ===============  ================================================================================
 
 A bookie that does not answer makes copies *unchecked*: the report is not ``ok`` then either, and
-does not say that anything is wrong. What came after the audit began is read, and not counted.
+does not say that anything is wrong; so do ledgers of which nobody tells where they lie. What came
+after the audit began is read, and not counted.
 Nothing is changed. Ledgers that are only in the topic's table have no copies to read: they are
 counted, and said.
 """
@@ -182,6 +183,7 @@ def audit(options: AuditOptions, context: JobContext) -> AuditReport:
         for plan in plans:
             own = [each for each in found if each.topic == plan.topic]
             _judge(options, plan, own, report)
+            _judge_untold(plan, _untold(logs, plan, own), report)
     finally:
         logs.close()
     return report
@@ -316,6 +318,40 @@ def _judge(
         else:
             report.findings_left_out += 1
     report.unchecked += _unchecked(plan.topic, ledgers)
+
+
+def _untold(logs: LogWatch, plan: _Plan, found: Sequence[PieceFound]) -> list[int]:
+    """Ledgers of which no broker told where they lie, and that are still the topic's: they were not
+    deleted meanwhile. Raises ``BrokerError``."""
+    ledgers = [each for piece in found for each in piece.ledgers]
+    gone = {each.verified.ledger_id for each in ledgers if each.verified.gone}
+    if not gone:
+        return []
+    try:
+        listed = logs.ask(plan.topic, LogQuestion(ledgers=True)).ledgers
+    except TopicNotFoundError:
+        return []
+    return [
+        each.ledger_id
+        for each in listed
+        if each.ledger_id in gone and each.stored != StoredAt.TABLE
+    ]
+
+
+def _judge_untold(plan: _Plan, untold: Sequence[int], report: AuditReport) -> None:
+    """All of a topic: it is kept on a partition, of which bookies have nothing. Some: whoever has
+    their metadata has lost them."""
+    report.deleted_meanwhile -= len(untold)
+    report.ledgers += len(untold)
+    if len(untold) < len(plan.at_bookies):
+        why = "its broker has it, and the metadata store does not: nobody finds its copies"
+        report.findings += [AuditFinding("missing", plan.topic, each, why=why) for each in untold]
+        return
+    why = (
+        "its broker does not tell where it lies: bookies have nothing of a topic on a partition "
+        "(engine=partition), or its metadata are lost"
+    )
+    report.unchecked += [AuditFinding("unchecked", plan.topic, each, why=why) for each in untold]
 
 
 def _add_counts(report: AuditReport, each: LedgerFound) -> None:

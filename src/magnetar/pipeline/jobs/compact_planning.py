@@ -132,7 +132,8 @@ def pieces_of(
         if part.of is not PieceOf.TABLE and not (told and answer.bookies):
             raise JobError(
                 f"{topic}: its broker does not tell where ledger {part.ledger_id} lies; it was "
-                "deleted meanwhile, or the broker is of an older release"
+                "deleted meanwhile, the topic is on a partition (which is not compacted yet), or "
+                "the broker is of an older release"
             )
         for first, stop in _cut(part, wanted):
             found.append(

@@ -127,7 +127,7 @@ class TableReport(Report):
                 f"  waiting: {each.waiting_ledgers:,} closed ledgers ({each.waiting_bytes:,} bytes)"
                 f"; still open: {each.open_ledgers:,} ({each.open_bytes:,} bytes)"
             )
-            for error in each.errors:
+            for error in dict.fromkeys(each.errors):
                 yield f"  FAILED: {error}"
 
 

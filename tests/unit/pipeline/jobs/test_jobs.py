@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple, cast
@@ -19,13 +19,24 @@ from click.testing import CliRunner
 from magnetar.cli.main import run as run_line
 from magnetar.cli.pipeline import SCRIPT, ShownProgress, command_of
 from magnetar.model.errors import ConfigError
+from magnetar.pipeline.brokers.log_watch import LogWatch
 from magnetar.pipeline.brokers.topic_reader import LogAnswer
-from magnetar.pipeline.jobs.audit import AuditOptions, _of_counts, _pieces, _Plan
+from magnetar.pipeline.jobs.audit import (
+    AuditOptions,
+    AuditReport,
+    _judge_untold,
+    _of_counts,
+    _pieces,
+    _Plan,
+    _untold,
+)
+from magnetar.pipeline.jobs.audit_reading import LedgerFound, PieceFound
 from magnetar.pipeline.jobs.context import JobContext, _tasks
 from magnetar.pipeline.jobs.job import Job, OptionKind, Report, argument, option, run, to_json
 from magnetar.pipeline.jobs.registry import JOBS, job
 from magnetar.pipeline.losses import LedgerFacts
 from magnetar.pipeline.places import Place
+from magnetar.repair.insight.verifying import Verified
 
 
 class Spot(NamedTuple):
@@ -219,3 +230,31 @@ def test_where_spark_does_not_start_a_job_says_what_it_needs(tmp_path: Path) -> 
     assert done.returncode == 2, done.stderr
     assert "Spark could not be started on local[1]" in done.stderr
     assert "Java 17" in done.stderr
+
+
+def test_a_ledger_that_nobody_finds_is_not_one_that_was_deleted() -> None:
+    """Of a topic on a partition an audit read nothing, and said that everything was there."""
+
+    def found(*ledger_ids: int) -> list[PieceFound]:
+        ledgers = [
+            LedgerFound(cast(Verified, SimpleNamespace(ledger_id=each, gone=True)), 0, [], 0)
+            for each in ledger_ids
+        ]
+        return [replace(PieceFound("t"), ledgers=ledgers)]
+
+    facts = [LedgerFacts(each, 10, 100, closed=True) for each in (1, 2, 3)]
+    answer = cast(LogAnswer, SimpleNamespace(ledgers=tuple(facts)))
+    plan = _Plan("t", answer, [0] * 4, {})
+    now = cast(LogWatch, SimpleNamespace(ask=lambda *_: SimpleNamespace(ledgers=tuple(facts[1:]))))
+    assert _untold(now, plan, found()) == []
+    assert _untold(now, plan, found(1)) == [], "it was deleted meanwhile"
+    assert _untold(now, plan, found(1, 3)) == [3]
+    report = AuditReport(deleted_meanwhile=2)
+    _judge_untold(plan, [3], report)
+    (missing,) = report.findings
+    assert (missing.fault, missing.ledger_id, report.deleted_meanwhile) == ("missing", 3, 1)
+    whole = AuditReport(deleted_meanwhile=3)
+    _judge_untold(plan, [1, 2, 3], whole)
+    assert (len(whole.unchecked), whole.findings, whole.ok) == (3, [], False)
+    _judge_untold(plan, [], clean := AuditReport())
+    assert clean.ok
