@@ -52,6 +52,8 @@ class Ports(NamedTuple):
     pulsar: int
     http: int
     kafka: int = -1
+    tls: Sequence[tuple[str, int]] = ()
+    """By the names of their settings."""
 
 
 class Wanted(NamedTuple):
@@ -83,7 +85,7 @@ async def run_standalone(
         if not url.startswith("zk://"):
             url = await _share(process, metadata)
         # Replicas reach one another through Kafka's ports: without those none are kept.
-        kept = config if config.kafka.port < 0 else with_partitions(config, data_dir.path)
+        kept = with_partitions(config, data_dir.path) if config.kafka.listens else config
         where = await start_brokers(process, wanted, url, kept.partition.directory)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         plural = "bookie" if bookies == 1 else "bookies"
@@ -152,10 +154,10 @@ async def start_brokers(
     host = advertised_host(broker.host, broker.advertised_host)
     known_as = broker.advertised_host if http.host in ANY_ADDRESS else ""
     http_host = advertised_host(http.host, known_as)
-    kafka = ""
-    if ports[0].kafka >= 0:
-        kafka_host = advertised_host(config.kafka.host, config.kafka.advertised_host)
-        kafka = f"  kafka {kafka_host}:{ports[0].kafka}"
+    kafka_host = advertised_host(config.kafka.host, config.kafka.advertised_host)
+    kafka = f"  kafka {kafka_host}:{ports[0].kafka}" if ports[0].kafka >= 0 else ""
+    if "kafka.tls_port" in (by_tls := dict(ports[0].tls)):
+        kafka += f"  kafka+tls {kafka_host}:{by_tls['kafka.tls_port']}"
     return f"pulsar://{host}:{ports[0].pulsar}  http://{http_host}:{ports[0].http}{kafka}"
 
 
@@ -173,6 +175,7 @@ def _command(ports: Ports, metadata_url: str, settings: Sequence[str]) -> Sequen
         *settings,
         *("--port", str(ports.pulsar), "--http-port", str(ports.http)),
         *(("--kafka-port", str(ports.kafka)) if ports.kafka >= 0 else ()),
+        *(part for name, port in ports.tls for part in ("--set", f"{name}={port}")),
         *("--metadata", metadata_url),
     ]
 
@@ -203,6 +206,16 @@ def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
         taken["kafka.port"] = free_ports(
             config.kafka.host, config.kafka.port, brokers, "kafka.port"
         )
+    by_tls = {
+        name: free_ports(config.tls.host or section.host, section.tls_port, brokers, name)
+        for name, section in (
+            ("broker.tls_port", config.broker),
+            ("http.tls_port", config.http),
+            ("kafka.tls_port", config.kafka),
+        )
+        if section.tls_port >= 0
+    }
+    taken |= by_tls
     for (one, ports), (other, others) in combinations(taken.items(), 2):
         shared = sorted({*ports} & {*others})
         if shared:
@@ -211,7 +224,16 @@ def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
                 f"{others[0]} to {others[-1]} ({other}), which have {shared[0]} in common; set "
                 f"them {brokers} or more apart"
             )
-    return [Ports(*each) for each in zip(*taken.values(), strict=True)]
+    kafka = taken.get("kafka.port", [-1] * brokers)
+    return [
+        Ports(
+            taken["broker.port"][number],
+            taken["http.port"][number],
+            kafka[number],
+            [(name, ports[number]) for name, ports in by_tls.items()],
+        )
+        for number in range(brokers)
+    ]
 
 
 def free_ports(host: str, first: int, count: int, setting: str) -> Sequence[int]:

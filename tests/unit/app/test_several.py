@@ -36,6 +36,24 @@ def test_each_broker_has_the_first_ones_ports_and_its_number() -> None:
     assert [each.http for each in ports] == [8080, 8081, 8082]
 
 
+def test_each_broker_has_tls_ports_of_its_own() -> None:
+    config = configured(6650, 8080)
+    config = replace(
+        config,
+        broker=replace(config.broker, tls_port=6751),
+        kafka=replace(config.kafka, port=-1, tls_port=9093),
+    )
+    ports = choose_ports(config, 2)
+    assert [dict(each.tls) for each in ports] == [
+        {"broker.tls_port": 6751, "kafka.tls_port": 9093},
+        {"broker.tls_port": 6752, "kafka.tls_port": 9094},
+    ]
+    assert [each.kafka for each in ports] == [-1, -1]
+    clashing = replace(config, kafka=replace(config.kafka, port=9092, tls_port=9093))
+    with pytest.raises(ConfigError, match="9093"):
+        choose_ports(clashing, 2)
+
+
 def test_free_ports_differ() -> None:
     ports = choose_ports(configured(0, 0), 8)
     assert len({each.pulsar for each in ports} | {each.http for each in ports}) == 16
