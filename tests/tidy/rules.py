@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | SETTINGS,
     "proving": {"model", "wire", "env", "ledger", "log", "app"} | SETTINGS,
     "cli": {
-        "model", "speedups", "wire", "env", "app", "ledger", "pipeline", "proving",
+        "model", "speedups", "wire", "env", "app", "cluster", "ledger", "pipeline", "proving",
         "config_loading",
     }
     | SETTINGS,

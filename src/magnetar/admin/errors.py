@@ -99,7 +99,7 @@ async def answer(request: Request, error: MagnetarError) -> JSONResponse:
 
 async def _ours(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, ServedElsewhereError):
-        return _elsewhere(request, error)
+        return await _elsewhere(request, error)
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
     if status == 500:
         log.error("request failed", path=request.url.path, error=repr(error), exc_info=error)
@@ -109,14 +109,17 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
     return made
 
 
-def _elsewhere(request: Request, error: ServedElsewhereError) -> JSONResponse:
-    query = request.url.query
+async def _elsewhere(request: Request, error: ServedElsewhereError) -> JSONResponse:
+    query, http_url = request.url.query, error.http_url
+    if request.url.scheme == "https":  # what came by TLS must not be sent on without
+        addresses = getattr(request.app.state, "tls_addresses", None)
+        http_url = "" if addresses is None else await addresses.of(http_url)
+        if not http_url:
+            return reason(503, f"{error}; it has no TLS, give it http.tls_port")
     if error.candidate and "authoritative=" not in query:
         query += "&authoritative=true" if query else "authoritative=true"
     answer = reason(307, str(error))
-    answer.headers["location"] = (
-        f"{error.http_url}{request.scope['path']}{'?' if query else ''}{query}"
-    )
+    answer.headers["location"] = f"{http_url}{request.scope['path']}{'?' if query else ''}{query}"
     return answer
 
 

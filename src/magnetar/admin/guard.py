@@ -8,23 +8,19 @@ there: clients send the header again.
 
 from __future__ import annotations
 
-from typing import Final
-
 import structlog
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magnetar.admin import errors
 from magnetar.admin.needs import Need, NeededLevel, OfTenant, need
+from magnetar.admin.server import CERTIFICATE_NAME
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.principals import Principal
 from magnetar.config import SecurityConfig
 from magnetar.model.errors import AuthenticationError, AuthorizationError, MagnetarError
 
 log = structlog.get_logger(__name__)
-
-CERTIFICATE_NAME: Final = "certificate_name"
-"""In a request's state: the common name of its connection's certificate, which TLS has verified."""
 
 
 class Guard:

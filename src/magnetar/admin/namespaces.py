@@ -14,7 +14,15 @@ from magnetar.model.errors import TopicNotFoundError
 class NamespaceService:
     """``service_url`` and ``http_url`` are those of this broker."""
 
-    def __init__(self, control: ControlPlane, service_url: str, http_url: str) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        service_url: str,
+        http_url: str,
+        by_tls: tuple[str, str] = ("", ""),
+    ) -> None:
+        """``by_tls``: both, by TLS, if that is served."""
+        self._by_tls = by_tls
         self._namespaces = control.namespaces
         self.cluster = control.name
         self._service_url = service_url
@@ -24,7 +32,13 @@ class NamespaceService:
         """Raises ``TopicNotFoundError`` for any other than this one."""
         if cluster != self.cluster:
             raise TopicNotFoundError(f"this is cluster {self.cluster!r}; it knows no other")
-        return ClusterView(service_url=self._http_url, broker_service_url=self._service_url)
+        service_url_tls, http_url_tls = self._by_tls
+        return ClusterView(
+            service_url=self._http_url,
+            service_url_tls=http_url_tls or None,
+            broker_service_url=self._service_url,
+            broker_service_url_tls=service_url_tls or None,
+        )
 
     async def tenants(self) -> list[str]:
         return await self._namespaces.tenants()

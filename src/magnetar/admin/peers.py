@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
+from magnetar.cluster.brokers.tls_addresses import TlsAddresses
+from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import (
     BrokerError,
@@ -95,34 +97,72 @@ class Peers:
 
 
 class HttpTransport:
-    """The real one. Its library is imported when it is first used: most brokers ask nobody."""
+    """The real one. Its library is imported when it is first used: most brokers ask nobody.
 
-    def __init__(self) -> None:
+    ``own``: what this broker shows. Redirects are followed here, since the library takes the token
+    off a request that goes to another address; they are other brokers', and by TLS stay by TLS.
+    """
+
+    def __init__(self, own: OwnAccess | None = None, addresses: TlsAddresses | None = None) -> None:
+        self._own = own or OwnAccess()
+        self._addresses = addresses
         self._client: Any = None
+        self._context: Any = None
+        self._retired: list[Any] = []  # with certificates of before; some may be in use
 
     async def ask(
         self, method: str, url: str, query: Mapping[str, str], body: object
     ) -> PeerAnswer:
         import httpx
 
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                timeout=TIMEOUT_S,
-                follow_redirects=True,
-                max_redirects=REDIRECTS_MAX,
-                trust_env=False,
-            )
+        token = self._own.token
+        headers = {} if token is None else {"Authorization": f"Bearer {token()}"}
         try:
-            answer = await self._client.request(
-                method, url, params=dict(query), json=body if body is not None else None
-            )
+            client, target = self._connected(), httpx.URL(await self._reached(url))
+            target, sent = target.copy_merge_params(dict(query)), 0
+            while True:
+                answer = await client.request(
+                    method, target, json=body if body is not None else None, headers=headers
+                )
+                if answer.next_request is None or sent >= REDIRECTS_MAX:
+                    break
+                target = httpx.URL(await self._reached(str(answer.next_request.url)))
+                sent += 1
             return PeerAnswer(answer.status_code, answer.json() if answer.content else None)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise PeerError(f"the broker at {url} cannot be asked: {error!r}") from error
 
+    def _connected(self) -> Any:
+        import httpx
+
+        context = None if self._own.tls is None else self._own.tls.context()
+        if self._client is not None and context is not self._context:
+            self._retired.append(self._client)
+            self._client = None
+        if self._client is None:
+            self._context = context
+            verify = True if context is None else context
+            self._client = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False, verify=verify)
+        return self._client
+
+    async def _reached(self, url: str) -> str:
+        """By TLS, if brokers are asked so. Raises ``PeerError``."""
+        if self._own.tls is None or self._addresses is None or url.startswith("https://"):
+            return url
+        scheme, _, rest = url.partition("://")
+        host, slash, path = rest.partition("/")
+        found = await self._addresses.of(f"{scheme}://{host}")
+        if not found:
+            raise PeerError(
+                f"the broker at {url} has no TLS (http.tls_port), and brokers are to be asked by "
+                "it (tls.between_brokers)"
+            )
+        return f"{found}{slash}{path}"
+
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        for client in (self._client, *self._retired):
+            if client is not None:
+                await client.aclose()
 
 
 class NoPeers:

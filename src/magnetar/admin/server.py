@@ -19,6 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from magnetar.env.certificates import peer_name
 from magnetar.env.listening import port_of
 
 log = structlog.get_logger(__name__)
@@ -29,6 +30,8 @@ KEEP_ALIVE_S = 30
 SHUTDOWN_S = 1
 LINGER_S = 2.0
 LINGER_BYTES_MAX = 1 << 20
+CERTIFICATE_NAME = "certificate_name"
+"""In a request's state: the common name of its connection's certificate, which TLS has verified."""
 
 
 class _LingeringClose:
@@ -62,6 +65,9 @@ class DeadlineProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_LingeringClose(transport, self))  # type: ignore[arg-type]
+        name = peer_name(transport)
+        if name is not None:
+            self.app_state = {**self.app_state, CERTIFICATE_NAME: name}
         if len(self.connections) > self.connections_max:
             transport.abort()  # uvicorn's own answer at its limit would need descriptors as well
             return
@@ -74,7 +80,8 @@ class DeadlineProtocol(H11Protocol):
             transport.close()
         elif self._dropped_bytes < 0:
             self._dropped_bytes = 0
-            transport.write_eof()
+            if transport.can_write_eof():  # TLS cannot
+                transport.write_eof()
             transport.resume_reading()
             self._stop_waiting()
             self._deadline = self.loop.call_later(LINGER_S, transport.close)
@@ -143,6 +150,17 @@ class HttpServer:
     @property
     def port(self) -> int:
         return port_of(self._socket)
+
+    def protocol(self) -> asyncio.BaseProtocol:
+        """Of a connection that somebody else has accepted, by TLS. Requires ``start``."""
+        config: Any = self._server.config
+        made = config.http_protocol_class(
+            config=config,
+            server_state=self._server.server_state,
+            app_state=self._server.lifespan.state,
+        )
+        assert isinstance(made, asyncio.BaseProtocol)
+        return made
 
     async def start(self) -> None:
         """Accept connections from now on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
@@ -55,7 +55,8 @@ class PartitionedTopicError(BrokerError):
 
 class TopicService:
     """``service_url`` and ``http_url`` are told to clients; ``now_ms`` is a wall clock; ``peers``
-    are the brokers that serve other topics."""
+    are the brokers that serve other topics. ``tls_url``: the TLS address of the broker that
+    Pulsar's clients find at a plain one."""
 
     def __init__(
         self,
@@ -67,7 +68,9 @@ class TopicService:
         now_ms: Callable[[], int],
         peers: Peers,
         followed: FollowedTopics | None = None,
+        tls_url: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
+        self._tls_url = tls_url
         self._followed = followed
         self._control = control
         self._peers = peers
@@ -98,7 +101,8 @@ class TopicService:
             raise _elsewhere(name, owner)
         here = (self._service_url, self._http_url)
         url, http_url = owner[:2] if isinstance(owner, At) else here
-        return LookupView(broker_url=url, broker_url_tls="", http_url=http_url, native_url=url)
+        by_tls = "" if self._tls_url is None else await self._tls_url(url)
+        return LookupView(broker_url=url, broker_url_tls=by_tls, http_url=http_url, native_url=url)
 
     # -- partitions ---------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from magnetar.app.handing_over import cut_large_bundles
 from magnetar.app.replication import Replication
 from magnetar.cluster.brokers.reporting import Load
 from magnetar.cluster.brokers.reports import BrokerReport
+from magnetar.cluster.brokers.tls_addresses import TlsAddresses
 from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import SoleBroker, TellClients
@@ -26,12 +27,14 @@ from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.schemas.registry import ValueStore
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
+from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.sharing.led_topics import LedTopics
 from magnetar.cluster.sharing.shared_topics import SharedTopics
-from magnetar.config import BrokerConfig, KafkaConfig, PartitionConfig
+from magnetar.config import BrokerConfig, KafkaConfig, PartitionConfig, TlsConfig
 from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, defect, fails
+from magnetar.env.tls import TlsFiles
 from magnetar.log.partition.leading import PartitionLeading
 from magnetar.log.seam import LogStore
 from magnetar.metrics import Metrics
@@ -81,6 +84,11 @@ class Broker:
 
     Neither the log store nor the metadata store is closed with the broker: who made them does that.
     """
+
+    tls_addresses: TlsAddresses | None = None
+    http_url_tls = ""
+    own = OwnAccess()
+    """See ``secure``."""
 
     def __init__(
         self,
@@ -165,6 +173,18 @@ class Broker:
         ownership = partial(SharedTopics, metadata, bundles_scope) if shares else SoleBroker
         schemas = _schema_policy(self._config)
         return ControlPlane.over(metadata, values, cluster, schemas, now_ms, ownership)
+
+    def secure(
+        self, tls: tuple[TlsFiles, TlsConfig] | None, own: OwnAccess, http_url_tls: str = ""
+    ) -> None:
+        """Before ``start``. ``tls``: with which TLS listeners are opened; ``own``: what other
+        brokers are shown; ``http_url_tls``: where REST is by TLS."""
+        self.pulsar.tls, self.http_url_tls, self.own = tls, http_url_tls, own
+        if tls is not None or own.tls is not None:
+            self.tls_addresses = TlsAddresses(self.control.bundles.reports)
+            self.pulsar.services.tls_addresses = self.tls_addresses
+        if self._links is not None:
+            self._links.own, self._links.tls_addresses = own, self.tls_addresses
 
     def _owner_bindings(self, config: BrokerConfig) -> OwnerBindings:
         topics, silence_s = self.topics, config.binding_silence_ms / 1000
@@ -293,6 +313,8 @@ class Broker:
             read_only=read_only,
             kafka_address="" if self.kafka is None else self.kafka.address,
             kafka_tls_address="" if self.kafka is None else self.kafka.tls_address,
+            service_url_tls=self.pulsar.services.service_url_tls,
+            http_url_tls=self.http_url_tls,
         )
         replication = self.replication
         if replication is not None:

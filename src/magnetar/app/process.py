@@ -11,10 +11,12 @@ import structlog
 
 from magnetar.app.fate import Fate
 from magnetar.app.outside import Outside
+from magnetar.app.securing import open_server_tls
 from magnetar.config import Config
 from magnetar.env.connections import Connections
 from magnetar.env.descriptors import DescriptorPlan, open_descriptors, plan_descriptors
 from magnetar.env.health import Health
+from magnetar.env.tls import TlsFiles
 from magnetar.metrics import Metrics
 from magnetar.model.ids import BookieId
 from magnetar.model.space import WaitingSpace
@@ -61,6 +63,13 @@ class Process:
                 configured_connections_max=self.config.broker.connections_max,
             )
         return plan
+
+    @cached_property
+    def tls(self) -> TlsFiles | None:
+        """For listeners; None: there is none. Raises ``ConfigError``."""
+        config = self.config
+        wanted = max(config.broker.tls_port, config.http.tls_port) >= 0
+        return open_server_tls(config.tls) if wanted else None
 
     def fold_metrics(self) -> None:
         """Bring the metrics of what all parts share up to date; before they are read."""

@@ -141,8 +141,9 @@ async def run_broker(
         scope = TaskScope("broker role", ends_role(fate.fail))
         stack.push_async_callback(scope.close)
         process = Process(config, real(), stack, fate)
-        rest = RestServer(scope, bound, process.descriptors.http_connections_max)
-        parts = await open_broker(process, rest.url(config), read_only)
+        rest = RestServer(scope, process, bound)
+        urls = rest.url(config), rest.tls_url(config)
+        parts = await open_broker(process, urls[0], read_only, urls[1])
         url = await rest.start(process, parts)
         warning = await storage_warning(process)
         role = "read-only broker" if read_only else "broker"
@@ -156,16 +157,19 @@ async def run_broker(
     log.info("ended")
 
 
-async def open_broker(process: Process, http_url: str = "", read_only: bool = False) -> BrokerParts:
-    """The whole of a broker's role but its REST, which is at ``http_url``. It shares the cluster's
-    topics with other brokers; one that is ``read_only`` serves subscriptions of theirs."""
+async def open_broker(
+    process: Process, http_url: str = "", read_only: bool = False, http_url_tls: str = ""
+) -> BrokerParts:
+    """The whole of a broker's role but its REST, which is at these addresses. It shares the
+    cluster's topics with other brokers; one that is ``read_only`` serves subscriptions of
+    theirs."""
     from magnetar.app.serving import BrokerParts, Membership, start_broker
     from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
 
     metadata = await open_metadata(process)
     cluster = await open_cluster(metadata, process.outside)
     ledgers = open_ledgers(process, cluster, {})
-    membership = Membership(http_url, shares=True, read_only=read_only)
+    membership = Membership(http_url, True, read_only, http_url_tls)
     broker = await start_broker(process, cluster, ledgers, membership)
     return BrokerParts(cluster, ledgers, broker)
 

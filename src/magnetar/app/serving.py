@@ -27,14 +27,15 @@ from magnetar.app.ending import end_within
 from magnetar.app.kafka_doors import open_doors
 from magnetar.app.partitions import open_partitions, partition_logs
 from magnetar.app.process import Process
-from magnetar.app.securing import open_authenticator
+from magnetar.app.securing import open_authenticator, open_own_access
 from magnetar.app.storage import METADATA_END_S, Cluster
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import KEPT_FOR_EVER, Config, LedgerConfig, keeps_everything
 from magnetar.env.exclusive import ExclusiveClaim
-from magnetar.env.listening import ANY_ADDRESS, advertised_host, cannot_listen, port_of
+from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, cannot_listen, port_of
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
+from magnetar.env.tls import TlsListener
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import LedgerAccess
 from magnetar.ledger.directory import LedgerDirectory
@@ -49,6 +50,7 @@ from magnetar.tables.history import TableHistory
 
 if TYPE_CHECKING:
     from magnetar.admin.peers import Transport
+    from magnetar.admin.server import HttpServer
     from magnetar.admin.topics import TopicService
 log = structlog.get_logger(__name__)
 
@@ -88,6 +90,7 @@ class Membership(NamedTuple):
     http_url: str
     shares: bool
     read_only: bool = False
+    http_url_tls: str = ""
 
 
 class BrokerParts(NamedTuple):
@@ -144,18 +147,12 @@ async def start_broker(
         authenticator,
         open_doors(config, authenticator, membership.shares and not membership.read_only),
     )
+    tls = None if process.tls is None else (process.tls, config.tls)
+    own = open_own_access(config, authenticator, membership.shares)
+    broker.secure(tls, own, membership.http_url_tls)
     end_within(stack, LOGS_END_S, "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)
-    process.health.add("metadata", metadata_check(metadata))
-    process.health.add("topics", topics_check(broker.topics))
-    process.health.add(
-        "tables",
-        tables_check(
-            broker.topics, config.ledger.table_lag_ms_max, lambda: time.time_ns() // 10**6
-        ),
-    )
-    process.health.add("bookies", bookies_check(ledgers.registry, config.ledger))
-    process.health.add("descriptors", descriptors_check(process.descriptors, process.connections))
+    _add_checks(process, broker, ledgers, metadata)
     try:
         await broker.start()
     except OSError as error:
@@ -168,6 +165,22 @@ async def start_broker(
     lost = partial(_membership_lost, process)
     await broker.join(membership.http_url, zone, timeout_ms, lost, membership.read_only)
     return broker
+
+
+def _add_checks(
+    process: Process, broker: Broker, ledgers: LedgerAccess, metadata: MetadataStore
+) -> None:
+    config = process.config
+    process.health.add("metadata", metadata_check(metadata))
+    process.health.add("topics", topics_check(broker.topics))
+    process.health.add(
+        "tables",
+        tables_check(
+            broker.topics, config.ledger.table_lag_ms_max, lambda: time.time_ns() // 10**6
+        ),
+    )
+    process.health.add("bookies", bookies_check(ledgers.registry, config.ledger))
+    process.health.add("descriptors", descriptors_check(process.descriptors, process.connections))
 
 
 async def staged_quorums(
@@ -198,8 +211,16 @@ class RestServer:
     """REST of this process. Its libraries are imported on a thread from ``prepare`` on, while
     the loop opens everything else."""
 
-    def __init__(self, scope: TaskScope, bound: socket.socket, connections_max: int) -> None:
+    def __init__(self, scope: TaskScope, process: Process, bound: socket.socket) -> None:
+        """``bound``: of ``http.port``; ``http.tls_port`` is bound here. Raises ``StartError``."""
+        config, connections_max = process.config, process.descriptors.http_connections_max
+        self._scope = scope
         self._bound = bound
+        self._tls_bound: socket.socket | None = None
+        if config.http.tls_port >= 0:
+            host = config.tls.host or config.http.host
+            self._tls_bound = bind(host, config.http.tls_port, "http.tls_port")
+            process.stack.callback(self._tls_bound.close)
         self._connections_max = connections_max
         self._imported = scope.spawn(asyncio.to_thread(_import_admin), "import REST")
 
@@ -207,6 +228,14 @@ class RestServer:
         """Where others find it."""
         known_as = config.broker.advertised_host if config.http.host in ANY_ADDRESS else ""
         return f"http://{advertised_host(config.http.host, known_as)}:{port_of(self._bound)}"
+
+    def tls_url(self, config: Config) -> str:
+        """As ``url``, by TLS; empty: not served."""
+        if self._tls_bound is None:
+            return ""
+        listens = config.tls.host or config.http.host
+        known_as = config.broker.advertised_host if listens in ANY_ADDRESS else ""
+        return f"https://{advertised_host(listens, known_as)}:{port_of(self._tls_bound)}"
 
     async def start(self, process: Process, parts: BrokerParts) -> str:
         """Serve until the process ends; returns the URL."""
@@ -224,13 +253,18 @@ class RestServer:
         config, metrics = process.config, process.metrics
         cluster, ledgers, broker = parts
         http_url = self.url(config)
-        transport = HttpTransport()
+        transport = HttpTransport(broker.own, broker.tls_addresses)
         process.stack.push_async_callback(transport.close)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
         app = api.create(
             metrics.registry,
-            NamespaceService(broker.control, broker.service_url, http_url),
+            NamespaceService(
+                broker.control,
+                broker.service_url,
+                http_url,
+                (broker.pulsar.services.service_url_tls, broker.http_url_tls),
+            ),
             topic_service(process, broker, http_url, transport),
             LedgerService(cluster.manager, ledgers.pool, config.ledger, process.waiting_spaces),
             [broker.fold_metrics, process.fold_metrics],
@@ -243,8 +277,26 @@ class RestServer:
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)
+        app.state.tls_addresses = broker.tls_addresses
         await server.start()
+        self._serve_tls(process, server)
         return http_url
+
+    def _serve_tls(self, process: Process, server: HttpServer) -> None:
+        """The same, by TLS, if there is a port for it."""
+        if self._tls_bound is not None and process.tls is not None:
+            tls = process.config.tls
+            listener = TlsListener(
+                self._tls_bound,
+                server.protocol,
+                process.tls,
+                self._scope,
+                process.connections,
+                tls.handshake_timeout_ms / 1000,
+                tls.handshakes_max,
+            )
+            process.stack.callback(listener.close)
+            listener.start()
 
 
 def topic_service(
@@ -256,7 +308,15 @@ def topic_service(
 
     now_ms, url, peers = process.outside.clock_ms, broker.service_url, Peers(transport)
     return TopicService(
-        broker.control, broker.topics, broker.rates, url, http_url, now_ms, peers, broker.followed
+        broker.control,
+        broker.topics,
+        broker.rates,
+        url,
+        http_url,
+        now_ms,
+        peers,
+        broker.followed,
+        broker.pulsar.services.tls_url,
     )
 
 

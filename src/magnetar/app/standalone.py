@@ -80,7 +80,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     stack.callback(bound.close)
     scope = TaskScope("standalone", ends_role(process.fate.fail))
     stack.push_async_callback(scope.close)
-    rest = RestServer(scope, bound, process.descriptors.http_connections_max)
+    rest = RestServer(scope, process, bound)
     metadata = await open_metadata(process)
     cluster = await open_cluster(metadata, process.outside)
     shares = config.metadata.url.startswith("zk://")  # there may be brokers beside this one
@@ -89,7 +89,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     clients = await start_bookies(process, cluster, bookies, data_dir)
     local = {client.bookie_id: client for client in clients}
     ledgers = open_ledgers(process, cluster, local)
-    membership = Membership(rest.url(config), shares)
+    membership = Membership(rest.url(config), shares, http_url_tls=rest.tls_url(config))
     broker = await start_broker(process, cluster, ledgers, membership)
     url = await rest.start(process, BrokerParts(cluster, ledgers, broker))
     warning = await storage_warning(process)

@@ -34,6 +34,8 @@ COMMANDS = {
     "brokers": "magnetar.cli.brokers:brokers",
     "pipeline": "magnetar.cli.pipeline:pipeline",
     "health": "magnetar.cli.health:health",
+    "tokens": "magnetar.cli.tokens:tokens",
+    "users": "magnetar.cli.users:users",
     "config": "magnetar.cli.settings:config",
     "prove": "magnetar.cli.prove:prove",
 }

@@ -11,11 +11,12 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
+from magnetar.cli.credentials import credential_options, shown
 from magnetar.cli.rest import check_topic
 from magnetar.model.errors import BrokerError, ConfigError
 
@@ -33,7 +34,9 @@ SAID = re.compile(
 )
 """Where the client's log has a broker's reason."""
 
-service_url_option = click.option(
+F = TypeVar("F", bound=Callable[..., Any])
+
+_service_url = click.option(
     "--service-url",
     default=DEFAULT_SERVICE_URL,
     show_default=True,
@@ -41,6 +44,11 @@ service_url_option = click.option(
     show_envvar=True,
     help="The broker's address.",
 )
+
+
+def service_url_option(command: F) -> F:
+    """``--service-url``, and what is shown there."""
+    return _service_url(credential_options(command))
 
 
 @contextmanager
@@ -64,6 +72,7 @@ def client(service_url: str, topic: str) -> Iterator[tuple[pulsar.Client, Callab
             operation_timeout_seconds=OPERATION_TIMEOUT_S,
             connection_timeout_ms=CONNECT_TIMEOUT_MS,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, told.name),
+            **_shown(),
         )
 
         def said() -> str:
@@ -76,6 +85,18 @@ def client(service_url: str, topic: str) -> Iterator[tuple[pulsar.Client, Callab
             raise BrokerError(f"{service_url}: {error}{why}") from error
         finally:
             connection.close()
+
+
+def _shown() -> dict[str, Any]:
+    """What the library is given of the command's credentials."""
+    import pulsar
+
+    credentials, given = shown(), {}
+    if credentials.token:
+        given["authentication"] = pulsar.AuthenticationToken(credentials.token)
+    if credentials.trust:
+        given["tls_trust_certs_file_path"] = credentials.trust
+    return given
 
 
 def last_said(told: IO[str]) -> str:

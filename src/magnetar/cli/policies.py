@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 
 from magnetar.cli.output import json_option, print_json, print_table
+from magnetar.cli.permissions import of_namespaces
 from magnetar.cli.read_rules import rule_text, rules_body
 from magnetar.cli.rest import (
     RestClient,
@@ -121,6 +122,9 @@ def namespaces() -> None:
       magnetar namespaces policies remove public/default retention
       magnetar namespaces split-bundle public/default --bundle 0x40000000_0x80000000
     """
+
+
+namespaces.add_command(of_namespaces)
 
 
 @namespaces.command("list")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import ssl
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import click
 import httpx
 
+from magnetar.cli.credentials import credential_options, shown
 from magnetar.model.errors import ConfigError, RestError
 
-F = TypeVar("F")
+F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 30
+REDIRECTS_MAX = 5
 
-url_option = click.option(
+_url = click.option(
     "--url",
     default=DEFAULT_URL,
     show_default=True,
@@ -26,6 +29,11 @@ url_option = click.option(
 )
 
 
+def url_option(command: F) -> F:
+    """``--url``, and what is shown there."""
+    return _url(credential_options(command))
+
+
 class RestClient:
     """Requests to one platform. All raise ``RestError`` with the platform's own reason."""
 
@@ -33,8 +41,13 @@ class RestClient:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"--url {url!r} cannot be used; accepted: http://HOST:PORT")
         self._url = url.rstrip("/")
-        # Brokers send on what another of them must answer.
-        self._client = httpx.Client(timeout=TIMEOUT_S, trust_env=False, follow_redirects=True)
+        credentials = shown()
+        self._headers = (
+            {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
+        )
+        self._client = httpx.Client(
+            timeout=TIMEOUT_S, trust_env=False, verify=_context(credentials.trust)
+        )
 
     def get(self, path: str, **query: str | int) -> Any:
         return _json(self._send("GET", path, query))
@@ -70,9 +83,7 @@ class RestClient:
         accepted: Collection[int] = (),
     ) -> httpx.Response:
         try:
-            answer = self._client.request(
-                method, self._url + path, params=query, json=body if body is not None else None
-            )
+            answer = self._follow(method, httpx.URL(self._url + path, params=query), body)
         except httpx.ConnectError as error:
             raise RestError(
                 f"no platform answers at {self._url} ({error}); start one with "
@@ -83,6 +94,30 @@ class RestClient:
         if answer.is_error and answer.status_code not in accepted:
             raise RestError(_reason(answer))
         return answer
+
+    def _follow(self, method: str, url: httpx.URL, body: object) -> httpx.Response:
+        """Brokers send on what another of them must answer. The library would take the token off;
+        they are of one cluster, but none may lead from TLS to where there is none."""
+        for _ in range(REDIRECTS_MAX):
+            answer = self._client.request(
+                method, url, json=body if body is not None else None, headers=self._headers
+            )
+            if answer.next_request is None:
+                return answer
+            before, url = url, answer.next_request.url
+            if before.scheme == "https" and url.scheme != "https":
+                raise RestError(f"{before} leads to {url}, which is not by TLS")
+        raise RestError(f"{method} {self._url} was sent on {REDIRECTS_MAX} times; try again")
+
+
+def _context(trust: str) -> ssl.SSLContext | bool:
+    """Raises ``ConfigError``."""
+    if not trust:
+        return True
+    try:
+        return ssl.create_default_context(cafile=trust)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--tls-trust {trust} cannot be used: {error}") from error
 
 
 def _json(answer: httpx.Response) -> Any:

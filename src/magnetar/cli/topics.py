@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 import click
 
 from magnetar.cli.output import binary, json_option, print_json, print_table
+from magnetar.cli.permissions import of_topics
 from magnetar.cli.policies import topic_policies
 from magnetar.cli.rest import RestClient, namespace_path, topic_path, url_option
 from magnetar.config_loading import TIME_UNITS, whole_number
@@ -31,6 +32,7 @@ def topics() -> None:
 
 
 topics.add_command(topic_policies)
+topics.add_command(of_topics)
 
 
 @topics.command("list")

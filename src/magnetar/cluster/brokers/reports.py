@@ -54,6 +54,10 @@ class BrokerReport:
     """Of its log directory (``log.partition.log_directory``)."""
     process: int = 0
     """Which start of a process has the log directory."""
+    service_url_tls: str = ""
+    """As ``service_url``, by TLS (``pulsar+ssl://``); empty: not served."""
+    http_url_tls: str = ""
+    """As ``http_url``, by TLS (``https://``); empty: not served."""
 
     @property
     def takes_bundles(self) -> bool:
@@ -74,6 +78,8 @@ NAMES: Final = {
     "broker_id": "brokerId",
     "service_url": "pulsarServiceUrl",
     "http_url": "webServiceUrl",
+    "service_url_tls": "pulsarServiceUrlTls",
+    "http_url_tls": "webServiceUrlTls",
     "version": "brokerVersionString",
     "topics": "numTopics",
     "bundles": "numBundles",

@@ -7,6 +7,7 @@ from typing import Final
 
 _JAVA: Final = re.compile(r"Pulsar-Java-v(\d+)")
 _NAMED: Final = re.compile(r"Pulsar[- ](Java|CPP|Go)[- ]v?(\d+)\.(\d+)")
+_DEAF_AT_FIRST: Final = re.compile(r"Pulsar[- ]CPP")
 _FOLLOWS_SINCE: Final = {"Java": (3, 2), "CPP": (3, 5), "Go": (0, 13)}
 
 
@@ -20,6 +21,15 @@ def fails_one_send(client_version: str) -> bool:
     """
     found = _JAVA.match(client_version)
     return found is not None and int(found.group(1)) >= 3
+
+
+def hears_refused_connect(client_version: str) -> bool:
+    """Whether the client understands an ERROR in answer to CONNECT.
+
+    The C++ client and those that wrap it take whatever is not CONNECTED for a broken connection,
+    and connect again until their time is over; what a request is refused with they understand.
+    """
+    return _DEAF_AT_FIRST.match(client_version) is None
 
 
 def follows_assigned_url(client_version: str) -> bool:

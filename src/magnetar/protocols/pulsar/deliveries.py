@@ -113,6 +113,9 @@ class SessionConsumer:
         command.close_consumer.request_id = 0
         if service_url:
             command.close_consumer.assignedBrokerServiceUrl = service_url
+            tls_url = self._session.services.known_tls_url(service_url)
+            if tls_url:
+                command.close_consumer.assignedBrokerServiceUrlTls = tls_url
         self._session.send_command(command)
 
     def forget(self) -> None:

@@ -28,7 +28,9 @@ from urllib.parse import urlsplit
 import structlog
 
 from magnetar import __version__
+from magnetar.cluster.brokers.tls_addresses import TlsAddresses
 from magnetar.cluster.ownership import At, Ownership
+from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
@@ -100,6 +102,9 @@ class OwnerLinks:
     def __init__(self, ownership: Ownership, connections: Connections, scope: TaskScope) -> None:
         self._scope = scope
         self.me: ReadOnlyBroker | None = None
+        self.own = OwnAccess()
+        """What is shown to owners; set before the first is asked."""
+        self.tls_addresses: TlsAddresses | None = None
         self._ownership = ownership
         self._connections = connections
         self._lines: dict[str, OwnerLine] = {}
@@ -253,7 +258,15 @@ class OwnerLinks:
     async def _connect(self, service_url: str) -> OwnerLine:
         if self._closed:
             raise ServiceNotReadyError("this broker is closing")
-        parts = urlsplit(service_url)
+        context, url = None, service_url
+        if self.own.tls is not None and self.tls_addresses is not None:
+            context, url = self.own.tls.context(), await self.tls_addresses.of(service_url)
+            if not url:
+                raise ServiceNotReadyError(
+                    f"the owner at {service_url} has no TLS (broker.tls_port), and brokers are to "
+                    "be asked by it (tls.between_brokers)"
+                )
+        parts = urlsplit(url)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -261,6 +274,7 @@ class OwnerLinks:
                     lambda: OwnerLine(self._connections, self._told, self._broke),
                     parts.hostname or "",
                     parts.port or 0,
+                    ssl=context,
                 )
         except (OSError, TimeoutError) as error:
             why = str(error) or "no answer"
@@ -270,6 +284,9 @@ class OwnerLinks:
         command = BaseCommand(type=BaseCommand.CONNECT)
         command.connect.client_version = f"Magnetar read-only {__version__}"
         command.connect.protocol_version = PROTOCOL_VERSION
+        if self.own.token is not None:
+            command.connect.auth_method_name = "token"
+            command.connect.auth_data = self.own.token().encode()
         try:
             check_greeting(
                 await line.ask(encode_command(command), GREETING, CONNECT_S), service_url

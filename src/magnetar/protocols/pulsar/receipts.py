@@ -66,6 +66,9 @@ class SessionProducer:
         command.close_producer.request_id = 0
         if service_url:
             command.close_producer.assignedBrokerServiceUrl = service_url
+            tls_url = self._session.services.known_tls_url(service_url)
+            if tls_url:
+                command.close_producer.assignedBrokerServiceUrlTls = tls_url
         self._session.send_command(command)
 
     async def is_alive(self) -> bool:

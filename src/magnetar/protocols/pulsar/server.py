@@ -13,10 +13,11 @@ from collections.abc import Callable
 import structlog
 
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.config import BrokerConfig
+from magnetar.config import BrokerConfig, TlsConfig
 from magnetar.env.connections import Connections
-from magnetar.env.listening import advertised_host
+from magnetar.env.listening import advertised_host, bind, port_of
 from magnetar.env.tasks import TaskScope
+from magnetar.env.tls import TlsFiles, TlsListener
 from magnetar.metrics import Metrics
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.liveness import Sweeper
@@ -46,6 +47,9 @@ class PulsarServer:
         self._scope = scope
         self.services = Services(config, control, topics, metrics, scope, connections, clock)
         self._server: asyncio.Server | None = None
+        self._listener: TlsListener | None = None
+        self.tls: tuple[TlsFiles, TlsConfig] | None = None
+        """With which ``tls_port`` is served; set before ``start``."""
         self.port = 0
         self.start_number = 0
         """No other start of a broker has it."""
@@ -66,8 +70,27 @@ class PulsarServer:
         self.port = self._server.sockets[0].getsockname()[1]
         host = advertised_host(config.host, config.advertised_host)
         services.service_url = f"pulsar://{host}:{self.port}"
+        if self.tls is not None and config.tls_port >= 0:
+            self._listen_tls(*self.tls, lambda: Session(services, table))
         self._scope.spawn(Sweeper(config, services.sessions).run(), "sweeper")
         log.info("broker listens", url=services.service_url)
+
+    def _listen_tls(self, files: TlsFiles, tls: TlsConfig, factory: Callable[[], Session]) -> None:
+        config = self._config
+        bound = bind(tls.host or config.host, config.tls_port, "broker.tls_port")
+        self._listener = TlsListener(
+            bound,
+            factory,
+            files,
+            self._scope,
+            self.services.connections,
+            tls.handshake_timeout_ms / 1000,
+            tls.handshakes_max,
+        )
+        self._listener.start()
+        host = advertised_host(tls.host or config.host, config.advertised_host)
+        self.services.service_url_tls = f"pulsar+ssl://{host}:{port_of(bound)}"
+        log.info("broker listens by TLS", url=self.services.service_url_tls)
 
     @property
     def service_url(self) -> str:
@@ -90,6 +113,9 @@ class PulsarServer:
         if self._server is not None:
             self._server.close()
             self._server = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     def close(self) -> None:
         """End the connections. Idempotent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from magnetar.cluster.brokers.tls_addresses import TlsAddresses
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.topic_name import TopicName
@@ -33,7 +34,8 @@ class Services:
     write staged ledgers, if there are ledgers. ``bindings``: what read-only brokers ask of an
     owner; ``followed``: at a read-only broker, the topics that consumers get, which others own;
     ``steering``: at an owner, sends consumers to read-only brokers. ``access``: who may do what;
-    None: everybody everything.
+    None: everybody everything. ``service_url_tls``: as ``service_url``, by TLS, where that is
+    served; ``tls_addresses``: of other brokers, if some clients speak it.
     """
 
     config: BrokerConfig
@@ -54,6 +56,8 @@ class Services:
     staged_writes: StagedWrites | None = None
     steering: ReadSteering | None = None
     access: Access | None = None
+    service_url_tls: str = ""
+    tls_addresses: TlsAddresses | None = None
 
     async def subscribable(
         self, name: TopicName, create: bool, asker: Hashable
@@ -62,6 +66,18 @@ class Services:
         if self.followed is not None:
             return await self.followed.get(name, create)
         return await self.topics.get(name, create, asker)
+
+    async def tls_url(self, service_url: str) -> str:
+        """What clients that speak TLS are told instead; empty: nothing."""
+        if service_url == self.service_url or self.tls_addresses is None:
+            return self.service_url_tls if service_url == self.service_url else ""
+        return await self.tls_addresses.of(service_url)
+
+    def known_tls_url(self, service_url: str) -> str:
+        """As ``tls_url``, as far as it is known."""
+        if service_url == self.service_url:
+            return self.service_url_tls
+        return "" if self.tls_addresses is None else self.tls_addresses.known(service_url)
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

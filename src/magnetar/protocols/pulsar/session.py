@@ -36,6 +36,7 @@ from magnetar.env.certificates import peer_name
 from magnetar.env.framed import NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import (
+    AuthenticationError,
     ChecksumError,
     ImplausibleMessageError,
     MagnetarError,
@@ -131,6 +132,8 @@ class Session(FramedConnection):
         self.services = services
         self.table = table
         self.ready = False
+        self.denied = False
+        """It has not shown who it is, and hears so with each request (``clients``)."""
         self.identity: Identity | None = None
         """Who the client is, where it must show that; it has one when it is ready."""
         self.client_version = ""
@@ -386,6 +389,9 @@ class Session(FramedConnection):
         return True
 
     def _request(self, command: BaseCommand) -> None:
+        if self.denied:
+            self.refuse(command, AuthenticationError(REFUSED))
+            return
         if self.services.closing:
             self.refuse(command, ServiceNotReadyError("the broker is closing; look up again"))
             return

@@ -13,6 +13,7 @@ from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.permissions import with_grant
 from magnetar.cluster.security.principals import REFUSED
 from magnetar.config import SecurityConfig
+from magnetar.protocols.pulsar.handlers import authentication
 from magnetar.protocols.pulsar.handlers.permits import PERMITS
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.identity import ANSWER_S
@@ -59,7 +60,8 @@ class Secured(World):
             )
         command = BaseCommand(type=BaseCommand.CONNECT)
         connect = command.connect
-        connect.client_version, connect.protocol_version = "peer", 20
+        connect.client_version = fields.pop("version", "peer")
+        connect.protocol_version = 20
         connect.auth_method_name = method
         connect.auth_data = data.encode() if isinstance(data, str) else data
         connect.feature_flags.supports_auth_refresh = fields.pop("refreshes", True)
@@ -118,6 +120,30 @@ def test_what_is_shown_is_taken_or_refused_with_one_text(tmp_path: Path) -> None
         }
         for wanted, peers in shown.items():
             assert [await outcome(peer) for peer in peers] == [wanted] * len(peers)
+
+    run_real(scenario)
+
+
+def test_a_client_that_hears_no_error_before_connected_hears_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "DENIED_S", 2.0)
+
+    async def scenario() -> None:
+        world = await Secured(tmp_path).start()
+        world.store.logs.clear()
+        for shown in (("token", "none"), ("basic", "alice:wrong"), ("", "")):
+            peer = world.shows(*shown, version="Pulsar-CPP-v4.0.0")
+            assert await outcome(peer) == "CONNECTED"
+            answer = await peer.ask(lookup())
+            assert answer.lookupTopicResponse.error == ServerError.AUTHENTICATION
+            assert (await peer.produce()).error.error == ServerError.AUTHENTICATION
+            assert (await peer.ask(names())).error.error == ServerError.AUTHENTICATION
+            assert (await peer.ask(response("root"))).error.error == ServerError.NOT_ALLOWED
+            assert not world.store.logs
+            async with asyncio.timeout(30):
+                while not peer.session.closed:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
 
     run_real(scenario)
 

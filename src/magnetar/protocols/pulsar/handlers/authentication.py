@@ -7,12 +7,14 @@
 | ``tls`` | nothing: the certificate of the connection |
 | ``none``, or nothing | nothing: the certificate, if there is one; else it is anonymous |
 
-Other methods are refused. What a password costs in CPU is done on a thread; the connection is not
-read meanwhile. A client that is refused hears AuthenticationError, and is disconnected.
+Other methods are refused. A client that is refused hears AuthenticationError, and is disconnected;
+the C++ client and those that wrap it hear it with their requests, and nothing else. What a password
+costs in CPU is done on a thread; the connection is not read meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -21,6 +23,7 @@ from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal, refusal
 from magnetar.env.tasks import fails
 from magnetar.model.errors import AuthenticationError, ProtocolError
+from magnetar.protocols.pulsar.clients import hears_refused_connect
 from magnetar.protocols.pulsar.identity import Identity
 from magnetar.protocols.pulsar.session import Paused, Session
 from magnetar.wire.pulsar.codes import ServerError
@@ -28,6 +31,8 @@ from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandConnect
 from magnetar.wire.pulsar.replies import NO_REQUEST_ID, error
 
 DATA_BYTES_MAX: Final = 64 << 10
+DENIED_S: Final = 5.0
+"""How long a client that is refused is told so."""
 BASIC: Final = "basic"
 
 
@@ -35,8 +40,15 @@ def authenticate(session: Session, request: CommandConnect, accept: Callable[[],
     """Find out who a client is that has sent CONNECT, and ``accept`` it or end the connection."""
     access = session.services.access
     assert access is not None, "asked only where somebody asks"
+
+    def refuse(why: str) -> None:
+        if hears_refused_connect(request.client_version):
+            session.end_refused(why)
+        elif not session.closed:
+            _deny(session, why, accept)
+
     if request.original_principal or request.original_auth_data or request.proxy_to_broker_url:
-        session.end_refused("it speaks for another client: proxies are not served")
+        refuse("it speaks for another client: proxies are not served")
         return
     method, data = request.auth_method_name, request.auth_data
     refreshes = request.feature_flags.supports_auth_refresh
@@ -46,7 +58,17 @@ def authenticate(session: Session, request: CommandConnect, accept: Callable[[],
         session.identity = Identity(session, principal, method, refreshes, clock)
         accept()
 
-    _find_out(session, access, (method, data), known)
+    _find_out(session, access, (method, data), known, refuse)
+
+
+def _deny(session: Session, why: str, accept: Callable[[], None]) -> None:
+    """Say CONNECTED to a client that hears nothing else, and that it is refused to each of its
+    requests, for a while."""
+    session.services.connections.say_refused(session.peer, f"authentication failed: {why}")
+    session.denied = True
+    accept()
+    session.resume(Paused.AUTHENTICATION)
+    asyncio.get_running_loop().call_later(DENIED_S, session.close)
 
 
 def respond(session: Session, command: BaseCommand) -> None:
@@ -68,7 +90,8 @@ def respond(session: Session, command: BaseCommand) -> None:
         else:
             found.renew(principal)
 
-    _find_out(session, access, (answer.auth_method_name, answer.auth_data), known)
+    shown = answer.auth_method_name, answer.auth_data
+    _find_out(session, access, shown, known, session.end_refused)
 
 
 def _find_out(
@@ -76,20 +99,21 @@ def _find_out(
     access: Access,
     shown: tuple[str, bytes],
     known: Callable[[Principal], None],
+    refuse: Callable[[str], None],
 ) -> None:
     method, data = shown
     if method != BASIC:
         try:
             known(_principal(session, access.authenticator, method, data))
         except AuthenticationError as refused:
-            session.end_refused(refused.why)
+            refuse(refused.why)
         return
 
     async def find_out() -> None:
         try:
             principal = await access.by_basic(_text(data))
         except AuthenticationError as refused:
-            session.end_refused(refused.why)
+            refuse(refused.why)
             return
         if not session.closed:
             known(principal)

@@ -48,6 +48,9 @@ async def lookup(session: Session, command: BaseCommand) -> None:
     reply.response = kinds.Redirect if candidate else kinds.Connect
     here = services.service_url
     reply.brokerServiceUrl = owner.service_url if isinstance(owner, At) else here
+    tls_url = await services.tls_url(reply.brokerServiceUrl)
+    if tls_url:
+        reply.brokerServiceUrlTls = tls_url
     reply.authoritative = True
     reply.proxy_through_service_url = False
     session.send_command(answer)

@@ -118,6 +118,9 @@ def _tell(session: Session, consumer_id: int, leaving: Leaving) -> None:
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = 0
     command.close_consumer.assignedBrokerServiceUrl = leaving.service_url
+    tls_url = session.services.known_tls_url(leaving.service_url)
+    if tls_url:
+        command.close_consumer.assignedBrokerServiceUrlTls = tls_url
     session.send_command(command)
 
 
