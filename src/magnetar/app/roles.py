@@ -14,7 +14,7 @@ import structlog
 from magnetar.app.fate import Fate
 from magnetar.config import BookieConfig, Config
 from magnetar.env.data_dir import DataDir
-from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind
+from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, check_free
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.env.zookeeper_server import EnsembleMember, ZooKeeperServer
 from magnetar.model.errors import ConfigError, MetadataUnavailableError
@@ -43,6 +43,8 @@ async def run_bookie(
         bound = bind_http(config)
         if bound is not None:
             stack.callback(bound.close)
+        # Before its cookie: with that no other directory may begin under its name.
+        check_free((config.bookie.host, config.bookie.port, "bookie.port"))
         data_dir = DataDir.open(config.data_dir, "bookie")
         stack.callback(data_dir.close)
         process = Process(config, real(), stack, fate)

@@ -35,7 +35,7 @@ from magnetar.app.storage import (
 from magnetar.bookie.serving.local import LocalBookie
 from magnetar.config import Config
 from magnetar.env.data_dir import DataDir
-from magnetar.env.listening import bind
+from magnetar.env.listening import bind, check_free
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.model.errors import StartError
 
@@ -52,7 +52,11 @@ async def run(
     begun = time.perf_counter()
     fate = Fate(stopped)
     async with AsyncExitStack() as stack:
-        data_dir = DataDir.open(config.data_dir, "standalone")
+        data_dir = DataDir.open(config.data_dir, "standalone")  # in use: says more than ports do
+        check_free(
+            (config.broker.host, config.broker.port, "broker.port"),
+            (config.kafka.host, config.kafka.port, "kafka.port"),
+        )
         stack.callback(data_dir.close)
         check_bookies(data_dir, bookies)
         config = with_partitions(config, data_dir.path)

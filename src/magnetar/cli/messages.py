@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pulsar
 
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
+DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
 CONNECT_TIMEOUT_MS = 5_000
 OPERATION_TIMEOUT_S = 10
 
@@ -42,7 +43,7 @@ _service_url = click.option(
     show_default=True,
     envvar="MAGNETAR_SERVICE_URL",
     show_envvar=True,
-    help="The broker's address.",
+    help="The broker's address, or several: pulsar://HOST:PORT,HOST:PORT.",
 )
 
 
@@ -60,7 +61,7 @@ def client(service_url: str, topic: str) -> Iterator[tuple[pulsar.Client, Callab
     """
     import pulsar
 
-    if not service_url.startswith(("pulsar://", "pulsar+ssl://", "http://", "https://")):
+    if service_url.partition("://")[0] not in DEFAULT_PORTS:
         raise ConfigError(
             f"--service-url {service_url!r} cannot be used; accepted: pulsar://HOST:PORT"
         )
@@ -111,15 +112,23 @@ def last_said(told: IO[str]) -> str:
 
 
 def check_reachable(service_url: str) -> None:
-    """Raise ``BrokerError`` if nobody listens: the library would try again for a long time."""
-    address = urlsplit(service_url)
-    try:
-        host, port = address.hostname or "", address.port or 6650
-        socket.create_connection((host, port), CONNECT_TIMEOUT_MS / 1000).close()
-    except (OSError, ValueError) as error:
-        raise BrokerError(
-            f"{service_url}: {error}; is a platform running there? (`magnetar standalone`)"
-        ) from error
+    """Raise ``BrokerError`` if nobody listens at any of its addresses: the library would try again
+    for a long time."""
+    scheme, _, rest = service_url.partition("://")
+    problems = []
+    for place in rest.partition("/")[0].split(","):
+        try:
+            address = urlsplit(f"{scheme}://{place}")
+            host, port = address.hostname or "", address.port or DEFAULT_PORTS[scheme]
+            socket.create_connection((host, port), CONNECT_TIMEOUT_MS / 1000).close()
+        except (OSError, ValueError) as error:
+            problems.append(f"{place}: {error}")
+        else:
+            return
+    raise BrokerError(
+        f"{service_url}: {'; '.join(problems)}; is a platform running there? "
+        "(`magnetar standalone`)"
+    )
 
 
 def _advice(error: Exception) -> str:

@@ -185,15 +185,19 @@ def beside_pulsar(with_kafka_on: Callable[[int], Config], brokers: int) -> Confi
 def check_ports(config: Config, brokers: int = 1) -> None:
     """No two servers of a process, or of the brokers that it starts on consecutive ports, may have
     one port. Raises ``ConfigError``: the second would call the first another process."""
-    ports = ("broker", config.broker.port), ("http", config.http.port), ("kafka", config.kafka.port)
+    broker, http, kafka = config.broker, config.http, config.kafka
+    plain = {"broker": broker.port, "http": http.port, "kafka": kafka.port}
+    tls = {"broker": broker.tls_port, "http": http.tls_port, "kafka": kafka.tls_port}
+    ports = [(f"{part}.port", port) for part, port in plain.items()]
+    ports += [(f"{part}.tls_port", port) for part, port in tls.items()]
     given = [(name, port) for name, port in ports if port > 0]
     for number, (name, port) in enumerate(given):
         for other, at in given[:number]:
             if abs(port - at) < brokers:
                 several = f" of {brokers} brokers" if brokers > 1 else ""
                 raise ConfigError(
-                    f"{other}.port = {at} and {name}.port = {port}{several} are in each other's "
-                    "way; give each its own (0 takes a free one)"
+                    f"{other} = {at} and {name} = {port}{several} are in each other's way; give "
+                    "each its own (0 takes a free one)"
                 )
 
 

@@ -31,6 +31,14 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
     return bound
 
 
+def check_free(*places: tuple[str, int, str]) -> None:
+    """``bind``'s arguments, of ports that are listened on later: before a start writes what one
+    that fails leaves behind. Raises ``StartError``."""
+    for host, port, setting in places:
+        if port > 0:
+            bind(host, port, setting).close()
+
+
 def _refuse_if_served(bound: socket.socket, port: int) -> None:
     """Two sockets may be bound to a port as long as neither listens; the second to listen fails.
     Listening now makes that failure come here."""

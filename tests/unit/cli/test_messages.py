@@ -4,10 +4,12 @@ of it. The lines are those of the official client 3.13."""
 from __future__ import annotations
 
 import io
+import socket
 
 import pytest
 
-from magnetar.cli.messages import last_said
+from magnetar.cli.messages import check_reachable, last_said
+from magnetar.model.errors import BrokerError
 
 HEAD = "2026-01-01 00:00:00.000 ERROR [140628515505856] ClientConnection:1575 | [a:1 -> b:2] "
 MISSING = "namespace acme/prod does not exist; create it first, or use public/default"
@@ -41,3 +43,17 @@ def test_the_last_reason_counts() -> None:
     lines = [f"{HEAD}Failed lookup req_id: {n} error: E msg: reason {n}\n" for n in range(3)]
     told = io.StringIO("".join(lines))
     assert last_said(told) == last_said(told) == "reason 2"
+
+
+def test_one_of_several_addresses_is_enough() -> None:
+    """The README gives clients several, and the command line took them for one port."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        here, away = (f"127.0.0.1:{each.getsockname()[1]}" for each in (server, unheard))
+        check_reachable(f"pulsar://{here}")
+        check_reachable(f"pulsar://{away},{here}")
+        check_reachable(f"pulsar://nowhere.invalid:1,{here}/")
+        with pytest.raises(BrokerError, match=f"{away}: .*refused.*is a platform running"):
+            check_reachable(f"pulsar://{away}")
+        with pytest.raises(BrokerError, match="x:port: Port could not be cast"):
+            check_reachable("pulsar://x:port")
