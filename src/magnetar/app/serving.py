@@ -107,6 +107,7 @@ async def start_broker(
     """A broker that serves clients. Ends in the order: topics to other brokers, clients, logs."""
     config, outside, stack = process.config, process.outside, process.stack
     metadata, authenticator = cluster.metadata, open_authenticator(config, outside.clock_s)
+    own = open_own_access(config, authenticator, membership.shares)
     if keeps_everything(config.ledger):
         log.warning("nothing is ever deleted", what=KEPT_FOR_EVER)
     history = TableHistory()
@@ -145,10 +146,9 @@ async def start_broker(
         leading,
         config.partition,
         authenticator,
-        open_doors(config, authenticator, membership.shares and not membership.read_only),
+        open_doors(config, own, membership.shares and not membership.read_only),
     )
     tls = None if process.tls is None else (process.tls, config.tls)
-    own = open_own_access(config, authenticator, membership.shares)
     broker.secure(tls, own, membership.http_url_tls)
     end_within(stack, LOGS_END_S, "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from magnetar.app.kafka_doors import open_doors
+from magnetar.app.securing import open_own_access
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.config import Config, KafkaConfig, SecurityConfig, TlsConfig
 from magnetar.model.errors import ConfigError, StartError
+from magnetar.protocols.kafka.server import KafkaDoors
 from tests.certificates import Authority
 from tests.unit.cluster.security.files import token, write_secret
 
@@ -28,18 +30,22 @@ def configured(directory: Path, said: str | None, port: int = 9092) -> Config:
     return Config(kafka=KafkaConfig(port=port), security=security)
 
 
-def authenticator(config: Config) -> Authenticator:
-    return Authenticator(config.security, lambda: 1e9)
+def opened(config: Config, *, shares: bool = True) -> KafkaDoors:
+    authenticator = None
+    if config.security.authentication:
+        certificates = config.tls.client_certificates != "none"
+        authenticator = Authenticator(config.security, lambda: 1e9, certificates)
+    return open_doors(config, open_own_access(config, authenticator, shares), shares)
 
 
 def test_where_nobody_is_asked_nothing_is_shown() -> None:
-    way = open_doors(Config(kafka=KafkaConfig(port=9092)), None, True).way
+    way = opened(Config(kafka=KafkaConfig(port=9092))).way
     assert (way.token, way.tls) == (None, None)
 
 
 def test_a_token_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
     config = configured(tmp_path, f" {token('root')}\n")
-    way = open_doors(config, authenticator(config), True).way
+    way = opened(config).way
     assert way.token is not None
     assert way.token() == token("root")
     longer = token("root", exp=2e9)
@@ -52,9 +58,9 @@ def test_brokers_of_a_cluster_need_a_token(tmp_path: Path, shares: bool) -> None
     config = configured(tmp_path, None)
     if shares:
         with pytest.raises(StartError, match="own_token_file"):
-            open_doors(config, authenticator(config), shares)
-        config = replace(config, kafka=KafkaConfig(port=-1))
-    assert open_doors(config, authenticator(config), shares).way.token is None
+            opened(config)
+    else:
+        assert opened(config, shares=False).way.token is None
 
 
 def test_a_token_that_others_would_refuse_is_refused_at_start(tmp_path: Path) -> None:
@@ -65,11 +71,11 @@ def test_a_token_that_others_would_refuse_is_refused_at_start(tmp_path: Path) ->
     ):
         config = configured(tmp_path, said)
         with pytest.raises(StartError, match=why):
-            open_doors(config, authenticator(config), True)
+            opened(config)
     for said in ("", "two words", "\u00e4"):
         config = configured(tmp_path, said)
         with pytest.raises(ConfigError, match="own_token_file"):
-            open_doors(config, authenticator(config), True)
+            opened(config)
 
 
 def test_a_listener_with_tls_and_a_way_by_it(tmp_path: Path) -> None:
@@ -84,9 +90,9 @@ def test_a_listener_with_tls_and_a_way_by_it(tmp_path: Path) -> None:
     )
     config = configured(tmp_path, None)
     by_tls = replace(config, kafka=KafkaConfig(port=-1, tls_port=9093), tls=tls)
-    doors = open_doors(by_tls, authenticator(config), True)
+    doors = opened(by_tls)
     assert doors.tls is not None
     assert doors.way.tls is not None
     assert doors.way.token is None, "its certificate is enough"
     with pytest.raises(StartError, match=r"kafka\.tls_port"):
-        open_doors(replace(config, tls=tls), authenticator(config), True)
+        opened(replace(config, tls=tls))

@@ -23,6 +23,7 @@ from tests.unit.admin.fakes import FakeLedgers, application
 from tests.unit.protocols.pulsar.harness import World
 
 T = TypeVar("T")
+TLS = ("--set", "tls.certificate_file=c", "--set", "tls.key_file=k")
 
 
 class Served:
@@ -209,6 +210,7 @@ def test_ledger_list_show_read(platform: Served, out: pytest.CaptureFixture[str]
         (["standalone", "--broker-port", "99999"], 2, "99999"),
         (["standalone", "--http-port", "6650"], 2, "broker.port = 6650 and http.port = 6650"),
         (["standalone", "--kafka-port", "8080"], 2, "give each its own"),
+        (["standalone", *TLS, "--set", "kafka.tls_port=6650"], 2, "give each its own"),
         (["standalone", "--brokers", "4", "--kafka-port", "6653"], 2, "of 4 brokers"),
         (["standalone", "--bookies", "0"], 2, "0 is not in the range"),
         (["standalone", "--metadata", "etcd://x"], 2, "zk://"),

@@ -21,7 +21,7 @@ from magnetar.protocols.kafka.security.sasl_exchange import exchange_of
 from magnetar.protocols.kafka.security.sasl_gate import SaslGate
 from magnetar.protocols.kafka.security.sasl_states import TRANSITIONS, SaslState
 from magnetar.protocols.kafka.session import FIRST_FRAME_BYTES_MAX
-from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.apis import ApiKey, encode_request
 from magnetar.wire.kafka.cluster_messages import ApiVersionsRequest, MetadataRequest
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -377,3 +377,36 @@ def test_noise_proves_nothing(access: Access, mechanism: str) -> None:
                 continue
 
     asyncio.run(noise())
+
+
+def test_broken_frames_make_nobody_known_and_nothing_fail(tmp_path: Path) -> None:
+    source = random.Random(11)
+    good = [
+        encode_request(ApiKey.SASL_HANDSHAKE, 1, 1, "me", SaslHandshakeRequest(mechanism))
+        for mechanism in ("OAUTHBEARER", SCRAM_SHA_256)
+    ]
+    good += [
+        encode_request(ApiKey.SASL_AUTHENTICATE, version, 2, "me", SaslAuthenticateRequest(message))
+        for version in (0, 1, 2)
+        for message in (b"n,,\1auth=Bearer a.b.c\1\1", b"n,,n=alice,r=abc", b"\1", b"")
+    ]
+    good.append(encode_request(ApiKey.METADATA, 12, 3, "me", MetadataRequest(topics=[])))
+
+    async def scenario(world: SecuredWorld) -> None:
+        for _ in range(300):
+            peer = world.peer()
+            for _ in range(4):
+                frame = bytearray(source.choice(good))
+                for _ in range(source.randrange(3)):
+                    frame[source.randrange(4, len(frame))] = source.randrange(256)
+                peer.feed(bytes(frame))
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            assert not peer.session.is_known
+            peer.session.abort()
+            peer.session.connection_lost(None)
+        await asyncio.sleep(1)
+
+    with structlog.testing.capture_logs() as seen:
+        run_secured(tmp_path, scenario)
+    assert [each for each in seen if each["log_level"] == "error"] == []
