@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeAlias, TypeVar, get_type_hints
 
@@ -315,6 +316,24 @@ def unsafe_settings(config: Config) -> list[str]:
             "acknowledged messages"
         )
     for name, host in (("broker", config.broker.host), ("http", config.http.host)):
-        if host in ("0.0.0.0", "::"):
-            found.append(f"{name}.host is {host}: anyone who reaches this machine may use it")
+        if is_loopback(host):
+            continue
+        if not config.security.authentication:
+            found.append(
+                f"{name}.host is {host}: anyone who reaches this machine may use it, since "
+                "security.authentication is off"
+            )
+        else:
+            found.append(
+                f"{name}.host is {host}: tokens and passwords are sent there in the clear; let "
+                "others reach only the TLS port (tls.host)"
+            )
     return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody outside of this machine reaches what listens there."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -3,6 +3,7 @@ certificates; REST; our own commands."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,8 @@ import pulsar
 import pytest
 
 from magnetar.env.tls import client_tls
+from magnetar.model.errors import NotAllowedError
+from magnetar.pipeline.brokers.client import BrokerClient
 from tests.certificates import Authority
 from tests.standalone import Standalone, free_port
 from tests.unit.cluster.security.files import token, write_secret, write_users
@@ -227,4 +230,26 @@ def test_a_client_of_the_wrong_kind_is_told_in_the_log(site: Secured) -> None:
     deadline = time.monotonic() + LONG_S
     while "does not speak TLS" not in site.server.log_path.read_text():
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        with socket.create_connection(("127.0.0.1", site.tls_port)) as again:
+            again.sendall(bytes(100))  # one line now and then is said of all that are refused
+        time.sleep(0.5)
+
+
+def test_the_pipeline_shows_the_token_of_its_environment(
+    site: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    round_trip(site.by_token("alice"), "read-by-jobs")
+    topic = "persistent://public/default/read-by-jobs"
+    monkeypatch.delenv("MAGNETAR_TOKEN", raising=False)
+    with pytest.raises(NotAllowedError, match="authentication failed"):
+        BrokerClient(site.server.service_url).extent(topic)
+    monkeypatch.setenv("MAGNETAR_TOKEN", token("alice"))
+    monkeypatch.setenv("MAGNETAR_TRUST", site.trust)
+    for url in (site.server.service_url, site.tls_url):
+        client = BrokerClient(url)
+        assert client.partitions(topic) == [topic]
+        assert client.extent(topic).end_offset == 1
+        client.close()
+    monkeypatch.setenv("MAGNETAR_TOKEN", token("nobody"))
+    with pytest.raises(NotAllowedError, match="nobody may not"):
+        BrokerClient(site.tls_url).extent(topic)

@@ -14,14 +14,16 @@ from typing import Any, Final
 from magnetar.app.checks import metadata_check
 from magnetar.app.ending import end_within
 from magnetar.app.process import Process
+from magnetar.app.securing import open_authenticator
 from magnetar.app.storage import Cluster, StartedBookie
 from magnetar.bookie.bookie import Bookie
+from magnetar.cluster.security.access import Access
 from magnetar.config import Config
 from magnetar.env.health import WELL, Check, PartHealth
 from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, port_of
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.bookie_state import BookieState
-from magnetar.model.errors import DigestError, MagnetarError
+from magnetar.model.errors import DigestError, MagnetarError, StartError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import DigestType
 from magnetar.repair.switches import Switches
@@ -40,6 +42,11 @@ def bind_http(config: Config) -> socket.socket | None:
     is wanted. Raises ``StartError``."""
     if config.http.port == NO_HTTP:
         return None
+    if config.http.tls_port >= 0:
+        raise StartError(
+            f"http.tls_port = {config.http.tls_port}: only brokers serve HTTP by TLS; leave it out "
+            "here, and let nobody but operators reach http.port"
+        )
     return bind(config.http.host, config.http.port, "http.port")
 
 
@@ -72,7 +79,16 @@ async def _serve(process: Process, bound: socket.socket, queries: Any = None) ->
     config, metrics = process.config, process.metrics
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=metrics.registry)
-    app = api.create(metrics.registry, None, None, None, [process.fold_metrics], process.health)
+    access = Access.of(open_authenticator(config, process.outside.clock_s), None)
+    app = api.create(
+        metrics.registry,
+        None,
+        None,
+        None,
+        [process.fold_metrics],
+        process.health,
+        guard=None if access is None else (access, config.security),
+    )
     if queries is not None:
         app.include_router(bookie_api.routes(queries))
     most = process.descriptors.http_connections_max

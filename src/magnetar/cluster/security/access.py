@@ -28,7 +28,8 @@ PASSWORDS_AT_ONCE: Final = 2
 class Access:
     """What ``Authenticator`` and namespaces say together, for servers of every protocol."""
 
-    def __init__(self, authenticator: Authenticator, namespaces: Namespaces) -> None:
+    def __init__(self, authenticator: Authenticator, namespaces: Namespaces | None) -> None:
+        """``namespaces``: None: this process has none, and serves super-users."""
         self.authenticator = authenticator
         self._namespaces = namespaces
         self._super_users = authenticator.super_users
@@ -36,7 +37,9 @@ class Access:
         self._parsed: dict[str, tuple[bytes, Mapping[str, Any]]] = {}
 
     @classmethod
-    def of(cls, authenticator: Authenticator | None, namespaces: Namespaces) -> Access | None:
+    def of(
+        cls, authenticator: Authenticator | None, namespaces: Namespaces | None
+    ) -> Access | None:
         """None where nobody is asked who he is."""
         return None if authenticator is None else cls(authenticator, namespaces)
 
@@ -66,6 +69,8 @@ class Access:
         """``of``: a topic, or ``tenant/namespace``. Raises ``TopicNotFoundError`` for a namespace
         that is not there, which everybody is told alike, and ``MetadataError``."""
         namespace = of if isinstance(of, str) else of.namespace
+        if self._namespaces is None:
+            return self.is_super_user(principal)
         policies = self._object(namespace, await self._namespaces.value(namespace))
         if self.is_super_user(principal):
             return True
@@ -95,6 +100,8 @@ class Access:
 
     async def admins(self, tenant: str) -> Collection[str]:
         """Its roles; none of a tenant that is not there."""
+        if self._namespaces is None:
+            return ()
         value = await self._namespaces.tenant_value(tenant)
         if value is None:
             return ()

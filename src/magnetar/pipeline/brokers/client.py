@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.model.errors import BrokerError
+from magnetar.model.errors import BrokerError, NotAllowedError
+from magnetar.pipeline.brokers.access import TlsAddress
 from magnetar.pipeline.brokers.connection import (
     BrokerConnection,
     parse_service_url,
@@ -23,7 +24,7 @@ from magnetar.pipeline.brokers.connection import (
 from magnetar.pipeline.brokers.topic_reader import TopicReader
 from magnetar.pipeline.losses import LogExtent
 from magnetar.pipeline.places import START, Place
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
 
 REDIRECTS_MAX = 10
 
@@ -82,6 +83,8 @@ class BrokerClient:
         for address in list(self._addresses):
             try:
                 connection = BrokerConnection(address, self.timeout_s)
+            except NotAllowedError:
+                raise  # they all would say so
             except BrokerError as error:
                 whys.append(str(error))
                 continue
@@ -117,7 +120,7 @@ class BrokerClient:
                 raise refused(answer.error, f"topic {topic}: {answer.message}")
             if answer.proxy_through_service_url:
                 return entrance
-            address = parse_service_url(answer.brokerServiceUrl)
+            address = _named(answer, isinstance(connection.address, TlsAddress))
             if answer.response == answer.Connect:
                 return address
             authoritative = answer.authoritative
@@ -163,3 +166,12 @@ class KeptClients:
 
 CLIENTS: Final = KeptClients()
 """Of this process."""
+
+
+def _named(answer: CommandLookupTopicResponse, by_tls: bool) -> tuple[str, int]:
+    """The broker that a lookup names, as the one was reached that was asked."""
+    if by_tls and not answer.brokerServiceUrlTls:
+        raise BrokerError(
+            f"the broker at {answer.brokerServiceUrl} is not reached by TLS (broker.tls_port)"
+        )
+    return parse_service_url(answer.brokerServiceUrlTls if by_tls else answer.brokerServiceUrl)

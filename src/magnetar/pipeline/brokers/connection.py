@@ -20,11 +20,14 @@ from magnetar.model.errors import (
     ProtocolError,
     TopicNotFoundError,
 )
+from magnetar.pipeline.brokers.access import TlsAddress, show, tls_of
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import PROTOCOL_VERSION, decode_command, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 FRAME_BYTES_MAX = 64 << 20
+PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
+"""By a service URL's scheme, where it names none."""
 RECEIVE_BYTES = 256 * 1024
 
 
@@ -42,8 +45,11 @@ class BrokerConnection:
         self.address = address
         self._timeout_s = timeout_s
         self._buffer = bytearray()
+        tls = tls_of(address)
         try:
             self._socket = socket.create_connection(address, timeout_s)
+            if tls is not None:
+                self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
         except OSError as error:
             raise BrokerError(
                 f"cannot connect to the broker at {self}: {error}; is it running?"
@@ -58,10 +64,12 @@ class BrokerConnection:
         command = BaseCommand(type=BaseCommand.CONNECT)
         command.connect.client_version = "magnetar-pipeline"
         command.connect.protocol_version = PROTOCOL_VERSION
+        show(command.connect)
         self.send(command)
         answer = self.receive().command
         if answer.type != BaseCommand.CONNECTED:
-            raise BrokerError(f"{self} refused the connection: {answer.error.message}")
+            code = int(answer.error.error)
+            raise refused(code, f"{self} refused the connection: {answer.error.message}")
         self.greeting = answer.connected
 
     def send(self, command: BaseCommand) -> None:
@@ -177,9 +185,12 @@ def parse_service_url(url: str) -> tuple[str, int]:
 
 
 def parse_service_urls(url: str) -> list[tuple[str, int]]:
-    """``pulsar://host:port,host:port`` -> all of them."""
+    """``pulsar://host:port,host:port``, or ``pulsar+ssl://...``, -> all of them."""
     scheme, _, hosts = url.partition("://")
     found = [urlsplit(f"{scheme}://{host}") for host in hosts.split(",")]
-    if scheme != "pulsar" or not all(parts.hostname for parts in found):
-        raise ConfigError(f"service url {url!r} is not of the form pulsar://host:port")
-    return [(parts.hostname or "", parts.port or 6650) for parts in found]
+    if scheme not in PORTS or not all(parts.hostname for parts in found):
+        raise ConfigError(
+            f"service url {url!r} is not of the form pulsar://host:port or pulsar+ssl://host:port"
+        )
+    addresses = [(parts.hostname or "", parts.port or PORTS[scheme]) for parts in found]
+    return addresses if scheme == "pulsar" else [TlsAddress(each) for each in addresses]

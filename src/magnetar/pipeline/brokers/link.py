@@ -24,6 +24,7 @@ from magnetar.model.errors import (
     MetadataUnavailableError,
     NotAllowedError,
 )
+from magnetar.pipeline.brokers.access import show, tls_of
 from magnetar.pipeline.brokers.connection import FRAME_BYTES_MAX, WORTH_ANOTHER_TRY
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import (
@@ -146,10 +147,13 @@ class BrokerLink:
         command = BaseCommand(type=BaseCommand.CONNECT)
         command.connect.client_version = CLIENT_VERSION
         command.connect.protocol_version = PROTOCOL_VERSION
-        loop, host, port = asyncio.get_running_loop(), *address
+        show(command.connect)
+        loop, host, port, tls = asyncio.get_running_loop(), *address, tls_of(address)
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, line = await loop.create_connection(lambda: _Line(self._connections), host, port)
+                _, line = await loop.create_connection(
+                    lambda: _Line(self._connections), host, port, ssl=tls
+                )
         except (OSError, TimeoutError) as error:
             raise _GoneError(f"{error or f'no connection to {host}:{port}'}") from error
         try:
