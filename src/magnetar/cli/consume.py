@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from base64 import b64encode
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 RECEIVE_SLICE_MS = 200
 """How long one wait for a message lasts, so that Ctrl-C and --timeout are heard."""
 
+JSON_HELP = "A JSON object a message, with its id; what is no text is in data_base64, too."
 TYPES = ("exclusive", "shared", "failover")
 
 
@@ -37,7 +39,12 @@ TYPES = ("exclusive", "shared", "failover")
     type=click.FloatRange(0),
     help="Stop when nothing came for this many seconds.",
 )
-@click.option("--json", "as_json", is_flag=True, help="A JSON object a message, with its id.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="A JSON object a message, with its id; bytes that are no text in data_base64, too.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Count only.")
 @service_url_option
 def consume(
@@ -120,16 +127,16 @@ def _line(message: pulsar.Message, as_json: bool) -> str:
     text = body.decode("utf-8", "backslashreplace")
     if not as_json:
         return text
-    return json.dumps(
-        {
-            "id": str(message.message_id()),
-            "topic": message.topic_name(),
-            "key": message.partition_key(),
-            "publish_time_ms": message.publish_timestamp(),
-            "event_time_ms": message.event_timestamp(),
-            "redeliveries": message.redelivery_count(),
-            "properties": message.properties(),
-            "data": text,
-        },
-        ensure_ascii=False,
-    )
+    found = {
+        "id": str(message.message_id()),
+        "topic": message.topic_name(),
+        "key": message.partition_key(),
+        "publish_time_ms": message.publish_timestamp(),
+        "event_time_ms": message.event_timestamp(),
+        "redeliveries": message.redelivery_count(),
+        "properties": message.properties(),
+        "data": text,
+    }
+    if text.encode() != body:  # escapes cannot be told from a text that has them
+        found["data_base64"] = b64encode(body).decode()
+    return json.dumps(found, ensure_ascii=False)

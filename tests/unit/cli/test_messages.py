@@ -3,11 +3,16 @@ of it. The lines are those of the official client 3.13."""
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import socket
+from typing import cast
 
+import pulsar
 import pytest
 
+from magnetar.cli.consume import _line
 from magnetar.cli.messages import check_reachable, last_said
 from magnetar.model.errors import BrokerError
 
@@ -57,3 +62,21 @@ def test_one_of_several_addresses_is_enough() -> None:
             check_reachable(f"pulsar://{away}")
         with pytest.raises(BrokerError, match="x:port: Port could not be cast"):
             check_reachable("pulsar://x:port")
+
+
+def test_bytes_that_are_no_text_can_be_had_back() -> None:
+    class Message:
+        def __init__(self, body: bytes) -> None:
+            self.data = lambda: body
+
+        def __getattr__(self, name: str) -> object:
+            return lambda: name
+
+    def told(body: bytes) -> dict[str, str]:
+        found = json.loads(_line(cast(pulsar.Message, Message(body)), as_json=True))
+        return {name: found[name] for name in found if name.startswith("data")}
+
+    assert told("größe \\xff".encode()) == {"data": "größe \\xff"}
+    odd = told(b"a\xff\0b")
+    assert base64.b64decode(odd["data_base64"]) == b"a\xff\0b"
+    assert odd["data"] == "a\\xff\0b"

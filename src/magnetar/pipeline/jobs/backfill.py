@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.model.errors import ConfigError, JobError
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
+from magnetar.pipeline.jobs.spark_words import is_sparks, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,8 +67,6 @@ class BackfillReport(Report):
 
 def backfill(options: BackfillOptions, context: JobContext) -> BackfillReport:
     """Raises ``BrokerError``, ``JobError``."""
-    from pyspark.errors import PySparkException
-
     try:
         frame = _messages(options, _rows(options, context))
         report = BackfillReport(name=_name(options), columns=", ".join(frame.columns))
@@ -75,9 +74,10 @@ def backfill(options: BackfillOptions, context: JobContext) -> BackfillReport:
             report.rows = frame.count()
         if not context.dry_run:
             _write(options, context, frame)
-    except PySparkException as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-        raise JobError(f"{options.source} could not be backfilled: {first.strip()}") from error
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        raise JobError(f"{options.source} could not be backfilled: {reason(error)}") from error
     return report
 
 

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from magnetar.model.errors import ConfigError, JobError
+from magnetar.pipeline.jobs.spark_words import is_sparks, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +41,6 @@ OURS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
 }
 """Of a session that is made here; what the user sets comes over it."""
-OUR_ERRORS: Final = "magnetar.model.errors."
-"""So the line of a traceback begins that says what one of ours was about."""
 
 
 class JobProgress(Protocol):
@@ -195,17 +194,15 @@ def _session(master: str | None, conf: Mapping[str, str]) -> tuple[SparkSession,
 @contextmanager
 def _starting(where: str) -> Iterator[None]:
     """What keeps Spark from starting is a matter of the machine, or of what it was told."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except Exception as error:
-        if not isinstance(error, PySparkException) and type(error).__name__ != "Py4JJavaError":
+        if not is_sparks(error):
             raise
         raise ConfigError(
-            f"Spark could not be started on {where}: {_reason(str(error))} It needs Java 17 or "
-            "later (java -version, JAVA_HOME), and a --master and --conf that it knows; what it "
-            "says itself stands above"
+            f"Spark could not be started on {where}: {reason(error)} It needs Java 17 or later "
+            "(java -version, JAVA_HOME), and a --master and --conf that it knows; what it says "
+            "itself stands above"
         ) from error
 
 
@@ -219,21 +216,9 @@ def _choose_python(master: str) -> None:
 @contextmanager
 def _failures() -> Iterator[None]:
     """What Spark raises for a task that died becomes one line."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
-        lines = [line.strip() for line in str(error).splitlines()]
-        ours = (line.partition(": ")[2] for line in lines if line.startswith(OUR_ERRORS))
-        first = next(ours, "") or next((line for line in lines if line), "no reason given")
-        raise JobError(f"Spark could not do the work: {first.strip()}") from error
     except Exception as error:
-        if type(error).__name__ != "Py4JJavaError":
+        if not is_sparks(error):
             raise
-        raise JobError(f"Spark could not do the work: {_reason(str(error))}") from error
-
-
-def _reason(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if "failure" in line or "Error" in line), lines[0])
+        raise JobError(f"Spark could not do the work: {reason(error)}") from error

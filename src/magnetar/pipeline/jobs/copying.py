@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.model.errors import ConfigError, JobError
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import option
+from magnetar.pipeline.jobs.spark_words import is_sparks, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -148,10 +149,9 @@ def _behind(progress: Any) -> int:
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     """An error of Spark's becomes one line."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-        raise JobError(f"{what} could not be written: {first.strip()}") from error
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        raise JobError(f"{what} could not be written: {reason(error)}") from error

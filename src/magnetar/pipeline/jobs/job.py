@@ -38,7 +38,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from magnetar.model.errors import ConfigError
+from magnetar.model.errors import ConfigError, JobError
+from magnetar.pipeline.jobs.spark_words import asked_wrongly, is_sparks, reason
 
 if TYPE_CHECKING:
     from magnetar.pipeline.jobs.context import JobContext
@@ -156,6 +157,11 @@ def run(job: Job[Options, R], options: Options, context: JobContext | None = Non
             f"the job {job.name} needs Spark, which is not installed here ({error}): pip install "
             "'magnetar[spark]', and Java 17 or later"
         ) from error
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        kind = ConfigError if asked_wrongly(error) else JobError
+        raise kind(f"the job {job.name} cannot be done: {reason(error)}") from error
     report.job, report.dry_run = job.name, context.dry_run
     report.started_ms = started_ns // 1_000_000
     report.seconds = round(time.monotonic() - begun_s, 3)
