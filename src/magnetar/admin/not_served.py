@@ -37,6 +37,8 @@ WHOLE: Final = (
     NotServed(f"{NAMESPACE}/0x*/unsubscribe/**", "unsubscribe of bundles"),
     NotServed(f"{NAMESPACE}/persistence/bookieAffinity", "bookieAffinity of namespaces"),
     NotServed("/admin/v2/namespaces/*/antiAffinity/*", "antiAffinity of namespaces"),
+    NotServed(f"{NAMESPACE}/permissions/subscription", "permissions of subscriptions", "GET"),
+    NotServed(f"{NAMESPACE}/permissions/*/*", "permissions of subscriptions"),
     NotServed("/admin/v2/namespaces/grantPermissionsOnTopics", "permissions"),
     NotServed("/admin/v2/namespaces/revokePermissionsOnTopics", "permissions"),
     NotServed(f"{TOPIC}/subscription/*", "changing subscriptions over HTTP", "POST"),

@@ -42,6 +42,7 @@ import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.transaction.TxnID;
 import org.apache.pulsar.common.naming.TopicVersion;
+import org.apache.pulsar.common.policies.data.AuthAction;
 import org.apache.pulsar.common.policies.data.DelayedDeliveryPolicies;
 import org.apache.pulsar.common.policies.data.PersistencePolicies;
 import org.apache.pulsar.common.policies.data.Policies;
@@ -99,6 +100,10 @@ public final class AdminPeer {
         "topics.getRetention", "topics.removeDelayedDeliveryPolicy", "topics.removeMessageTTL",
         "topics.removePersistence", "topics.removeRetention", "topics.setDelayedDeliveryPolicy",
         "topics.setMessageTTL", "topics.setPersistence", "topics.setRetention",
+        "namespaces.getPermissions", "namespaces.grantPermissionOnNamespace",
+        "namespaces.revokePermissionsOnNamespace", "topics.getPermissions",
+        "topics.grantPermission", "topics.revokePermissions", "tenants.updateTenant",
+        "properties.updateProperty",
         "namespaces.createNamespace", "namespaces.getNamespaces", "namespaces.getTopics",
         "namespaces.getIsAllowAutoUpdateSchema", "namespaces.getSchemaCompatibilityStrategy",
         "namespaces.getSchemaValidationEnforced", "namespaces.setIsAllowAutoUpdateSchema",
@@ -152,6 +157,7 @@ public final class AdminPeer {
         step("clusters", this::clusters);
         step("tenants", this::tenants);
         step("namespaces", this::namespaces);
+        step("permissions", this::permissions);
         step("topics", this::topics);
         step("partitioned topics", this::partitionedTopics);
         step("stats", this::stats);
@@ -223,8 +229,11 @@ public final class AdminPeer {
             "its clusters");
         refused(ConflictException.class, "exists already",
             () -> admin.tenants().createTenant("peer", tenant()));
-        refused(PreconditionFailedException.class, "adminRoles",
-            () -> admin.tenants().createTenant("roles", tenant("root")));
+        admin.tenants().createTenant("roles", tenant("root"));
+        same(admin.tenants().getTenantInfo("roles").getAdminRoles(), Set.of("root"), "its admins");
+        admin.tenants().updateTenant("roles", tenant("other", "root"));
+        same(admin.tenants().getTenantInfo("roles").getAdminRoles(), Set.of("other", "root"),
+            "its admins then");
         refused(NotFoundException.class, "does not exist",
             () -> admin.tenants().getTenantInfo("absent"));
     }
@@ -249,6 +258,26 @@ public final class AdminPeer {
             () -> admin.namespaces().createNamespace("peer/encrypted", kept));
         refused(ServerSideErrorException.class, "not served: deleting namespaces",
             () -> admin.namespaces().deleteNamespace(NAMESPACE));
+    }
+
+    private void permissions() throws Exception {
+        Set<AuthAction> both = Set.of(AuthAction.produce, AuthAction.consume);
+        admin.namespaces().grantPermissionOnNamespace(NAMESPACE, "app", both);
+        admin.namespaces().grantPermissionOnNamespace(NAMESPACE, "reader",
+            Set.of(AuthAction.consume));
+        same(admin.namespaces().getPermissions(NAMESPACE),
+            Map.of("app", both, "reader", Set.of(AuthAction.consume)), "of the namespace");
+        admin.namespaces().revokePermissionsOnNamespace(NAMESPACE, "reader");
+        String topic = "persistent://peer/a/permitted";
+        admin.topics().createNonPartitionedTopic(topic);
+        admin.topics().grantPermission(topic, "writer", Set.of(AuthAction.produce));
+        same(admin.topics().getPermissions(topic),
+            Map.of("app", both, "writer", Set.of(AuthAction.produce)), "of the topic");
+        admin.topics().revokePermissions(topic, "writer");
+        same(admin.topics().getPermissions(topic), Map.of("app", both), "of the topic then");
+        admin.topics().delete(topic);
+        admin.namespaces().revokePermissionsOnNamespace(NAMESPACE, "app");
+        same(admin.namespaces().getPermissions(NAMESPACE), Map.of(), "of the namespace then");
     }
 
     private void topics() throws Exception {

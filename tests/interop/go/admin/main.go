@@ -62,7 +62,10 @@ var served = []string{
 	"Schemas.GetVersionByPayload", "Schemas.GetVersionBySchemaInfo",
 	"Schemas.TestCompatibilityWithPostSchemaPayload", "Schemas.TestCompatibilityWithSchemaInfo",
 	"Subscriptions.Delete", "Subscriptions.ForceDelete", "Subscriptions.List",
-	"Tenants.Create", "Tenants.Get", "Tenants.List",
+	"Tenants.Create", "Tenants.Get", "Tenants.List", "Tenants.Update",
+	"Namespaces.GetNamespacePermissions", "Namespaces.GrantNamespacePermission",
+	"Namespaces.RevokeNamespacePermission", "Topics.GetPermissions", "Topics.GrantPermission",
+	"Topics.RevokePermission",
 	"Topics.Create", "Topics.CreateWithProperties", "Topics.Delete", "Topics.GetInternalStats", "Topics.GetMetadata",
 	"Topics.GetPartitionedStats", "Topics.GetPartitionedStatsWithOption", "Topics.GetStats",
 	"Topics.GetStatsWithOption", "Topics.List", "Topics.Lookup", "Topics.Update",
@@ -90,6 +93,7 @@ func main() {
 		{"clusters", p.clusters},
 		{"tenants", p.tenants},
 		{"namespaces", p.namespaces},
+		{"permissions", p.permissions},
 		{"topics", p.topics},
 		{"partitioned topics", p.partitionedTopics},
 		{"subscriptions", p.subscriptions},
@@ -156,7 +160,13 @@ func (p *peer) tenants() {
 	check(slices.Equal(found.AllowedClusters, []string{"standalone"}), "its clusters: %v", found)
 	refused(409, "exists already", func() error { return p.admin.Tenants().Create(tenant) })
 	tenant = utils.TenantData{Name: "roles", AdminRoles: []string{"root"}}
-	refused(412, "adminRoles", func() error { return p.admin.Tenants().Create(tenant) })
+	must(p.admin.Tenants().Create(tenant))
+	tenant.AdminRoles = []string{"other", "root"}
+	must(p.admin.Tenants().Update(tenant))
+	found, err = p.admin.Tenants().Get("roles")
+	must(err)
+	slices.Sort(found.AdminRoles)
+	check(slices.Equal(found.AdminRoles, tenant.AdminRoles), "its admins: %v", found)
 }
 
 func (p *peer) namespaces() {
@@ -175,6 +185,29 @@ func (p *peer) namespaces() {
 	refused(501, "not served: deleting namespaces", func() error {
 		return p.admin.Namespaces().DeleteNamespace(namespace)
 	})
+}
+
+func (p *peer) permissions() {
+	space, err := utils.GetNamespaceName(namespace)
+	must(err)
+	both := []utils.AuthAction{"consume", "produce"}
+	must(p.admin.Namespaces().GrantNamespacePermission(*space, "app", both))
+	found, err := p.admin.Namespaces().GetNamespacePermissions(*space)
+	must(err)
+	slices.Sort(found["app"])
+	check(len(found) == 1 && slices.Equal(found["app"], both), "of the namespace: %v", found)
+	must(p.admin.Namespaces().RevokeNamespacePermission(*space, "app"))
+	found, err = p.admin.Namespaces().GetNamespacePermissions(*space)
+	must(err)
+	check(len(found) == 0, "of the namespace then: %v", found)
+	name := topic("persistent://go/a/permitted")
+	must(p.admin.Topics().Create(name, 0))
+	must(p.admin.Topics().GrantPermission(name, "writer", both[1:]))
+	found, err = p.admin.Topics().GetPermissions(name)
+	must(err)
+	check(len(found) == 1 && slices.Equal(found["writer"], both[1:]), "of the topic: %v", found)
+	must(p.admin.Topics().RevokePermission(name, "writer"))
+	must(p.admin.Topics().Delete(name, false, true))
 }
 
 func (p *peer) listed() ([]string, []string) {
