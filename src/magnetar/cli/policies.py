@@ -255,6 +255,8 @@ def set_topic(topic: str, url: str, **said: Any) -> None:
         else:
             rest.send_post(f"{path}/{part}", body)
     click.echo(f"set for {topic}: {', '.join(bodies)}")
+    if "engine" in bodies:
+        click.echo("what there is of the topic stays where it is; partitions that are added obey")
 
 
 @topic_policies.command("remove")

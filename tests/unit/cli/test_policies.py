@@ -160,6 +160,12 @@ def test_what_cannot_be_is_refused(
     assert (found, says in error) == (status, True), error
 
 
+def test_a_topic_is_not_said_to_change_its_engine(command: Command) -> None:
+    said = command("topics", "policies", "set", "a", "--engine", "partition")[1]
+    assert "what there is of the topic stays where it is" in said
+    assert command("topics", "policies", "remove", "a", "engine")[0] == 0
+
+
 def test_messages_expire(command: Command) -> None:
     assert command("topics", "expire", "a", "--older-than", "1h", "--subscription", "s")[0] == 0
     stats = json.loads(command("topics", "stats", "a", "--json")[1])
