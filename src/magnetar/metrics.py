@@ -226,6 +226,11 @@ class Metrics:
             "Requests that ended their connection: not served, or failed",
             registry=self.registry,
         )
+        self.kafka_failed_authentications_total = Counter(
+            "magnetar_kafka_failed_authentications_total",
+            "Kafka's clients that did not show who they are: wrong, expired or not offered",
+            registry=self.registry,
+        )
         self.kafka_fetched_bytes_total = Counter(
             "magnetar_kafka_fetched_bytes_total",
             "Bytes of record batches sent to Kafka's clients",

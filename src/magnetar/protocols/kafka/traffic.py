@@ -18,6 +18,7 @@ class KafkaTraffic:
         self.requests: Counter[ApiKey] = Counter()
         self.refused = 0
         """Requests that ended their connection: not served, or failed."""
+        self.failed_authentications = 0
         self.fetched_bytes = 0
 
     def fold(self, metrics: Metrics, connections: int) -> None:
@@ -26,6 +27,7 @@ class KafkaTraffic:
         for api, count in self.requests.items():
             metrics.kafka_requests_total.labels(api.name.lower()).inc(count)
         metrics.kafka_refused_requests_total.inc(self.refused)
+        metrics.kafka_failed_authentications_total.inc(self.failed_authentications)
         metrics.kafka_fetched_bytes_total.inc(self.fetched_bytes)
         self.requests.clear()
-        self.refused = self.fetched_bytes = 0
+        self.refused = self.failed_authentications = self.fetched_bytes = 0

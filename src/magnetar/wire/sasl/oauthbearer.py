@@ -65,8 +65,3 @@ def bearer_message(token: str) -> bytes:
 def refusal() -> bytes:
     """Of a token that does not count; why is for the server's log only."""
     return json.dumps({"status": "invalid_token"}, separators=(",", ":")).encode()
-
-
-def is_acknowledgement(message: bytes) -> bool:
-    """The client's answer to a refusal."""
-    return message == SEPARATOR

@@ -97,6 +97,7 @@ def test_a_wrong_proof_ends_the_connection_whoever_it_was(tmp_path: Path, name: 
         assert last.error_message == "authentication failed: the credentials are not accepted"
         assert last.auth_bytes == b""
         assert asyncio.get_running_loop().time() - began >= 0.1, "it is told late"
+        assert world.services.traffic.failed_authentications == 1
         assert peer.session.closed
 
     run_secured(tmp_path, scenario)
@@ -168,8 +169,16 @@ def test_a_token_that_does_not_count_is_refused_as_rfc_7628_says(tmp_path: Path)
             answer = await peer.bears(bad)
             assert answer.error_code == ErrorCode.NONE
             assert json.loads(answer.auth_bytes) == {"status": "invalid_token"}
+            counted = world.services.traffic.failed_authentications
             assert (await peer.says(b"\1")).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert peer.session.closed
+            assert world.services.traffic.failed_authentications == counted, "once"
+        assert world.services.traffic.failed_authentications == 3
+        # aiokafka 0.14 does not acknowledge it, and goes on as if it were known.
+        peer = world.peer()
+        await peer.bears(token("carol", exp=1))
+        assert not await serves(peer)
+        assert world.services.traffic.failed_authentications == 4
 
     run_secured(tmp_path, scenario)
 

@@ -44,6 +44,7 @@ async def handshake(
     offered = list(gate.mechanisms)
     if not gate.choose(request.mechanism):
         log.info("SASL mechanism refused", peer=session.peer, mechanism=request.mechanism[:40])
+        session.services.traffic.failed_authentications += 1
         session.refused()
         return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, offered)
     session.begin_exchange(access)
@@ -61,9 +62,11 @@ async def authenticate(
     try:
         step = await exchange.step(request.auth_bytes)
     except AuthenticationError as error:
-        return await _failed(session, error.why)
+        return await _failed(session, "" if exchange.is_refused else error.why)
     except ProtocolError as error:
         return await _failed(session, str(error))
+    if step.refused:
+        _say_failed(session, step.refused)
     if step.principal is None:
         gate.went_on()
         return SaslAuthenticateResponse(auth_bytes=step.answer)
@@ -84,13 +87,20 @@ async def authenticate(
 async def _failed(
     session: KafkaSession, why: str, *, moved: bool = False
 ) -> SaslAuthenticateResponse:
-    """``moved``: the gate knows."""
+    """``why`` empty: it was said. ``moved``: the gate knows."""
     gate = session.gate
     assert gate is not None
     if not moved:
         gate.failed()
-    log.warning("authentication failed", peer=session.peer, mechanism=gate.mechanism, why=why)
-    session.services.traffic.refused += 1
+    if why:
+        _say_failed(session, why)
     await asyncio.sleep(FAILED_S)
     session.refused()
     return SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, REFUSED)
+
+
+def _say_failed(session: KafkaSession, why: str) -> None:
+    assert session.gate is not None
+    session.services.traffic.failed_authentications += 1
+    mechanism = session.gate.mechanism
+    log.warning("authentication failed", peer=session.peer, mechanism=mechanism, why=why)

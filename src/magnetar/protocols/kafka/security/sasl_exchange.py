@@ -16,7 +16,7 @@ from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal, principal, refusal
 from magnetar.cluster.security.users import ITERATIONS, SALT_BYTES, ScramCredentials
 from magnetar.model.errors import AuthenticationError
-from magnetar.wire.sasl.oauthbearer import OAUTHBEARER, is_acknowledgement, read_bearer
+from magnetar.wire.sasl.oauthbearer import OAUTHBEARER, read_bearer
 from magnetar.wire.sasl.oauthbearer import refusal as refused_token
 from magnetar.wire.sasl.plain import PLAIN, read_plain
 from magnetar.wire.sasl.scram import ScramServer, unprovable
@@ -25,19 +25,28 @@ NONCE_BYTES = 24
 
 
 class SaslStep(NamedTuple):
-    """``principal``: who the client is, if that is the end."""
+    """``principal``: who the client is, if that is the end. ``refused``: why it is nobody, where
+    the mechanism has one more message for that; for this side's log."""
 
     answer: bytes
     principal: Principal | None = None
+    refused: str = ""
 
 
 class SaslExchange(Protocol):
+    @property
+    def is_refused(self) -> bool:
+        """A step has said so already."""
+        ...
+
     async def step(self, message: bytes) -> SaslStep:
         """Raises ``AuthenticationError``, and ``ProtocolError`` for what is no message."""
         ...
 
 
 class PlainExchange:
+    is_refused = False
+
     def __init__(self, access: Access) -> None:
         self._access = access
 
@@ -49,6 +58,8 @@ class PlainExchange:
 
 class ScramExchange:
     """``secret``: what salts of users who are not there are made of."""
+
+    is_refused = False
 
     def __init__(self, mechanism: str, authenticator: Authenticator, secret: bytes) -> None:
         self._mechanism = mechanism
@@ -83,18 +94,19 @@ class ScramExchange:
 class BearerExchange:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._why: AuthenticationError | None = None
+        self.is_refused = False
 
     async def step(self, message: bytes) -> SaslStep:
-        if self._why is not None:
-            raise self._why if is_acknowledgement(message) else refusal("no end of a refused token")
+        if self.is_refused:
+            raise refusal("the token was refused")
         login = read_bearer(message)
         try:
             found = self._authenticator.by_token(login.token)
             _check_acts_for(login.acts_for, found.role)
         except AuthenticationError as error:
-            self._why = error
-            return SaslStep(refused_token())
+            # The client is to acknowledge it, and not all do: some go on as if nothing were said.
+            self.is_refused = True
+            return SaslStep(refused_token(), refused=error.why)
         return SaslStep(b"", found)
 
 
