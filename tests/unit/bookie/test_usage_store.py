@@ -248,3 +248,38 @@ def test_range_deletions_are_written_out(tmp_path: Path, monkeypatch: pytest.Mon
         index.close()
         index = LocationIndex(path)
     index.close()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_shares_that_a_crash_left_of_a_log_without_a_row_count_once(
+    tmp_path: Path, early: bool
+) -> None:
+    """The log is counted anew after the start; with the shares that were found its deleted ledgers
+    would count twice, and less than nothing would be live in it: it would never go."""
+    index = EndingIndex(tmp_path / "index")
+    store = UsageStore(index, LogUsage())
+    store.open([])
+    store.add(1, 300, {1: 200, 2: 100}, False, frozenset())
+    index.left = 2  # the highest id and the shares arrive, the row does not
+    store.store(2, ())
+    assert (index.shares(1), index.logs()[0]) == ([(1, 200)], [])
+    index.left = 1 << 30
+
+    usage = LogUsage()
+    store = UsageStore(index, usage)
+    store.open([1])
+    usage.add(1, 300, 300)
+    store.add(1, 300, {1: 200, 2: 100}, False, frozenset())
+    if early:
+        store.forget_early([1])
+        assert usage.uses(2) == [LogUse(1, 300, 100)]
+    store.take([1])
+    store.apply()
+    assert usage.uses(2) == [LogUse(1, 300, 100)]
+    store.store(2, ())
+    assert index.logs()[0] == [StoredLog(1, 300, 100)]
+    store.take([2])
+    store.apply()
+    assert usage.uses(2) == [LogUse(1, 300, 0)]
+    assert index.logs()[0] == [StoredLog(1, 300, 0)]
+    assert shares_of(index) == {}

@@ -15,6 +15,8 @@ Invariants:
 * A ledger's shares go in the batch that forgets where its entries lie, before its record says that
   it is deleted: who is found deleted is not looked for again.
 * What that batch takes away counts as dead only when it is durable (``apply``).
+* Shares of a log without a row were left by a crash, and count for nothing: what the log holds is
+  counted anew, and what that says of a ledger is taken away with it (``_unstored_shares``).
 * No id of a log is given out again, or a share that was left over would count for another log.
 
 Used by the directory's flush lane only. Blocking; raises ``BookieIOError``.
@@ -183,7 +185,7 @@ class UsageStore:
             for log_id, size in shares:
                 gone.append((ledger_id, log_id))
                 row = changed.get(log_id) or self._stored.get(log_id)
-                if row is not None:  # else it was left of a log that is no more
+                if row is not None:
                     changed[log_id] = row._replace(live_bytes=row.live_bytes - size)
         logs = list(changed.values())
         for ledger_id in batch:  # before the index says so: ``undecided``
@@ -192,8 +194,12 @@ class UsageStore:
         self._stored.update(changed)
         for ledger_id, shares in batch.items():
             early = self._early.pop(ledger_id, None) is not None  # then these are dead already
-            self._taken[ledger_id] += [] if early else shares
+            self._taken[ledger_id] += [] if early else self._counted(shares)
             self._taken[ledger_id] += self._unstored_shares(ledger_id)
+
+    def _counted(self, shares: Iterable[Share]) -> list[Share]:
+        """Without those that a crash has left of logs without a row."""
+        return [each for each in shares if each.log_id in self._stored]
 
     def _unstored_shares(self, ledger_id: int) -> list[Share]:
         """What the ledger has in logs without a row; they will not be stored."""
@@ -218,8 +224,9 @@ class UsageStore:
                 continue
             shares = self._taken.pop(ledger_id, None)
             if shares is None:
-                shares = self._index.shares(ledger_id)
-                self._early[ledger_id] = shares = [*shares, *self._unstored_shares(ledger_id)]
+                shares = self._counted(self._index.shares(ledger_id))
+                shares += self._unstored_shares(ledger_id)
+                self._early[ledger_id] = shares
             self._usage.forget(shares)
 
     def forget_unstored(self, ledger_id: int) -> None:
