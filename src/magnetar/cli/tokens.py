@@ -15,7 +15,6 @@ from urllib.parse import unquote
 
 import click
 
-from magnetar.cluster.security.principals import refusal
 from magnetar.cluster.security.tokens import (
     TokenKey,
     TokenRules,
@@ -142,7 +141,7 @@ def validate(
     try:
         found = TokenRules((key,)).check(_given(token, token_file), time.time())
     except AuthenticationError as error:
-        raise refusal(error.why) if not error.why else ConfigError(error.why) from None
+        raise ConfigError(error.why) from None
     until = "" if found.expires_s is None else f" until {time.ctime(found.expires_s)}"
     click.echo(f"valid: role {found.role}{until}")
 

@@ -36,7 +36,6 @@ from magnetar.env.certificates import peer_name
 from magnetar.env.framed import NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import (
-    AuthenticationError,
     ChecksumError,
     ImplausibleMessageError,
     MagnetarError,
@@ -390,7 +389,9 @@ class Session(FramedConnection):
 
     def _request(self, command: BaseCommand) -> None:
         if self.denied:
-            self.refuse(command, AuthenticationError(REFUSED))
+            frame = error_reply(command, ServerError.AUTHENTICATION, REFUSED)
+            if frame is not None:
+                self.write(frame)
             return
         if self.services.closing:
             self.refuse(command, ServiceNotReadyError("the broker is closing; look up again"))
