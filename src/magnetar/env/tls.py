@@ -212,7 +212,7 @@ def _why(error: Exception) -> str:
         if reason in NOT_TLS:
             return "it does not speak TLS, and this port does: use pulsar+ssl:// or https://"
         return f"TLS handshake failed: {error.reason or error}"
-    return f"TLS handshake failed: {error or 'no answer in time'}"
+    return f"TLS handshake failed: {str(error) or 'the client left, or was silent'}"
 
 
 def _defect(task: str, error: BaseException) -> None:

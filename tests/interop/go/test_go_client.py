@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.moving_topics import move_topics
+from tests.interop.secured import SecuredPeer
 from tests.interop.steered import follow_and_survive
 from tests.scenarios.steered_brokers import steered_brokers
 from tests.standalone import Standalone
@@ -27,6 +28,8 @@ ADMIN_STEPS = re.findall(r'^\t\t\{"([^"]+)", p\.', (HERE / "admin/main.go").read
 COMPACTED_STEPS = re.findall(
     r'^\t\t\{"([^"]+)", p\.', (HERE / "compacted/main.go").read_text(), re.M
 )
+
+SECURED_STEPS = re.findall(r'^\t\t\{"([^"]+)", p\.', (HERE / "secured/main.go").read_text(), re.M)
 
 pytestmark = [
     pytest.mark.peer,
@@ -59,6 +62,13 @@ def test_the_go_client_uses_a_standalone(work_dir: Path, tmp_path: Path) -> None
     with Standalone(tmp_path / "data") as standalone:
         said = run(work_dir, "peer", standalone.service_url)
     assert said[-len(STEPS) :] == STEPS
+
+
+def test_the_go_clients_show_who_they_are(work_dir: Path, tmp_path: Path) -> None:
+    assert len(SECURED_STEPS) >= 6
+    peer = SecuredPeer(tmp_path)
+    with peer.running():
+        assert run(work_dir, "secured", *peer.arguments) == SECURED_STEPS
 
 
 def test_the_go_admin_client_uses_a_standalone(work_dir: Path, tmp_path: Path) -> None:

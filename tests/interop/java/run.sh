@@ -7,6 +7,7 @@
 #        run.sh WORK_DIR steered SERVICE_URL COUNT KIND=TOPIC...   SteeredPeer, compiled
 #        run.sh WORK_DIR receipts NAME SERVICE_URL HISTORY TOPIC=SUBSCRIPTION...   ReceiptsPeer, compiled
 #        run.sh WORK_DIR compacted HTTP_URL SERVICE_URL             CompactedPeer
+#        run.sh WORK_DIR secured SERVICE_URL TLS_URL HTTPS_URL FILES... TOKENS...   SecuredPeer
 #        run.sh WORK_DIR perf SERVICE_URL HTTP_URL COMMAND [ARGUMENT...]   pulsar-perf
 #        run.sh WORK_DIR fetch                                      nothing but fetch and compile
 set -eu
@@ -25,7 +26,7 @@ peers() {
     javac -nowarn -Xlint:-deprecation -cp "$work/lib/*" -d "$work/classes" \
         "$here/PulsarPeer.java" "$here/AdminPeer.java" "$here/SchemaPeer.java" \
         "$here/SharedPeer.java" "$here/SteeredPeer.java" "$here/ReceiptsPeer.java" \
-        "$here/CompactedPeer.java" >&2
+        "$here/CompactedPeer.java" "$here/SecuredPeer.java" >&2
 }
 case $what in
 fetch)
@@ -56,6 +57,10 @@ receipts)
 compacted)
     peers
     exec java "$quiet" -cp "$work/classes:$work/lib/*" CompactedPeer "$@"
+    ;;
+secured)
+    peers
+    exec java "$quiet" -cp "$work/classes:$work/lib/*" SecuredPeer "$@"
     ;;
 perf)
     printf 'brokerServiceUrl=%s\nwebServiceUrl=%s\n' "$1" "$2" > "$work/client.conf"

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.moving_topics import kill_owners, move_topics
+from tests.interop.secured import SecuredPeer
 from tests.interop.steered import follow_and_survive
 from tests.scenarios.steered_brokers import steered_brokers
 from tests.standalone import Standalone
@@ -27,6 +28,7 @@ STEPS = re.findall(r'^ +step\("([^"]+)"( \+ type)?', (HERE / "PulsarPeer.java").
 ADMIN_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "AdminPeer.java").read_text(), re.M)
 SCHEMA_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "SchemaPeer.java").read_text(), re.M)
 COMPACTED_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "CompactedPeer.java").read_text(), re.M)
+SECURED_STEPS = re.findall(r'^ +step\("([^"]+)"', (HERE / "SecuredPeer.java").read_text(), re.M)
 TYPES = {
     "consume ": ("Exclusive", "Shared", "Failover"),
     "batches ": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
@@ -73,6 +75,14 @@ def wanted_steps() -> list[str]:
     for name, typed in STEPS:
         names += [name + kind for kind in TYPES[name]] if typed else [name]
     return names
+
+
+def test_the_java_clients_show_who_they_are(work_dir: Path, tmp_path: Path) -> None:
+    assert len(SECURED_STEPS) >= 5
+    peer = SecuredPeer(tmp_path)
+    with peer.running():
+        said = run(work_dir, "secured", *peer.arguments)
+    assert [line[3:] for line in said.splitlines() if line[:3] == "ok "] == SECURED_STEPS
 
 
 def test_the_java_client_uses_a_standalone(work_dir: Path, standalone: Standalone) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 _JAVA: Final = re.compile(r"Pulsar-Java-v(\d+)")
 _NAMED: Final = re.compile(r"Pulsar[- ](Java|CPP|Go)[- ]v?(\d+)\.(\d+)")
-_DEAF_AT_FIRST: Final = re.compile(r"Pulsar[- ]CPP")
+_DEAF_AT_FIRST: Final = re.compile(r"Pulsar[- ](CPP|Go)")
 _FOLLOWS_SINCE: Final = {"Java": (3, 2), "CPP": (3, 5), "Go": (0, 13)}
 
 
@@ -26,8 +26,9 @@ def fails_one_send(client_version: str) -> bool:
 def hears_refused_connect(client_version: str) -> bool:
     """Whether the client understands an ERROR in answer to CONNECT.
 
-    The C++ client and those that wrap it take whatever is not CONNECTED for a broken connection,
-    and connect again until their time is over; what a request is refused with they understand.
+    The C++ client, those that wrap it, and Go's take whatever is not CONNECTED for a broken
+    connection, and connect again until their time is over; what a request is refused with they
+    understand.
     """
     return _DEAF_AT_FIRST.match(client_version) is None
 

@@ -132,8 +132,12 @@ def test_a_client_that_hears_no_error_before_connected_hears_it_later(
     async def scenario() -> None:
         world = await Secured(tmp_path).start()
         world.store.logs.clear()
-        for shown in (("token", "none"), ("basic", "alice:wrong"), ("", "")):
-            peer = world.shows(*shown, version="Pulsar-CPP-v4.0.0")
+        for version, *shown in (
+            ("Pulsar-CPP-v4.0.0", "token", "none"),
+            ("Pulsar Go 0.19.0", "basic", "alice:wrong"),
+            ("Pulsar-CPP-v4.0.0", "", ""),
+        ):
+            peer = world.shows(*shown, version=version)
             assert await outcome(peer) == "CONNECTED"
             answer = await peer.ask(lookup())
             assert answer.lookupTopicResponse.error == ServerError.AUTHENTICATION

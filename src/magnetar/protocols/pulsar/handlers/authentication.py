@@ -8,7 +8,7 @@
 | ``none``, or nothing | nothing: the certificate, if there is one; else it is anonymous |
 
 Other methods are refused. A client that is refused hears AuthenticationError, and is disconnected;
-the C++ client and those that wrap it hear it with their requests, and nothing else. What a password
+the clients of C++ and Go hear it with their requests, and nothing else. What a password
 costs in CPU is done on a thread; the connection is not read meanwhile.
 """
 
