@@ -9,14 +9,21 @@ from typing import Any
 
 import pytest
 
+from magnetar.cluster.ownership import At
 from magnetar.cluster.security.authenticator import Authenticator
+from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.security.permissions import with_grant
 from magnetar.cluster.security.principals import REFUSED
+from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.config import SecurityConfig
+from magnetar.env.connections import Connections
+from magnetar.env.tasks import TaskScope, fails
+from magnetar.model.errors import MagnetarError
 from magnetar.protocols.pulsar.handlers import authentication
 from magnetar.protocols.pulsar.handlers.permits import PERMITS
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.identity import ANSWER_S
+from magnetar.protocols.pulsar.owner_links import OwnerLinks
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import COMMAND_NAMES, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -383,3 +390,42 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection(tmp_path: Path) -> 
         assert not plain.session.closed
 
     run(scenario)
+
+
+# -- brokers among themselves -----------------------------------------------------------------
+
+
+class OwnedBy:
+    """An ownership that knows one answer."""
+
+    def __init__(self, service_url: str) -> None:
+        self._at = At(service_url, "")
+
+    async def locate(self, name: TopicName, authoritative: bool = False) -> At:
+        return self._at
+
+
+def test_a_read_only_broker_shows_its_token_to_owners(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await Secured(tmp_path).start()
+        scope = TaskScope("links", fails(lambda _task, _error: None))
+        for shown, why in (
+            (None, "refused the connection"),
+            (token("root", bytes(32)), "refused the connection"),
+            (token("alice"), "may not"),
+            (token("root"), ""),
+        ):
+            ownership: Any = OwnedBy(world.services.service_url)
+            links = OwnerLinks(ownership, Connections(), scope)
+            if shown is not None:
+                links.own = OwnAccess(lambda shown=shown: shown)
+            if why:
+                with pytest.raises(MagnetarError, match=why):
+                    await links.open_topic(parse_topic(TOPIC), create=True)
+            else:
+                await links.open_topic(parse_topic(TOPIC), create=True)
+            links.close()
+        await scope.close()
+        await world.broker.close()
+
+    run_real(scenario)
