@@ -315,7 +315,11 @@ def unsafe_settings(config: Config) -> list[str]:
             f"ledger.ack_quorum is 1 of {ledger.write_quorum}: losing one bookie can lose "
             "acknowledged messages"
         )
-    for name, host in (("broker", config.broker.host), ("http", config.http.host)):
+    plain = [("broker", config.broker.host), ("http", config.http.host)]
+    if config.kafka.port >= 0:
+        plain.append(("kafka", config.kafka.host))
+    by_tls = [("tls", config.tls.host)] if config.tls.host else []
+    for name, host in (*plain, *by_tls):
         if is_loopback(host):
             continue
         if not config.security.authentication:
@@ -323,7 +327,7 @@ def unsafe_settings(config: Config) -> list[str]:
                 f"{name}.host is {host}: anyone who reaches this machine may use it, since "
                 "security.authentication is off"
             )
-        else:
+        elif name != "tls":
             found.append(
                 f"{name}.host is {host}: tokens and passwords are sent there in the clear; let "
                 "others reach only the TLS port (tls.host)"

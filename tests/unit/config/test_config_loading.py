@@ -189,3 +189,26 @@ def test_every_setting_explains_itself() -> None:
     assert units["bookie.journal.group_wait_us"] == "us"
     assert units["broker.pending_publish_bytes_per_connection"] == "bytes"
     assert units["broker.port"] == ""
+
+
+def test_listeners_that_others_reach_are_warned_about() -> None:
+    def warned(**flags: object) -> str:
+        given = {name.replace("__", "."): value for name, value in flags.items()}
+        return " ".join(unsafe_settings(load(flags=given)))
+
+    assert warned(broker__host="127.0.0.2", http__host="localhost", kafka__host="::1") == ""
+    for name in ("broker.host", "http.host", "tls.host"):
+        said = " ".join(unsafe_settings(load(flags={name: "10.0.0.1"})))
+        assert f"{name} is 10.0.0.1: anyone who reaches" in said
+    assert "kafka.host" in warned(kafka__host="0.0.0.0", kafka__port=9092)
+    asked = {"security__authentication": True}
+    assert "in the clear" in warned(broker__host="0.0.0.0", **asked)
+    assert warned(tls__host="0.0.0.0", **asked) == ""
+
+
+def test_tls_ports_need_something_to_show() -> None:
+    for name in ("broker.tls_port", "http.tls_port"):
+        with pytest.raises(ConfigError, match="certificate_file"):
+            load(flags={name: 6651})
+    with pytest.raises(ConfigError, match="trusted_file"):
+        load(flags={"tls.client_certificates": "optional"})
