@@ -241,9 +241,10 @@ class SimLoop(asyncio.BaseEventLoop):
         """It is thrown away when its time comes."""
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], Any], host: str, port: int
+        self, protocol_factory: Callable[[], Any], host: str, port: int, *, ssl: object = None
     ) -> tuple[asyncio.Transport, Any]:
         assert self.network is not None
+        assert ssl is None, "no run has TLS"
         return await self.network.connect(protocol_factory, host, port)
 
     async def create_server(  # type: ignore[override]
