@@ -9,7 +9,7 @@ Rules:
   function again; it may say that nothing is to be done any more.
 * A topic that is deleted and made again has other states at the same paths, whose versions begin
   at 0 like those before. So a state's id has a node of its own, made before the state and deleted
-  before it, and a state is changed only while that is there: what was read of an earlier making
+  with it, and a state is changed only while that is there: what was read of an earlier making
   fits no later one (docs/adr/0161-states-are-changed-beside-their-ids.md).
 * An answer that does not come (``MetadataUnavailableError``) leaves the outcome in doubt. It is
   raised, and the caller reads before it does anything else: a leader goes on counting both sets.
@@ -91,8 +91,8 @@ class StateStore:
         return VersionedState(decode_state(found.value, path), found.version)
 
     async def delete(self, topic: str, number: int) -> None:
-        """It is no error if there is none. Who fails between its two steps leaves a state that
-        nobody can change, and whoever deletes it again ends it."""
+        """It is no error if there is none. What is left by who fails between its two steps is an
+        empty node."""
         path = state_path(topic, number)
         deleted = None
         while True:
@@ -107,13 +107,13 @@ class StateStore:
             if deleted not in (None, found.state.topic_id):
                 return  # made again meanwhile
             deleted = found.state.topic_id
-            with suppress(NoNodeError):
-                if found.state.guarded:
-                    await self._metadata.delete(id_path(deleted))
             try:
                 await self._metadata.delete(path, found.version)
             except (BadVersionError, NoNodeError):
-                continue  # changed between the read and the first step, or gone
+                continue  # changed since it was read, or gone
+            if found.state.guarded:
+                with suppress(MetadataError):  # the topic is deleted, whatever becomes of this
+                    await self._metadata.delete(id_path(deleted))
             return
 
     async def partitions(self) -> list[tuple[str, int]]:
@@ -145,8 +145,8 @@ class StateStore:
                 version = await self._metadata.put_beside(guard, path, value, old.version)
             except NoNodeError as error:
                 raise NoNodeError(
-                    f"partition {topic}-{number} is deleted, or a deletion of its topic has not "
-                    f"ended (then delete the topic again): {error}"
+                    f"partition {topic}-{number} is deleted, or the node of its id is lost (then "
+                    f"restore the metadata store, or delete the topic): {error}"
                 ) from error
         else:
             version = await self._metadata.put(path, value, old.version)

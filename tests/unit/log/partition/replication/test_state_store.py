@@ -103,7 +103,7 @@ def test_what_was_read_of_an_earlier_making_fits_no_later_one() -> None:
     asyncio.run(scenario())
 
 
-def test_a_deletion_that_ended_half_way_is_ended_by_another_one() -> None:
+def test_a_deletion_that_ended_half_way_leaves_an_empty_node() -> None:
     async def scenario() -> None:
         metadata = Process(World()).metadata
         states = StateStore(metadata)
@@ -111,14 +111,14 @@ def test_a_deletion_that_ended_half_way_is_ended_by_another_one() -> None:
         with pytest.raises(NodeExistsError):
             await states.create(TOPIC, 0, replace(NEW, topic_id="too late"))
         assert await metadata.children(IDS) == ["first"]
-        await metadata.delete(f"{IDS}/first")
-        with pytest.raises(NoNodeError, match="delete the topic again"):
-            await states.replace(TOPIC, 0, made, with_isr(made.state, MEMBERS[:2]))
+        changed = await states.replace(TOPIC, 0, made, with_isr(made.state, MEMBERS[:2]))
+        await metadata.delete(state_path(TOPIC, 0), changed.version)
         await states.delete(TOPIC, 0)
         assert await states.partitions() == []
-        await states.delete(TOPIC, 0)
         await states.create(TOPIC, 0, replace(NEW, topic_id="second"))
-        assert await metadata.children(IDS) == ["second"]
+        assert await metadata.children(IDS) == ["first", "second"]
+        await states.delete(TOPIC, 0)
+        assert await metadata.children(IDS) == ["first"]
 
     asyncio.run(scenario())
 
