@@ -341,7 +341,9 @@ class CompactionJob:
                 await self._read_view(last.name, log)
                 await compact(log, Words())
                 found = await self._read_view(last.name, log)
-                break
+                if log.compaction.stats is not None:
+                    break
+                await asyncio.sleep(RETRY_S)  # of an empty log: the append is under way still
             except MagnetarError as error:
                 self._note(last, f"cannot compact yet: {error}")
                 await asyncio.sleep(RETRY_S)
