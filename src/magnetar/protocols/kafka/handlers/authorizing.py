@@ -13,8 +13,8 @@ Why: docs/adr/0158-kafkas-requests-are-authorized-in-one-place.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeAlias, TypeVar
 
 from magnetar.cluster.security.permissions import Action
 from magnetar.protocols.kafka.handlers.admin import BROKER, TOPIC
@@ -58,6 +58,7 @@ from magnetar.wire.kafka.produce_messages import (
 )
 from magnetar.wire.kafka.record_messages import BegunPartition, BegunTopic
 
+P = TypeVar("P")
 Rule: TypeAlias = Callable[[KafkaSession, RequestHead, Any, Handler], Awaitable[Any]]
 
 NO_TOPIC: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -71,17 +72,22 @@ async def anybody(session: KafkaSession, head: RequestHead, request: Any, handle
     return await handler(session, head, request)
 
 
-async def sorted_out(
-    session: KafkaSession, action: Action, topics: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """Parts of a request that have the ``name`` of a topic: those that are granted, and those that
-    are not."""
-    grants = session.grants
-    granted: list[Any] = []
-    refused: list[Any] = []
-    for each in topics:
-        (granted if await grants.topic(action, each.name) else refused).append(each)
+async def apart(
+    parts: Iterable[P], allowed: Callable[[P], Awaitable[bool]]
+) -> tuple[list[P], list[P]]:
+    """Parts of a request, in order: those that are granted, and those that are not."""
+    granted: list[P] = []
+    refused: list[P] = []
+    for each in parts:
+        (granted if await allowed(each) else refused).append(each)
     return granted, refused
+
+
+async def sorted_out(
+    session: KafkaSession, action: Action, topics: Iterable[Any]
+) -> tuple[list[Any], list[Any]]:
+    """As ``apart``, of parts that have the ``name`` of a topic."""
+    return await apart(topics, lambda each: session.grants.topic(action, each.name))
 
 
 def by_topic(action: Action, refusal: Callable[[Any], Any]) -> Rule:
@@ -216,12 +222,12 @@ create_partitions: Final = by_topic(Action.ADMIN, _not_grown)
 async def delete_topics(
     session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest, handler: Handler
 ) -> Any:
-    grants = session.grants
-    refused = [name for name in request.names if not await grants.topic(Action.ADMIN, name)]
+    request.names, refused = await apart(
+        request.names, lambda name: session.grants.topic(Action.ADMIN, name)
+    )
     named = [topic for topic in request.topics if topic.name is not None]
     granted, not_granted = await sorted_out(session, Action.ADMIN, named)
     refused += [topic.name for topic in not_granted]
-    request.names = [name for name in request.names if name not in refused]
     request.topics = granted + [topic for topic in request.topics if topic.name is None]
     answer = await handler(session, head, request)
     answer.topics += [

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from magnetar.cluster.security.permissions import Action
-from magnetar.protocols.kafka.handlers.authorizing import NO_CLUSTER, NO_TOPIC, Rule, sorted_out
+from magnetar.protocols.kafka.handlers.authorizing import (
+    NO_CLUSTER,
+    NO_TOPIC,
+    Rule,
+    apart,
+    by_topic,
+    sorted_out,
+)
 from magnetar.protocols.kafka.handlers.groups import GROUP, TRANSACTION
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
@@ -95,8 +102,7 @@ async def find_coordinator(
         if await granted(request.key):
             return await handler(session, head, request)
         return FindCoordinatorResponse(error_code=error)
-    refused = [key for key in request.keys if not await granted(key)]
-    request.keys = [key for key in request.keys if key not in refused]
+    request.keys, refused = await apart(request.keys, granted)
     answer = await handler(session, head, request)
     answer.coordinators += [FoundCoordinator(key, error_code=error) for key in refused]
     return answer
@@ -111,37 +117,31 @@ def _results(topic: Any, error: ErrorCode) -> TopicResults:
     )
 
 
+consumed: Final = by_topic(Action.CONSUME, lambda topic: _results(topic, NO_TOPIC))
+"""Of the topics of a request about a group's offsets, when the group is the client's."""
+
+
 async def commit(
     session: KafkaSession, head: RequestHead, request: OffsetCommitRequest, handler: Handler
 ) -> Any:
     if not await session.grants.group(request.group_id):
         return OffsetCommitResponse(topics=[_results(each, NO_GROUP) for each in request.topics])
-    granted, refused = await sorted_out(session, Action.CONSUME, request.topics)
-    request.topics = granted
-    answer = await handler(session, head, request)
-    answer.topics += [_results(each, NO_TOPIC) for each in refused]
-    return answer
+    return await consumed(session, head, request, handler)
 
 
 async def fetch_offsets(
     session: KafkaSession, head: RequestHead, request: OffsetFetchRequest, handler: Handler
 ) -> Any:
     if head.version >= 8:
-        groups, asked = request.groups, []
-        for each in groups:
-            if await session.grants.group(each.group_id):
-                asked.append(each)
-        refused = {each.group_id: await _refuse_topics(session, each) for each in asked}
-        request.groups = asked
+        request.groups, others = await apart(
+            request.groups, lambda each: session.grants.group(each.group_id)
+        )
+        refused = {each.group_id: await _refuse_topics(session, each) for each in request.groups}
         answer = await handler(session, head, request)
         for said in answer.groups:
             said.topics = await _seen(session, said.topics)
             said.topics += refused.get(said.group_id, [])
-        answer.groups += [
-            FoundOffsetsGroup(each.group_id, error_code=NO_GROUP)
-            for each in groups
-            if each not in asked
-        ]
+        answer.groups += [FoundOffsetsGroup(each.group_id, error_code=NO_GROUP) for each in others]
         return answer
     if not await session.grants.group(request.group_id):
         topics = [_no_offsets(each, NO_GROUP) for each in request.topics or []]
@@ -176,11 +176,7 @@ async def delete_offsets(
 ) -> Any:
     if not await session.grants.group(request.group_id):
         return OffsetDeleteResponse(error_code=NO_GROUP)
-    granted, refused = await sorted_out(session, Action.CONSUME, request.topics)
-    request.topics = granted
-    answer = await handler(session, head, request)
-    answer.topics += [_results(each, NO_TOPIC) for each in refused]
-    return answer
+    return await consumed(session, head, request, handler)
 
 
 # -- what admins ask ------------------------------------------------------------------------------
@@ -197,8 +193,7 @@ async def list_groups(
 async def describe(
     session: KafkaSession, head: RequestHead, request: DescribeGroupsRequest, handler: Handler
 ) -> Any:
-    refused = [each for each in request.groups if not await session.grants.group(each)]
-    request.groups = [each for each in request.groups if each not in refused]
+    request.groups, refused = await apart(request.groups, session.grants.group)
     answer = await handler(session, head, request)
     answer.groups += [DescribedGroup(NO_GROUP, each) for each in refused]
     return answer
@@ -207,8 +202,7 @@ async def describe(
 async def delete(
     session: KafkaSession, head: RequestHead, request: DeleteGroupsRequest, handler: Handler
 ) -> Any:
-    refused = [each for each in request.groups if not await session.grants.group(each)]
-    request.groups = [each for each in request.groups if each not in refused]
+    request.groups, refused = await apart(request.groups, session.grants.group)
     answer = await handler(session, head, request)
     answer.results += [DeletedGroup(each, NO_GROUP) for each in refused]
     return answer
@@ -275,11 +269,7 @@ async def commit_offsets(
         error = NO_GROUP
     if error:
         return TxnOffsetCommitResponse(topics=[_results(each, error) for each in request.topics])
-    granted, refused = await sorted_out(session, Action.CONSUME, request.topics)
-    request.topics = granted
-    answer = await handler(session, head, request)
-    answer.topics += [_results(each, NO_TOPIC) for each in refused]
-    return answer
+    return await consumed(session, head, request, handler)
 
 
 async def write_markers(
@@ -290,12 +280,7 @@ async def write_markers(
         return await handler(session, head, request)
     answer = WriteTxnMarkersResponse()
     for marker in request.markers:
-        topics = [
-            TopicResults(
-                each.name, [PartitionResult(index, NO_CLUSTER) for index in each.partitions]
-            )
-            for each in marker.topics
-        ]
+        topics = [_indexed(each, NO_CLUSTER) for each in marker.topics]
         answer.markers.append(WrittenMarker(marker.producer_id, topics))
     return answer
 
@@ -303,9 +288,9 @@ async def write_markers(
 async def describe_transactions(
     session: KafkaSession, head: RequestHead, request: DescribeTransactionsRequest, handler: Handler
 ) -> Any:
-    asked = request.transactional_ids
-    refused = [each for each in asked if not await session.grants.transactional_id(each)]
-    request.transactional_ids = [each for each in asked if each not in refused]
+    request.transactional_ids, refused = await apart(
+        request.transactional_ids, session.grants.transactional_id
+    )
     answer = await handler(session, head, request)
     answer.transactions += [DescribedTransaction(NO_TRANSACTION, each) for each in refused]
     return answer
