@@ -82,7 +82,7 @@ STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
 
 def install(app: FastAPI) -> None:
     """Give ``app`` these answers."""
-    app.add_exception_handler(MagnetarError, _ours)
+    app.add_exception_handler(MagnetarError, answer)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _framework)
     app.add_exception_handler(Exception, _unexpected)
@@ -92,12 +92,8 @@ def reason(status: int, text: str) -> JSONResponse:
     return JSONResponse({"reason": text}, status_code=status)
 
 
-async def answer(request: Request, error: MagnetarError) -> JSONResponse:
-    """What a request is answered that fails with ``error``."""
-    return await _ours(request, error)
-
-
-async def _ours(request: Request, error: Exception) -> JSONResponse:
+async def answer(request: Request, error: Exception) -> JSONResponse:
+    """What a request is answered that fails with ``error``, one of ours."""
     if isinstance(error, ServedElsewhereError):
         return await _elsewhere(request, error)
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)

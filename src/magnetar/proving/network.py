@@ -49,7 +49,7 @@ class _Connection:
             writer.close()
 
 
-class Network:
+class RelayNetwork:
     """A context manager; its relays run in a thread of their own."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Network:
         self._connections: set[_Connection] = set()
         self._servers: list[asyncio.Server] = []
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> RelayNetwork:
         self._thread.start()
         return self
 

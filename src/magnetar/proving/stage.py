@@ -20,7 +20,7 @@ from magnetar.log.policy import Engine
 from magnetar.model.errors import ConfigError, MagnetarError, StartError
 from magnetar.proving.client import Address, PartitionView, RefusedError, create_topic, look
 from magnetar.proving.counting import LaneSpec
-from magnetar.proving.network import Network
+from magnetar.proving.network import RelayNetwork
 from magnetar.proving.servers import Server
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Stage:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder = folder
         self.settings = settings
-        self.network = Network()
+        self.network = RelayNetwork()
         self.bookies: list[Server] = []
         self.brokers: list[Server] = []
         self.addresses: list[Address] = []

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.proving.network import CLIENT, Network
+from magnetar.proving.network import CLIENT, RelayNetwork
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def said(connection: socket.socket, text: bytes, within_s: float = 30.0) -> byte
 def test_a_cut_link_swallows_and_a_healed_one_breaks_what_has_lost(
     echo: tuple[str, int], name: str
 ) -> None:
-    with Network() as network:
+    with RelayNetwork() as network:
         if name != CLIENT:
             network.name(os.getpid(), name)
         at = network.relay("server", echo, ("127.0.0.1", 0))
