@@ -7,7 +7,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import ZooKeeperServer
 
 ROOT = Path(__file__).parent.parent
@@ -35,12 +35,6 @@ class Server:
     http_port: int
     ready_s: float
     data_dir: Path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from magnetar.env.free_ports import free_port
+
 READY_TIMEOUT_S = 90.0
 END_S = 60.0
-FIRST_PORT, LAST_PORT = 10_000, 31_999
-_START = FIRST_PORT + os.getpid() * 331 % (LAST_PORT - FIRST_PORT)
-PORTS: Iterator[int] = itertools.cycle((*range(_START, LAST_PORT + 1), *range(FIRST_PORT, _START)))
-
-
-def free_port() -> int:
-    """A loopback port for a server that starts later, or again. Each is handed out once, and they
-    lie below those that Linux gives to whoever asks for any (from 32768 on): of those, one that is
-    closed again may be somebody else's before its server has it."""
-    for port in PORTS:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("the ports go round without end")
 
 
 class Standalone:

@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.server import free_port, work_directory
+from bench.server import work_directory
+from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import find_java
 
 HERE = Path(__file__).parent

@@ -26,7 +26,8 @@ from typing import Any
 from bench import results
 from bench.measure import cpu_of_trees, machine, process_table
 from bench.peers.kafka import Fetched, fetched, kafka
-from bench.server import free_port, standalone
+from bench.server import standalone
+from magnetar.env.free_ports import free_port
 
 SIZES = {100: 500_000, 1024: 200_000}
 

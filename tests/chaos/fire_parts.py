@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 
+from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from tests.roles import Role
 from tests.spark_cluster import SparkCluster, end_group, environment, submit
-from tests.standalone import free_port
 
 CONF = (
     "spark.executor.memory=600m",

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from magnetar.env.free_ports import free_port
 from magnetar.ledger import LedgerConfig, connect
 from tests.integration.test_operators import magnetar, told
 from tests.roles import Role
 from tests.scenarios.cluster import SETTINGS
-from tests.standalone import free_port
 
 pytestmark = pytest.mark.zookeeper
 

@@ -27,7 +27,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.standalone import Standalone, free_port
+from magnetar.env.free_ports import free_port
+from tests.standalone import Standalone
 
 DEADLINE_S = 90.0
 NAMES = (f"topic-{number}" for number in itertools.count())

@@ -11,9 +11,9 @@ import httpx
 import pulsar
 import pytest
 
+from magnetar.env.free_ports import free_port
 from magnetar.ledger import LedgerConfig, NotEnoughBookiesError, sync
 from tests.roles import END_S, Role
-from tests.standalone import free_port
 
 pytestmark = pytest.mark.zookeeper
 

@@ -15,11 +15,12 @@ import httpx
 import pulsar
 import pytest
 
+from magnetar.env.free_ports import free_port
 from magnetar.env.tls import client_tls
 from magnetar.model.errors import NotAllowedError
 from magnetar.pipeline.brokers.client import BrokerClient
 from tests.certificates import Authority
-from tests.standalone import Standalone, free_port
+from tests.standalone import Standalone
 from tests.unit.cluster.security.files import token, write_secret, write_users
 
 LONG_S = 60

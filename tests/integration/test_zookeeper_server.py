@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.zookeeper_server import ZooKeeperServer, free_port
+from magnetar.env.free_ports import free_port
+from magnetar.env.zookeeper_server import ZooKeeperServer
 from magnetar.model.errors import ConfigError
 from tests.roles import Role
 

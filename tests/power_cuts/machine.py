@@ -14,12 +14,12 @@ import random
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from magnetar.env.free_ports import free_port
 from magnetar.proving.power_cut.disk import ModelDisk
 from magnetar.proving.power_cut.shim import under_shim
 from magnetar.proving.power_cut.trace import read_trace
@@ -48,13 +48,6 @@ SETTINGS = (
     "repair.in_bookies=false",
 )
 """All that happens seldom happens all the time: files are begun, removed, recycled, compacted."""
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
 
 
 class Machine:
@@ -92,7 +85,7 @@ class Machine:
         shimmed = under_shim(self._shim, self.root, self.trace_path, cut_after)
         environment = {**os.environ, **shimmed}
         command = [sys.executable, "-m", "tests.power_cuts.bookie", self._plant]
-        self.port = _free_port()
+        self.port = free_port()
         command += ["--data-dir", str(self.root), "--port", str(self.port)]
         command += ["--metadata", self._metadata_url]
         for setting in SETTINGS:

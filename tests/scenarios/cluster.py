@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from magnetar.env.free_ports import free_port
 from tests.roles import Role
 from tests.scenarios.link import Link
-from tests.standalone import free_port
 
 SESSION_MS = 4000
 """A process that the machine gives no time for two seconds keeps its session."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
+from magnetar.env.free_ports import free_port
 from tests.roles import Role
 from tests.scenarios.cluster import Cluster
-from tests.standalone import free_port
 
 WAIT_S = 60.0
 

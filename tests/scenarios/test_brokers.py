@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from tests.chaos.crash_publish import judge
 from tests.roles import END_S
@@ -17,7 +18,6 @@ from tests.scenarios.cluster import SESSION_MS, Cluster
 from tests.scenarios.counts import Counts
 from tests.scenarios.link import Link
 from tests.scenarios.publisher import Publisher, read_back
-from tests.standalone import free_port
 
 pytestmark = pytest.mark.zookeeper
 

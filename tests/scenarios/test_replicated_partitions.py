@@ -16,9 +16,9 @@ import pulsar
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from magnetar.env.free_ports import free_port
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.shared_brokers import Brokers
-from tests.standalone import free_port
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import combinations
@@ -34,7 +34,8 @@ from magnetar.app.standalone import check_bookies, start_bookies
 from magnetar.app.storage import open_cluster, open_metadata
 from magnetar.config import Config
 from magnetar.env.data_dir import DataDir
-from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, port_of
+from magnetar.env.free_ports import free_port
+from magnetar.env.listening import ANY_ADDRESS, advertised_host
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.socket_metadata import SCHEME
 from magnetar.env.socket_metadata_server import MetadataServer
@@ -198,16 +199,14 @@ async def _answers(host: str, port: int) -> None:
 def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
     """Of each broker; of a port that is 0 each has a free one, which it keeps when it is started
     again. Raises ``ConfigError`` when two would have the same."""
-    taken = {
-        "broker.port": free_ports(config.broker.host, config.broker.port, brokers, "broker.port"),
-        "http.port": free_ports(config.http.host, config.http.port, brokers, "http.port"),
+    plain = {
+        "broker.port": (config.broker.host, config.broker.port),
+        "http.port": (config.http.host, config.http.port),
     }
     if config.kafka.port >= 0:
-        taken["kafka.port"] = free_ports(
-            config.kafka.host, config.kafka.port, brokers, "kafka.port"
-        )
+        plain["kafka.port"] = (config.kafka.host, config.kafka.port)
     by_tls = {
-        name: free_ports(config.tls.host or section.host, section.tls_port, brokers, name)
+        name: (config.tls.host or section.host, section.tls_port)
         for name, section in (
             ("broker.tls_port", config.broker),
             ("http.tls_port", config.http),
@@ -215,7 +214,14 @@ def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
         )
         if section.tls_port >= 0
     }
-    taken |= by_tls
+    settings = plain | by_tls
+    # Those that are given first, so that no free one is one of them.
+    taken = {
+        name: free_ports(host, first, brokers, name)
+        for name, (host, first) in settings.items()
+        if first
+    }
+    given = {port for ports in taken.values() for port in ports}
     for (one, ports), (other, others) in combinations(taken.items(), 2):
         shared = sorted({*ports} & {*others})
         if shared:
@@ -224,24 +230,30 @@ def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
                 f"{others[0]} to {others[-1]} ({other}), which have {shared[0]} in common; set "
                 f"them {brokers} or more apart"
             )
+    for name, (host, first) in settings.items():
+        if not first:
+            taken[name] = free_ports(host, 0, brokers, name, given)
     kafka = taken.get("kafka.port", [-1] * brokers)
     return [
         Ports(
             taken["broker.port"][number],
             taken["http.port"][number],
             kafka[number],
-            [(name, ports[number]) for name, ports in by_tls.items()],
+            [(name, taken[name][number]) for name in by_tls],
         )
         for number in range(brokers)
     ]
 
 
-def free_ports(host: str, first: int, count: int, setting: str) -> Sequence[int]:
-    """Consecutive ones from ``first`` on; of 0, as many that are free now."""
+def free_ports(
+    host: str, first: int, count: int, setting: str, but: Collection[int] = ()
+) -> Sequence[int]:
+    """Consecutive ones from ``first`` on; of 0, as many that are free now, none of ``but``, and
+    that no other call gets."""
     if first:
         return [first + number for number in range(count)]
-    bound = [bind(host, 0, setting) for _ in range(count)]
-    ports = [port_of(each) for each in bound]  # all at once, so that they differ
-    for each in bound:
-        each.close()
-    return ports
+    chosen: list[int] = []
+    while len(chosen) < count:
+        if (port := free_port(host, setting)) not in but:
+            chosen.append(port)
+    return chosen

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from magnetar.env.child_process import ends_with
+from magnetar.env.free_ports import free_port
 from magnetar.model.errors import ConfigError, MetadataUnavailableError
 
 HOST = "127.0.0.1"
@@ -84,13 +85,6 @@ def find_jars() -> Path:
             f"pip install --force-reinstall 'magnetar[spark]'"
         )
     return jars
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.create_server((HOST, 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 class EnsembleMember(NamedTuple):

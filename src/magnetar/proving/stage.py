@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
-from magnetar.env.zookeeper_server import ZooKeeperServer, free_port
+from magnetar.env.free_ports import free_port
+from magnetar.env.zookeeper_server import ZooKeeperServer
 from magnetar.log.policy import Engine
 from magnetar.model.errors import ConfigError, MagnetarError, StartError
 from magnetar.proving.client import Address, PartitionView, RefusedError, create_topic, look

@@ -30,8 +30,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from magnetar.app.standalone import run
 from magnetar.config import BrokerConfig, Config, HttpConfig, KafkaConfig
+from magnetar.env.free_ports import free_port
 from magnetar.protocols.kafka import session
-from tests.standalone import free_port
 
 WAIT_S = 30.0
 HERE = Path(__file__).parent

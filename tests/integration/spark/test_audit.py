@@ -15,6 +15,7 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
+from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from magnetar.ledger.catalog.metadata import LedgerManager
@@ -26,7 +27,6 @@ from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import run
 from tests.integration.test_operators import all_named, damage
 from tests.scenarios.cluster import SETTINGS, Cluster
-from tests.standalone import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -19,10 +19,11 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from tests.integration.spark.test_batch import publish
 from tests.spark_cluster import HOME, READY_S, end_group, environment
-from tests.standalone import Standalone, free_port
+from tests.standalone import Standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 

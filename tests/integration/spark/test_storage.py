@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from magnetar.env.free_ports import free_port
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.planning.splits import ByBroker
 from magnetar.pipeline.planning.storage_splits import ByStorage
@@ -19,7 +20,6 @@ from magnetar.pipeline.reading.batch_reader import BatchReader, SplitPartition
 from magnetar.pipeline.schema import spark_schema
 from magnetar.pipeline.source import MagnetarDataSource
 from tests.scenarios.cluster import Cluster
-from tests.standalone import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 

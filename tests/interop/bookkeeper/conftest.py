@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from magnetar.ledger.catalog.metadata import LedgerManager
-from tests.standalone import free_port
 
 HERE = Path(__file__).parent
 JAVA_START_S = 180.0

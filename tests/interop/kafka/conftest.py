@@ -14,15 +14,10 @@ from pathlib import Path
 import pytest
 
 from bench.peers.kafka import HERE as BENCH_PEERS
+from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import find_java
 
 READY_S = 300.0  # on a machine that has other things to do
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class KafkaPeer:
@@ -31,8 +26,8 @@ class KafkaPeer:
     def __init__(self, jars: Path, folder: Path) -> None:
         self.folder = folder
         self.log_dir = folder / "log"
-        self.port = _free_port()
-        self._controller_port = _free_port()
+        self.port = free_port()
+        self._controller_port = free_port()
         self._java = [find_java(), "-Xmx512m", "-cp", str(jars / "*")]
         self._config = folder / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None

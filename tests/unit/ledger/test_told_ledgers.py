@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar.env.free_ports import free_port
 from magnetar.ledger.directory import LedgerDirectory
 from magnetar.ledger.told_ledgers import ToldLedgers
 from magnetar.model.entry import Entry
@@ -15,7 +16,6 @@ from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
 from magnetar.wire.bookie.metadata import decode_ledger_metadata, encode_ledger_metadata
 from magnetar_sim.virtual_time import run_virtual
-from tests.standalone import free_port
 
 METADATA = LedgerMetadata(
     ledger_id=LedgerId(3),

@@ -11,6 +11,7 @@ import pytest
 
 from magnetar.app.broker import Broker
 from magnetar.config import BrokerConfig
+from magnetar.env.free_ports import free_port
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.model.errors import (
     BadVersionError,
@@ -38,7 +39,6 @@ from magnetar.staging.records import INLINE, Source
 from tests.doubles.memory_log import MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.doubles.memory_values import MemoryValues
-from tests.standalone import free_port
 from tests.unit.ledger.doubles import MemoryManager
 from tests.unit.protocols.pulsar.test_staged_writes import bookies, quorums_for
 from tests.unit.staging.doubles import MemoryStagedLedgers
