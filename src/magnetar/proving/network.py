@@ -94,6 +94,10 @@ class RelayNetwork:
         self._cut -= healed
         self._loop.call_soon_threadsafe(self._close_broken)
 
+    def broken(self) -> int:
+        """Connections that have lost something to a cut, and are open."""
+        return sum(each.lost_something for each in list(self._connections))
+
     def _close_broken(self) -> None:
         for each in list(self._connections):
             if each.lost_something and each.pair not in self._cut:
