@@ -69,6 +69,8 @@ class Held:
     size: int
     next_entry_id: int = 0
     acknowledged: set[int] = field(default_factory=set)
+    fence_asked: bool = False
+    """From then on it may be fenced: the answer may not have come."""
     fenced: bool = False
     checked: bool = True
     """Whether what was acknowledged must be there."""
@@ -268,6 +270,8 @@ class PowerCuts:
                 if error is None:
                     held.acknowledged.add(entry_id)
                     self.counts.acknowledged += 1
+                elif held.fence_asked and isinstance(error, FencedError):
+                    continue
                 elif not held.fenced and not self._in_doubt:  # it may refuse what it does not know
                     raise BrokenPromiseError(f"an add is refused: {error}")
             await self._now_and_then(client, held, rng)
@@ -275,6 +279,7 @@ class PowerCuts:
     async def _now_and_then(self, client: BookieConnection, held: Held, rng: random.Random) -> None:
         drawn = rng.random()
         if drawn < 0.01 and held.checked:
+            held.fence_asked = True
             with suppress(NoEntryError):
                 await client.read_lac(held.ledger_id, ReadFlag.FENCE, held.digest.master_key)
             held.fenced = True

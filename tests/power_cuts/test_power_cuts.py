@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from magnetar.ledger.connections.connection import BookieConnection
+from magnetar.model.errors import BookieUnavailableError, FencedError, MagnetarError
 from magnetar.proving.power_cut.disk import Directory, File, ModelDisk
 from magnetar.proving.power_cut.shim import NoCompilerError, build_shim
 from magnetar.proving.power_cut.trace import DURABLE, ChangeKind, FileChange, read_trace
@@ -50,6 +54,51 @@ def test_power_cuts_take_nothing_that_was_acknowledged(tmp_path: Path, shim: Pat
     assert counts.cuts == 5
     assert counts.acknowledged > 0
     assert counts.read_back > 0
+
+
+class _Bookie:
+    """It answers no fence, and refuses adds once it was asked for one (or at once)."""
+
+    def __init__(self, fenced: bool) -> None:
+        self.fenced = fenced
+        self.adds = 0
+
+    async def read_lac(self, *_arguments: object) -> None:
+        self.fenced = True
+        raise BookieUnavailableError("the power is gone")
+
+    def add_entries(
+        self,
+        _ledger: int,
+        _key: bytes,
+        ids: Sequence[int],
+        _entries: object,
+        _flags: int,
+        done: Callable[[MagnetarError | None, Sequence[int]], None],
+    ) -> None:
+        self.adds += 1
+        gone = BookieUnavailableError("the power is gone") if self.adds > 1000 else None
+        done(FencedError("it is fenced") if self.fenced and gone is None else gone, ids)
+
+
+def test_a_fence_in_doubt_may_hold_and_one_that_nobody_asked_for_may_not(tmp_path: Path) -> None:
+    """A life ended while a fence was under way; in the next one it was taken for a broken
+    promise."""
+
+    async def write(bookie: _Bookie) -> None:
+        async with shared_metadata() as (store, url):
+            powered = PowerCuts(Machine(tmp_path, tmp_path, url), store, seed=1)
+            await powered._manager.initialize()
+            await powered._new_ledger()
+            while bookie.adds <= 1000:  # until a fence is asked for, and after it
+                with pytest.raises(BookieUnavailableError):
+                    await powered._write(cast(BookieConnection, bookie), 0)
+            assert bookie.fenced
+
+    asyncio.run(write(_Bookie(fenced=False)))
+    (tmp_path / "disk").rmdir()
+    with pytest.raises(BrokenPromiseError, match="an add is refused"):
+        asyncio.run(write(_Bookie(fenced=True)))
 
 
 @pytest.mark.slow
