@@ -264,7 +264,16 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("server",),
     ),
     "magnetar.protocols.kafka": (
-        ("entry_format", "lines", "names", "partitions", "peers", "security", "traffic"),
+        (
+            "entry_format",
+            "lines",
+            "names",
+            "partitions",
+            "peers",
+            "security",
+            "topic_ids",
+            "traffic",
+        ),
         ("services",),
         ("session",),
         ("coordination",),

@@ -1,15 +1,20 @@
 """Partitioned topics: which there are, and how many partitions each has.
 
-Node ``/admin/partitioned-topics/<tenant>/<namespace>/persistent/<local>``: ``{"partitions": n}``;
-local names are percent-encoded. A count is asked for with every lookup, producer and subscription
-and answered from memory (``watched_nodes``); lists of a namespace go to the store.
+Node ``/admin/partitioned-topics/<tenant>/<namespace>/persistent/<local>``:
+``{"partitions": n, "id": hex}``; local names are percent-encoded. A count is asked for with every
+lookup, producer and subscription and answered from memory (``watched_nodes``); lists of a namespace
+go to the store.
+
+The id is a UUID that a topic gets when it is made: one that is made anew under its name has
+another. Nodes of before there were ids have none; neither have topics without partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Final
+import uuid
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from magnetar.cluster.stored.counters import RACES_MAX
@@ -29,15 +34,25 @@ PARTITIONED: Final = "/admin/partitioned-topics"
 READS_AT_A_TIME: Final = 64
 
 
+class PartitionedTopic(NamedTuple):
+    """``partitions`` 0: there is none; ``topic_id`` None: it has none."""
+
+    partitions: int
+    topic_id: uuid.UUID | None
+
+
 class PartitionedTopics:
     """The partitioned topics of a cluster."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
-        self._counts = WatchedNodes(metadata, _count_or_none)
+        self._counts = WatchedNodes(metadata, _topic_or_none)
 
     async def partitions(self, name: TopicName) -> int:
         """The number of partitions of a partitioned topic; 0 if ``name`` is none."""
+        return (await self.topic(name)).partitions
+
+    async def topic(self, name: TopicName) -> PartitionedTopic:
         return await self._counts.get(_path(name))
 
     async def names(self, namespace: str) -> list[TopicName]:
@@ -66,7 +81,7 @@ class PartitionedTopics:
         if name.partition >= 0:
             raise NotAllowedError(f"{name} is named like a partition; it cannot have partitions")
         try:
-            await self._metadata.create(_path(name), _value(partitions))
+            await self._metadata.create(_path(name), _value(partitions, uuid.uuid4()))
         except NodeExistsError:
             return False
         finally:
@@ -86,12 +101,12 @@ class PartitionedTopics:
             try:
                 # From the store, not from memory: the version to compare with is read here.
                 node = await self._metadata.get(_path(name))
-                now = _count(_path(name), node.value)
+                now, topic_id = _topic(_path(name), node.value)
                 if partitions < now:
                     raise NotAllowedError(
                         f"{name} has {now} partitions; their number can grow, not shrink"
                     )
-                await self._metadata.put(_path(name), _value(partitions), node.version)
+                await self._metadata.put(_path(name), _value(partitions, topic_id), node.version)
             except BadVersionError:
                 continue
             except NoNodeError:
@@ -116,8 +131,11 @@ def _path(name: TopicName) -> str:
     return f"{PARTITIONED}/{name.namespace}/persistent/{name.encoded_local}"
 
 
-def _value(partitions: int) -> bytes:
-    return json.dumps({"partitions": partitions}).encode()
+def _value(partitions: int, topic_id: uuid.UUID | None) -> bytes:
+    said: dict[str, Any] = {"partitions": partitions}
+    if topic_id is not None:
+        said["id"] = topic_id.hex
+    return json.dumps(said).encode()
 
 
 def _check_count(name: TopicName, partitions: int) -> None:
@@ -127,18 +145,20 @@ def _check_count(name: TopicName, partitions: int) -> None:
         )
 
 
-def _count_or_none(path: str, value: bytes | None) -> int:
-    return 0 if value is None else _count(path, value)
+def _topic_or_none(path: str, value: bytes | None) -> PartitionedTopic:
+    return PartitionedTopic(0, None) if value is None else _topic(path, value)
 
 
-def _count(path: str, value: bytes) -> int:
+def _topic(path: str, value: bytes) -> PartitionedTopic:
     try:
-        count = json.loads(value)["partitions"]
-    except (ValueError, KeyError, TypeError) as error:
+        said = json.loads(value)
+        count, topic_id = said["partitions"], said.get("id")
+        found = None if topic_id is None else uuid.UUID(hex=topic_id)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokerMetadataError(
-            f"{path} holds {value[:40]!r}, which is no partition metadata; it should be like "
+            f"{path} holds {value[:80]!r}, which is no partition metadata; it should be like "
             '{"partitions": 4}'
         ) from error
     if not isinstance(count, int) or count < 0:
         raise BrokerMetadataError(f"{path} says {count!r} partitions; a whole number is expected")
-    return count
+    return PartitionedTopic(count, found)

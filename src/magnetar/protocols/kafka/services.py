@@ -30,6 +30,7 @@ from magnetar.model.errors import (
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.peers import PeerLines
+from magnetar.protocols.kafka.topic_ids import TopicIds
 from magnetar.protocols.kafka.traffic import KafkaTraffic
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
@@ -140,6 +141,7 @@ class KafkaServices:
     sessions: dict[ClientConnection, None] = field(default_factory=dict)
     traffic: KafkaTraffic = field(default_factory=KafkaTraffic)
     peers: PeerLines = field(init=False)
+    topic_ids: TopicIds = field(init=False)
     _partitions: dict[TopicName, Partition] = field(default_factory=dict)
     _names: dict[tuple[str, int], TopicName] = field(default_factory=dict)
     _next_producer_id: int = 0
@@ -147,6 +149,7 @@ class KafkaServices:
 
     def __post_init__(self) -> None:
         self.peers = PeerLines(self.connections)
+        self.topic_ids = TopicIds(self.control, self.topics)
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -166,6 +166,8 @@ async def _create(
         return
     factor = 1 if replication is None else max(1, replication.replication_factor)
     said.partitions, said.replication_factor, said.configs = count, factor, []
+    if not validate_only:
+        said.topic_id = await services.topic_ids.of(topic)
 
 
 async def _on_ledgers(services: KafkaServices, topic: TopicName, engine: str | None) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from magnetar.cluster.security.permissions import Action
 from magnetar.protocols.kafka.handlers.admin import BROKER, TOPIC
+from magnetar.protocols.kafka.handlers.cluster import name_topics, not_known
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
@@ -193,12 +194,18 @@ async def metadata(
         answer.topics, _ = await sorted_out(session, Action.LOOKUP, answer.topics)
         return answer
     assert request.topics is not None
+    by_id = [topic for topic in request.topics if topic.name is None]
+    await name_topics(session.services, head, request)
     named = [topic for topic in request.topics if topic.name]
     granted, refused = await sorted_out(session, Action.LOOKUP, named)
     request.topics = granted + [topic for topic in request.topics if not topic.name]
     # In version 0 an empty list would mean all of them.
     answer = await handler(session, head._replace(version=max(1, head.version)), request)
-    answer.topics += [TopicMetadata(NO_TOPIC, topic.name) for topic in refused]
+    for topic in refused:
+        hidden = any(topic is each for each in by_id)  # its name is not told either
+        answer.topics.append(
+            not_known(head, topic) if hidden else TopicMetadata(NO_TOPIC, topic.name)
+        )
     return answer
 
 

@@ -26,12 +26,16 @@ from magnetar.wire.kafka.cluster_messages import (
     DescribedBroker,
     MetadataRequest,
     MetadataResponse,
+    MetadataTopic,
     PartitionMetadata,
     TopicMetadata,
 )
 from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.schema import NO_UUID
 
 LOOKUPS_AT_ONCE: Final = 64
+IDS_SINCE: Final = 12
+"""The version of Metadata from which on topics are asked for by their ids."""
 
 
 async def api_versions(
@@ -49,14 +53,33 @@ async def metadata(
     answer.brokers = [BrokerNode(*node.by(session.tls)) for node in nodes.values()]
     answer.controller_id = services.node.node_id
     if request.topics is None or (head.version == 0 and not request.topics):
-        names = await _all_names(services)
-        create = False
-    else:
-        names = [topic.name or "" for topic in request.topics]
-        create = request.allow_auto_topic_creation
-    for name in names:
-        answer.topics.append(await _topic(services, name, create, nodes))
+        for name in await _all_names(services):
+            answer.topics.append(await _topic(services, name, False, nodes))
+        return answer
+    await name_topics(services, head, request)
+    create = request.allow_auto_topic_creation
+    for topic in request.topics:
+        if topic.name is None:
+            answer.topics.append(not_known(head, topic))
+        else:
+            answer.topics.append(await _topic(services, topic.name, create, nodes))
     return answer
+
+
+def not_known(head: RequestHead, topic: MetadataTopic) -> TopicMetadata:
+    """Of a topic that is asked for by an id that nobody has, or that the client may not see."""
+    if head.version < IDS_SINCE:
+        return TopicMetadata(ErrorCode.INVALID_REQUEST, "")
+    return TopicMetadata(ErrorCode.UNKNOWN_TOPIC_ID, None, topic.topic_id)
+
+
+async def name_topics(services: KafkaServices, head: RequestHead, request: MetadataRequest) -> None:
+    """Topics that are asked for by their ids get their names. Raises ``MetadataError``."""
+    by_id = [topic for topic in request.topics or [] if topic.name is None]
+    if by_id and head.version >= IDS_SINCE:
+        found = await services.topic_ids.names(topic.topic_id for topic in by_id)
+        for topic in by_id:
+            topic.name = found.get(topic.topic_id)
 
 
 async def described_topic(session: KafkaSession, name: str) -> TopicMetadata:
@@ -90,6 +113,7 @@ async def _topic(
     try:
         topic = topic_of(name)
         partitions = await _partitions(services, name, topic, create)
+        said.topic_id = await services.topic_ids.of(topic)
         for start in range(0, len(partitions), LOOKUPS_AT_ONCE):
             some = partitions[start : start + LOOKUPS_AT_ONCE]
             leaders = await asyncio.gather(*(_leader(services, each, nodes) for each in some))
@@ -99,7 +123,7 @@ async def _topic(
             ]
     except MagnetarError as error:
         said.error_code = error_code(error)
-        said.partitions = []
+        said.partitions, said.topic_id = [], NO_UUID
     return said
 
 
