@@ -78,6 +78,7 @@ class SimFile:
     def write_through(self, parts: Sequence[Buffer], offset: int) -> None:
         try:
             write = self._write(parts, offset)
+            self._disk.check_syncable(self.path)
         except OSError:
             self._inode.doom()
             raise
@@ -119,6 +120,7 @@ class SimFile:
         disk, inode = self._disk, self._inode
         try:
             disk.check_writable(self.path)
+            disk.check_syncable(self.path)
         except OSError:
             inode.doom()
             raise
@@ -151,6 +153,8 @@ class SimDisk:
         self.random = rng
         self.slowness = 1.0
         self.fails_writes = False
+        self.fails_syncs = False
+        """Writes are taken, and can be read; what is to be synced is not on the platter."""
         self.fails_reads = False
         self.failed_reads = 0
         self.unwritable: dict[str, None] = {}
@@ -247,6 +251,10 @@ class SimDisk:
         device = self.device(path)
         if self.fails_writes or device.fails_writes or path.name in self.unwritable:
             self._fail(path, device)
+
+    def check_syncable(self, path: Path) -> None:
+        if self.fails_syncs:
+            self._fail(path, self.device(path))
 
     def check_readable(self, path: Path) -> None:
         device = self.device(path)

@@ -212,3 +212,33 @@ def test_a_compaction_that_a_loss_of_power_ends_loses_nothing() -> None:
         run_compaction(seed, met)
     assert met["finished"] > 3
     assert met["partly"] > 10
+
+
+def test_what_a_sync_that_failed_has_left_is_not_opened_again() -> None:
+    """Readers would see it until the power goes, and then it, and all that was synced behind it,
+    would be gone."""
+    loop = SimLoop(random.Random(1))
+
+    async def main() -> None:
+        disk = SimDisk(loop, random.Random(1))
+        folder = ROOT / "t-0"
+        log, _ = open_log(disk, folder, POLICY, now_ms=NOW_MS)
+        log.append_as_leader(batch([b"stored"]), 0, NOW_MS)
+        disk.fails_syncs = True
+        with pytest.raises(OSError, match="Input/output"):
+            log.append_as_leader(batch([b"not stored"]), 0, NOW_MS)
+        disk.fails_syncs = False
+        log.abandon()
+        again, told = open_log(disk, folder, POLICY, now_ms=NOW_MS)
+        assert (again.log_end, told.cuts) == (1, [])
+        again.append_as_leader(batch([b"stored too"]), 1, NOW_MS)
+        await asyncio.sleep(1)  # the device has done all that it said
+        disk.crash(power=True)
+        last, told = open_log(disk, folder, POLICY, now_ms=NOW_MS)
+        assert [value for _, value in _records(last).values()] == [b"stored", b"stored too"]
+        assert told.cuts == []
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.finish()

@@ -9,13 +9,15 @@ Invariants:
 * What is in the indexes is true of them. The index files are written when the segment is sealed or
   closed: until then it is recovered after a crash anyway, and they are made again from the
   ``.log``.
-* Appending writes behind ``byte_count`` and only then moves it: what a failed write left there is
-  overwritten by the next, or cut by recovery.
+* Appending writes behind ``byte_count`` and only then moves it. What a failed write left there is
+  cut at once: a sync that failed leaves bytes that can be read and are not on the disk, and no
+  later sync puts them there, so that whoever opened the log again would take them for stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -116,10 +118,15 @@ class Segment:
         """``through``: on the device when this returns. Raises ``OSError``; nothing is appended
         then."""
         parts = [part for batch in batches for part in batch.parts]
-        if through:
-            self.file.write_through(parts, self.byte_count)
-        else:
-            self.file.pwritev(parts, self.byte_count)
+        try:
+            if through:
+                self.file.write_through(parts, self.byte_count)
+            else:
+                self.file.pwritev(parts, self.byte_count)
+        except OSError:
+            with suppress(OSError):  # a disk that takes not even that cannot be opened again
+                self.file.truncate(self.byte_count)
+            raise
         for batch in batches:
             self.taken(batch.header)
 
