@@ -1,8 +1,10 @@
 """What goes wrong with brokers that replicate, by the seed: processes, power, disks that are slow,
 links between them, the metadata store, sessions; and the store is emptied, and restored.
 
-Every fault ends by itself or when the run heals. No disk is lost for good, and syncs are waited
-for, so that whatever was acknowledged must survive.
+Every fault ends by itself or when the run heals, but for one: in some runs a leader's file system
+takes no writes any more, for good, while its broker lives on (``errors=remount-ro``). What is on it
+stays readable. No disk is lost, and syncs are waited for, so that whatever was acknowledged must
+survive.
 """
 
 from __future__ import annotations
@@ -40,6 +42,16 @@ class ReplicaFaults(PlannedFaults):
         """Once, in some runs."""
         if rng.random() < 0.3:
             self._at(rng.uniform(begin_s, end_s), partial(self._empty, rng.choice(LASTS_S)))
+
+    def plan_read_only(self, when_s: float) -> None:
+        """From then on the disk of whoever leads takes nothing, while the others suffice."""
+        self._at(when_s, self._make_read_only)
+
+    def plan_failed_syncs(self, rng: random.Random, begin_s: float) -> None:
+        """Syncs of a leader's disk fail for a while. It loses power as soon as the log has been
+        opened again, and been written to."""
+        when_s, cut_s = rng.uniform(0.0, 0.5), rng.uniform(5.9, 6.4)
+        self._at(begin_s + when_s, partial(self._fail_syncs, rng.uniform(0.3, 1.0), cut_s))
 
     def plan(self, count: int, begin_s: float, end_s: float) -> None:
         kinds: list[Callable[[], None]] = [
@@ -96,8 +108,24 @@ class ReplicaFaults(PlannedFaults):
         machine = self._pick()
         machine.disk.fails_writes = True
         self.disks_broken += 1
-        mended = partial(setattr, machine.disk, "fails_writes", False)
-        self._note(f"the disk of {machine.name} takes nothing for {self._after(mended):.1f} s")
+        lasts_s = self._after(machine.mend_disk)
+        self._note(f"the disk of {machine.name} takes nothing for {lasts_s:.1f} s")
+
+    def _fail_syncs(self, lasts_s: float, cut_s: float) -> None:
+        machine, now_s = self._leading() or self._machines[0], self._loop.time()
+        machine.disk.fails_syncs = True
+        self.disks_broken += 1
+        self._at(now_s + lasts_s, partial(setattr, machine.disk, "fails_syncs", False))
+        self._at(now_s + cut_s, partial(machine.crash, 0.3, power=True))
+        self._note(f"syncs on the disk of {machine.name} fail for {lasts_s:.1f} s")
+
+    def _make_read_only(self) -> None:
+        serving = [each for each in self._machines if each.node is not None]
+        if serving:  # one that had ended in order could not even begin again
+            machine = self._leading() or serving[0]
+            machine.make_read_only()
+            self.disks_broken += 1
+            self._note(f"the disk of {machine.name} takes nothing any more")
 
     # -- the metadata store -------------------------------------------------------------------
 

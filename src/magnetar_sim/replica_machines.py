@@ -109,6 +109,8 @@ class ReplicaMachine:
         self.host: PartitionHost | None = None
         self.starts = 0
         self.disk = SimDisk(world.loop, rng)
+        self.read_only = False
+        """Its file system takes no writes any more, for good."""
         self._random = rng
         self._stopped: asyncio.Event | None = None
         self._in_order = False
@@ -315,8 +317,15 @@ class ReplicaMachine:
     def heal(self) -> None:
         if self.process is not None:
             self.process.resume()
-        self.disk.slowness, self.disk.fails_writes = 1.0, False
+        self.disk.slowness = 1.0
+        self.mend_disk()
         self.start()
+
+    def mend_disk(self) -> None:
+        self.disk.fails_writes = self.read_only
+
+    def make_read_only(self) -> None:
+        self.read_only = self.disk.fails_writes = True
 
 
 def _read(source: LocalLog, offset: int, end: int) -> bytes:

@@ -1,7 +1,9 @@
 """One run of ring 2 with brokers that replicate partitions among themselves: producers that wait
 for all in-sync replicas, consumers, faults; then healing, progress and the last look.
 
-What must hold: ``replica_history``. Phases, in seconds of virtual time: faults and work until
+What must hold: ``replica_history``. In some runs a broker lives on with a disk that takes no writes
+any more: whatever it led must be led by others then. In some, syncs fail for a while, and the power
+is cut when that is forgotten. Phases, in seconds of virtual time: faults and work until
 ``HEAL_S``, then every fault ends, and within ``PROGRESS_S`` all that must hold is there.
 
 Why: docs/adr/0114-brokers-replicate-partitions.md.
@@ -34,6 +36,12 @@ from magnetar_sim.trace import Trace
 SIZES: Final = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 1), (3, 2, 2),
                 (3, 3, 3), (4, 3, 2))  # fmt: skip
 """Brokers, replicas, ``min_isr``."""
+OTHERS_SUFFICE: Final = ((3, 3, 2), (3, 3, 2), (4, 3, 2))
+"""Sizes that can do without one broker: enough are left to commit, and they have what it has."""
+READ_ONLY_SHARE: Final = 0.15
+FAILED_SYNCS_SHARE: Final = 0.1
+FEW_COUNT: Final = ((1, 1, 1), (1, 1, 1), (2, 2, 1), (3, 3, 2))
+"""Sizes where one broker's disk decides what is there."""
 TOPIC: Final = "t"
 FAULTS_FROM_S: Final = 1.0
 HEAL_S: Final = 8.0
@@ -49,6 +57,13 @@ class ReplicaRun:
         self.trace = trace
         self.random = rng = random.Random(f"{seed}/replicas")
         brokers, self._replicas, self._min_isr = rng.choice(SIZES)
+        self._disk_ends = random.Random(f"{seed}/read-only")
+        drawn = self._disk_ends.random()
+        self._has_read_only = drawn < READ_ONLY_SHARE
+        self._has_failed_syncs = 0 <= drawn - READ_ONLY_SHARE < FAILED_SYNCS_SHARE
+        if self._has_read_only or self._has_failed_syncs:
+            sizes = OTHERS_SUFFICE if self._has_read_only else FEW_COUNT
+            brokers, self._replicas, self._min_isr = self._disk_ends.choice(sizes)
         self.history = ReplicaHistory()
         session_s = rng.choice((1.0, 2.0))
         network = SimNetwork(loop, random.Random(f"{seed}/network"))
@@ -130,6 +145,11 @@ class ReplicaRun:
         self._faults = faults
         faults.plan(rng.choice((1, 3, 8, 15)), begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1)
         faults.plan_emptying(self._emptying, begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1)
+        if self._has_read_only:
+            when_s = self._disk_ends.uniform(FAULTS_FROM_S, HEAL_S - 1)
+            faults.plan_read_only(begin_s + when_s)
+        if self._has_failed_syncs:
+            faults.plan_failed_syncs(self._disk_ends, begin_s + FAULTS_FROM_S)
         remaking = self.loop.create_task(self._remake(), name="makes topics again")
         while self.loop.time() < begin_s + HEAL_S:
             await asyncio.sleep(0.5)
@@ -254,7 +274,9 @@ class ReplicaRun:
             self.check()
             await asyncio.sleep(0.5)
         while any(
-            machine.host is not None and len(machine.host.doomed) for machine in self.machines
+            machine.host is not None and len(machine.host.doomed)
+            for machine in self.machines
+            if not machine.read_only
         ):
             self.check()
             await asyncio.sleep(0.5)
@@ -272,32 +294,39 @@ class ReplicaRun:
         return None
 
     def _is_whole(self, partition: Partition) -> bool:
-        """All replicas are in sync, and have the same end."""
+        """All replicas that can be are in sync, and have the same end."""
         state = self._state(partition)
-        if state is None or len(state.isr) < len(state.replicas):
+        if state is None:
             return False
+        in_sync = {member.broker for member in state.isr}
         ends = set()
-        for machine in self.machines:
-            if machine.number in state.replicas:
-                hosted = machine.node.replicas.find(partition) if machine.node else None
-                if hosted is None:
-                    return False
-                ends.add(hosted.source.log_end)
+        for machine in self._replicas_of(state):
+            hosted = machine.node.replicas.find(partition) if machine.node else None
+            if hosted is None or machine.number not in in_sync:
+                return False
+            ends.add(hosted.source.log_end)
         return len(ends) == 1
+
+    def _replicas_of(self, state: PartitionState) -> list[ReplicaMachine]:
+        """Those with disks that take writes."""
+        return [
+            machine
+            for machine in self.machines
+            if machine.number in state.replicas and not machine.read_only
+        ]
 
     async def _logs(self, partition: Partition) -> dict[int, list[StoredBatch]]:
         state = self._state(partition)
         assert state is not None
         found = {}
-        for machine in self.machines:
-            if machine.number in state.replicas:
-                assert machine.node is not None
-                assert machine.process is not None
-                hosted = machine.node.replicas.find(partition)
-                assert hosted is not None
-                log = await run_in(machine.process, _all_of(hosted), "last look")
-                assert log is not None
-                found[machine.number] = log
+        for machine in self._replicas_of(state):
+            assert machine.node is not None
+            assert machine.process is not None
+            hosted = machine.node.replicas.find(partition)
+            assert hosted is not None
+            log = await run_in(machine.process, _all_of(hosted), "last look")
+            assert log is not None
+            found[machine.number] = log
         return found
 
 

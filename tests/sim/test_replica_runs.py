@@ -26,5 +26,13 @@ def test_a_seed_runs_the_same_again() -> None:
     assert first.trace == again.trace
 
 
+def test_disks_that_take_nothing_more_and_syncs_that_fail() -> None:
+    """Seed 20 lost what was acknowledged: a log counted what a failed sync had left."""
+    for seed, met in ((15, "takes nothing any more"), (20, "syncs on the disk")):
+        outcome = run_cluster(seed, tracing=True, replicated=True)
+        assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
+        assert any(met in line for line in outcome.trace), f"seed {seed} does not meet it"
+
+
 def test_a_planted_bug_is_found() -> None:
     assert search(REPLICAS[1]).seeds is not None

@@ -16,6 +16,7 @@ from magnetar.log.partition.replication.replicas import Replicas
 from magnetar.log.partition.replication.state_store import (
     VersionedState,
 )
+from magnetar.log.partition.segment import Segment
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX: Final = 200
@@ -73,6 +74,14 @@ async def _stays_open(self: Any, kept: Any, wanted: Any) -> None:
     await _TAKE(self, kept, wanted)
 
 
+def _leaves(self: Any, batches: Any, *, through: bool) -> None:
+    """As it was: what a sync that failed has left behind the log's end stays there."""
+    parts = [part for batch in batches for part in batch.parts]
+    (self.file.write_through if through else self.file.pwritev)(parts, self.byte_count)
+    for batch in batches:
+        self.taken(batch.header)
+
+
 def _mutant(name: str, known: str, *changes: tuple[Any, str, Any]) -> Mutant:
     def plant() -> AbstractContextManager[None]:
         return replaced(*changes)
@@ -108,5 +117,9 @@ REPLICAS: tuple[Mutant, ...] = (
     _mutant(
         "a replica stays open when its topic is made again", "",
         (Replicas, "_take", _stays_open),
+    ),
+    _mutant(
+        "what a sync that failed has left counts as stored", "",
+        (Segment, "append", _leaves),
     ),
 )  # fmt: skip

@@ -309,8 +309,10 @@ class Replicas:
     async def _recover(self, kept: _OwnReplica) -> None:
         """Others lead; then it is opened as after a crash."""
         kept.let_go()
-        # Before it is opened again, however long that takes: what was written and not synced may be
-        # on followers and not here, so that this process must not go on in the epoch that it led.
+        # Before it is opened again, however long that takes: a disk that takes nothing any more
+        # must not keep the partition from brokers whose disks do. And where syncs are not waited
+        # for, what was written may be on followers and not here, so that this process must not go
+        # on in the epoch that it led.
         stepped_down = False
         while not stepped_down:
             stepped_down = await self._step_down(kept.partition, for_nobody=True)
