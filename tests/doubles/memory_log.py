@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from magnetar.log.acknowledgements import AckImage, ack_set_bits, ack_set_words
 from magnetar.log.managed.followed_cursors import CursorsOfFollowed
-from magnetar.log.managed.front import EpochsOfLedgers, WholeLedgers
+from magnetar.log.managed.front import EpochsOfLedgers
 from magnetar.log.policy import LogPolicy, RollRule
 from magnetar.log.seam import (
     AppendDone,
@@ -381,6 +381,15 @@ class MemoryCheckpoints:
         return found
 
 
+class WholeFront:
+    """Implements ``log.seam.LogFront``: of a log that keeps all."""
+
+    offset = 0
+
+    async def delete_before(self, offset: int) -> int:
+        raise NotAllowedError("a log in memory keeps all")
+
+
 class MemoryLog:
     """One log; ledger ids start at 1."""
 
@@ -389,7 +398,7 @@ class MemoryLog:
 
     def __init__(self, name: str, ledger_entries: int) -> None:
         self.name = name
-        self.front: LogFront = WholeLedgers(name)
+        self.front: LogFront = WholeFront()
         self.epochs: LogEpochs = EpochsOfLedgers(1, lambda: self.positions.end_offset)
         self.closed = False
         self.held = False

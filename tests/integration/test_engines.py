@@ -11,7 +11,8 @@ import confluent_kafka as confluent
 import pulsar
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import OffsetOutOfRangeError
 
 from magnetar.cli.rest import RestClient
 from magnetar.env.disk import RealDisk
@@ -210,9 +211,17 @@ def test_a_deleted_topic_leaves_no_files(server: KafkaStandalone) -> None:
         time.sleep(0.1)
 
 
-def test_kafkas_admins_delete_records(server: KafkaStandalone) -> None:
-    create(server, "begun", "partition")
-    sent_by_kafka(server, "begun", 100)
+def _poll_until_refused(consumer: KafkaConsumer) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        assert not consumer.poll(1_000)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_kafkas_admins_delete_records(server: KafkaStandalone, engine: str) -> None:
+    begun = f"begun-{engine}"
+    create(server, begun, engine)
+    sent_by_kafka(server, begun, 100)
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
 
     def deleted_before(topic: str, offset: int) -> int:
@@ -220,28 +229,82 @@ def test_kafkas_admins_delete_records(server: KafkaStandalone) -> None:
         found = admin.delete_records([place])[place].result(DEADLINE_S)
         return int(found.low_watermark)
 
-    assert deleted_before("begun", 37) == 37
-    with pytest.raises(confluent.KafkaException, match="OFFSET_OUT_OF_RANGE"):
-        deleted_before("begun", 101)
-    consumer = confluent_consumer(server, "begun")
-    place = confluent.TopicPartition("begun", 0, confluent.OFFSET_BEGINNING)
+    assert deleted_before(begun, 37) == 37
+    assert deleted_before(begun, 12) == 37, "never back"
+    for offset in (101, -3):
+        with pytest.raises(confluent.KafkaException, match="OFFSET_OUT_OF_RANGE"):
+            deleted_before(begun, offset)
+    consumer = confluent_consumer(server, begun)
+    place = confluent.TopicPartition(begun, 0, confluent.OFFSET_BEGINNING)
     assert consumer.get_watermark_offsets(place, timeout=DEADLINE_S) == (37, 100)
     consumer.assign([place])
     found = [int(each.value()) for each in consumer.consume(63, DEADLINE_S)]
     assert found == list(range(37, 100)), "also from the middle of a batch"
     consumer.close()
+    outside = KafkaConsumer(bootstrap_servers=server.bootstrap, auto_offset_reset="none")
+    outside.assign([TopicPartition(begun, 0)])
+    outside.seek(TopicPartition(begun, 0), 36)
+    with pytest.raises(OffsetOutOfRangeError):
+        _poll_until_refused(outside)
+    assert outside.beginning_offsets([TopicPartition(begun, 0)]) == {TopicPartition(begun, 0): 37}
+    outside.close(autocommit=False)
 
     python = KafkaAdminClient(bootstrap_servers=server.bootstrap)
-    partition = TopicPartition("begun", 0)
+    partition = TopicPartition(begun, 0)
     answer = python.delete_records({partition: 90})
     assert answer[partition]["low_watermark"] == 90
-    assert deleted_before("begun", confluent.OFFSET_END) == 100
+    assert deleted_before(begun, confluent.OFFSET_END) == 100
     python.close()
 
-    create(server, "whole", "ledger")
-    sent_by_kafka(server, "whole", 3)
-    with pytest.raises(confluent.KafkaException, match="POLICY_VIOLATION"):
-        deleted_before("whole", 1)
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_records_that_are_deleted_are_gone_for_pulsars_subscriptions(
+    server: KafkaStandalone, engine: str
+) -> None:
+    """What is out at a consumer, what waits for it, and what nobody has read yet."""
+    topic = f"cut-{engine}"
+    create(server, topic, engine)
+    partition = f"{topic}-partition-0"
+    client = pulsar_client(server)
+    consumers = [
+        client.subscribe(
+            partition,
+            f"s-{kind.name}",
+            consumer_type=kind,
+            initial_position=EARLIEST,
+            receiver_queue_size=10,
+        )
+        for kind in (pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared)
+    ]
+    nobody = client.subscribe(partition, "nobody", initial_position=EARLIEST)
+    nobody.close()
+    producer = client.create_producer(partition, batching_enabled=False)
+    for number in range(60):
+        producer.send(str(number).encode())
+    for consumer in consumers:
+        assert consumer.receive(60_000).data() == b"0"
+
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    place = confluent.TopicPartition(topic, 0, 40)
+    assert admin.delete_records([place])[place].result(DEADLINE_S).low_watermark == 40
+    rest = RestClient(server.http_url)
+    stats = rest.get(f"/admin/v2/persistent/public/default/{partition}/stats")
+    backlogs = {name: each["msgBacklog"] for name, each in stats["subscriptions"].items()}
+    assert backlogs == {"s-Exclusive": 20, "s-Shared": 20, "nobody": 20}
+
+    expected = {str(number).encode() for number in range(40, 60)}
+    for consumer in consumers:
+        found = set()
+        while not expected <= found:
+            message = consumer.receive(60_000)
+            found.add(message.data())
+            consumer.acknowledge(message)
+        consumer.close()
+    again = client.subscribe(partition, "nobody")
+    assert again.receive(60_000).data() == b"40"
+    reader = client.create_reader(partition, pulsar.MessageId.earliest)
+    assert reader.read_next(60_000).data() == b"40"
+    client.close()
 
 
 # -- subscriptions of Pulsar's on a partition ---------------------------------------------------

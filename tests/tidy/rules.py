@@ -243,7 +243,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("subscribable",),
         ("followed_topic", "topic"),
         ("opening", "policies_in_force", "seek", "stats", "unloading"),
-        ("bindings", "compacting", "followed_topics", "registry"),
+        ("bindings", "compacting", "deleting", "followed_topics", "registry"),
         ("intakes", "rates", "steering", "upkeep"),
     ),
     "magnetar.protocols.pulsar": (

@@ -1,8 +1,9 @@
 """What a reader has lost: a place in a topic partition against what its log is now. Pure.
 
-A log is a chain of ledgers whose ids grow; it loses entries at its front only, whole ledgers at a
-time, when retention deletes them. So what is lost at a place is known from two things that the
-broker says of the log (``LogExtent``): after which entry it begins, and which log it is.
+A log is a chain of ledgers whose ids grow; it loses entries at its front only, when retention
+deletes whole ledgers or a client deletes records. So what is lost at a place is known from two
+things that the broker says of the log (``LogExtent``): after which entry it begins, and which log
+it is.
 
 | place | what it means |
 |---|---|
@@ -104,7 +105,10 @@ def loss_at(
         return Loss(topic, what, 0, extent.kept_from)
     if place >= extent.kept_from or (created_ms == UNKNOWN_MS and _vague(place, extent.kept_from)):
         return None
-    what = f"retention has deleted everything from {place} to {extent.kept_from}, not read before"
+    what = (
+        f"retention or DeleteRecords has deleted everything from {place} to {extent.kept_from}, "
+        "not read before"
+    )
     messages = max(0, extent.first_offset - offset) if offset != NO_OFFSETS else 0
     entries = _entries_before(place, extent.kept_from)
     return Loss(topic, what, entries, extent.kept_from, messages)

@@ -119,7 +119,9 @@ def test_what_was_deleted_between_two_micro_batches_is_a_loss(
     kept.let_go(ids[-8])
     left = [13 + n for n, item in enumerate(ids) if item.ledger_id() >= kept.ledgers()[0]]
     assert 8 <= len(left) < 50
-    with pytest.raises(StreamingQueryException, match="retention has deleted everything from"):
+    with pytest.raises(
+        StreamingQueryException, match="retention or DeleteRecords has deleted everything from"
+    ):
         run_available(stream(spark, platform, topic), sink, checkpoint)
     run_available(stream(spark, platform, topic, failOnDataLoss="false"), sink, checkpoint)
     assert sink.values == [*range(13), *left]
@@ -174,7 +176,9 @@ def test_a_planned_range_that_was_deleted_fails_at_once_and_has_a_way_out(
     # A restart plans the same range again: it must not wait for what cannot come.
     never = {"pollTimeoutMs": "3600000"}
     for _ in range(2):
-        with pytest.raises(StreamingQueryException, match="retention has deleted everything"):
+        with pytest.raises(
+            StreamingQueryException, match="retention or DeleteRecords has deleted everything"
+        ):
             run_available(stream(spark, platform, topic, **never), sink, checkpoint)
     skipping = stream(spark, platform, topic, failOnDataLoss="false", **never)
     run_available(skipping, sink, copy)
@@ -256,7 +260,9 @@ def test_places_outside_of_the_log_are_named(
     first = at(ids[0].ledger_id(), ids[0].entry_id())
     assert numbers(read(spark, platform, topic, startingOffsets=first)) == list(range(25))
     kept.let_go(ids[-1])
-    with pytest.raises(PySparkException, match="retention has deleted everything from"):
+    with pytest.raises(
+        PySparkException, match="retention or DeleteRecords has deleted everything from"
+    ):
         read(spark, platform, topic, startingOffsets=first).count()
     left = numbers(read(spark, platform, topic))
     skipping = read(spark, platform, topic, startingOffsets=first, failOnDataLoss="false")

@@ -98,19 +98,23 @@ def test_topics_and_their_configuration(tools: JavaTools) -> None:
     assert "made" not in tools.run(topics, "--list").split()
 
 
-def test_records_are_deleted(tools: JavaTools, server: KafkaStandalone, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["ledger", "partition"])
+def test_records_are_deleted(
+    tools: JavaTools, server: KafkaStandalone, tmp_path: Path, engine: str
+) -> None:
     # Not by TopicCommand, which refuses the names of settings that it does not know.
-    path = "/admin/v2/persistent/public/default/begun/partitions"
-    RestClient(server.http_url).put(path, 1, engine="partition")
-    performed(tools, server, "begun")
+    begun = f"begun-{engine}"
+    path = f"/admin/v2/persistent/public/default/{begun}/partitions"
+    RestClient(server.http_url).put(path, 1, engine=engine)
+    performed(tools, server, begun)
     offsets = tmp_path / "offsets.json"
-    place = {"topic": "begun", "partition": 0, "offset": 1234}
+    place = {"topic": begun, "partition": 0, "offset": 1234}
     offsets.write_text(json.dumps({"version": 1, "partitions": [place]}))
     said = tools.run(f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(offsets))
     assert "low_watermark: 1234" in said
-    earliest = ["--topic", "begun", "--time", "earliest"]
-    assert "begun:0:1234" in tools.run(f"{TOOLS}.GetOffsetShell", *earliest)
-    assert len(consumed(tools, "begun")) == COUNT - 1234
+    earliest = ["--topic", begun, "--time", "earliest"]
+    assert f"{begun}:0:1234" in tools.run(f"{TOOLS}.GetOffsetShell", *earliest)
+    assert len(consumed(tools, begun)) == COUNT - 1234
 
 
 def test_what_is_produced_is_consumed_and_its_group_described(

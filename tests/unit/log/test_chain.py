@@ -7,7 +7,7 @@ from bisect import bisect_right
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.log.managed.chain import Chain, LedgerInfo
+from magnetar.log.managed.chain import Chain, Front, LedgerInfo
 from magnetar.log.managed.rules import deletable, frees_later
 from magnetar.log.policy import Retention, RollRule
 from magnetar.model.ids import EARLIEST, LATEST, Position
@@ -40,9 +40,47 @@ def test_arithmetic_agrees_with_the_list(
     made: tuple[Chain, list[Position]], one: Position, other: Position
 ) -> None:
     chain, held = made
-    assert chain.entries == len(held)
     assert [chain.at_rank(i + 1) for i in range(len(held))] == held
     assert chain.rank(one) == bisect_right(held, one)
+    agrees(chain, held, one, other)
+
+
+@settings(max_examples=400, deadline=None)
+@given(chains(), anywhere, anywhere, st.integers(0, 30), st.integers(0, 6))
+def test_arithmetic_without_what_was_deleted_agrees_with_the_list(
+    made: tuple[Chain, list[Position]], one: Position, other: Position, gone: int, trims: int
+) -> None:
+    """Whatever comes later: ledgers that go, another that is opened, the next owner."""
+    chain, held = made
+    gone = min(gone, len(held))
+    place = held[gone] if gone < len(held) else chain.next_position(chain.confirmed)
+    offset = chain.first_offset + gone
+    chain.begin_at(Front(place, offset, offset))
+    chain.begin_at(Front(Position(0, 0), 0, offset - 1))
+    assert chain.front.offset == offset or gone == 0, "never back"
+    held, end = held[gone:], chain.end_offset
+    agrees(chain, held, one, other)
+    assert chain.first_message == offset
+    assert chain.messages_between(EARLIEST, LATEST) == len(held)
+    whole = [info for info in chain.ledgers if info.closed and place > (info.ledger_id, 0)]
+    whole = [info for info in whole if place > (info.ledger_id, info.entries - 1)]
+    chain.trim(min(trims, len(whole)))
+    agrees(chain, held, one, other)
+    if chain.open_ledger_id is not None:
+        entries = chain.last_entry(chain.open_ledger_id) + 1
+        chain.close_last(entries, entries, 5)
+    agrees(chain, held, one, other)
+    chain = Chain(chain.ledgers, chain.trimmed, chain.first_offset, chain.front)
+    chain.end_front()
+    chain.open_ledger(LedgerInfo(100, created_ms=1))
+    agrees(chain, held, one, other)
+    chain.confirm(1, end + 2)
+    agrees(chain, [*held, Position(100, 0), Position(100, 1)], one, other)
+    assert chain.first_message == offset
+
+
+def agrees(chain: Chain, held: list[Position], one: Position, other: Position) -> None:
+    assert chain.entries == len(held)
     between = sum(1 for p in held if one < p <= other)
     assert chain.entries_between(one, other) == between
     later = [p for p in held if p > one]
@@ -137,6 +175,32 @@ def test_retention_decides_what_goes() -> None:
     assert count([end], -1, 150) == 2
     assert count([end], -1, 300) == 0
     assert count([Position(4, -1)], 0, 0) == 3
+
+
+def test_ledgers_whose_records_were_deleted_go_whatever_retention_says() -> None:
+    def count(mark: Position, front: Position, kept_ms: int = -1) -> int:
+        return deletable(LEDGERS, [mark], Retention(kept_ms, -1), 3_500, front)
+
+    end = Position(4, 3)
+    assert count(end, Position(3, 0)) == 2
+    assert count(end, Position(3, 9)) == 2, "one record is left"
+    assert count(end, Position(3, 10)) == 3
+    assert count(end, Position(4, 3)) == 3, "never the open one"
+    assert count(Position(2, 8), Position(4, 3)) == 1, "a cursor has not stored that it passed it"
+    assert count(end, Position(2, 3), kept_ms=1_500) == 2, "and what retention lets go"
+    last = Position(4, 2)
+    assert frees_later(last, [last], 300, Retention(-1, -1), Position(4, 3)), "when it rolls"
+    assert not frees_later(last, [last], 300, Retention(-1, -1), Position(4, 2))
+
+
+def test_what_unsafe_settings_lost_behind_the_front_comes_anew() -> None:
+    """Records up to 10 were deleted, and 4 of them were on a disk when the power went."""
+    front = Front(Position(1, 10), 10, 10)
+    chain = Chain([LedgerInfo(1, 4, 40, 1, 2)], front=front)
+    chain.end_front()
+    chain.open_ledger(LedgerInfo(2, created_ms=1))
+    chain.confirm(0, 5)
+    assert (chain.first, chain.first_message, chain.entries) == ((2, 0), 4, 1)
 
 
 def test_what_retention_frees_when_time_has_passed() -> None:

@@ -52,6 +52,12 @@ class PartitionCompany:
             await self._cursors.take_handed(handed)
         else:
             await self._cursors.recover(names)
+        places = self._places
+        self.pass_over(places.position(places.following(places.start)))
+
+    def pass_over(self, front: Position) -> None:
+        """See ``LogCompany``."""
+        self._cursors.pass_over(front)
 
     def stores(self) -> Iterable[AckStore]:
         """Of the durable cursors."""

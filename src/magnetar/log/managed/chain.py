@@ -6,7 +6,9 @@ sums, rebuilt when a ledger comes or goes, so every question is one bisection.
 
 Invariants: ledger ids grow strictly; only the last ledger may be open; ``confirmed`` never moves
 back, not even when everything is trimmed (``trimmed`` keeps the place); an entry holds one message
-or more; a ledger's offsets begin where those before it end, and no offset is given twice.
+or more; a ledger's offsets begin where those before it end, and no offset is given twice. What lies
+before ``front`` was deleted: no question is answered with it, though its ledger may be there yet.
+The front never moves back.
 
 A ledger of a record that says nothing of messages was written before offsets were kept: each of
 its entries counts as one message. What is made of that here is what the next record says.
@@ -17,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.log.seam import StoredAt
 from magnetar.model.ids import EARLIEST, LATEST, NO_ENTRY, Position
@@ -46,16 +48,31 @@ class LedgerInfo:
         return self.closed_ms > 0
 
 
+class Front(NamedTuple):
+    """Where a log begins whose first records were deleted: the first entry that is left, or the
+    place of the next one; the offset of its first message; and the first one that is left, which
+    may lie within the entry."""
+
+    position: Position = EARLIEST
+    entry_offset: int = 0
+    offset: int = 0
+
+
+NO_FRONT: Final = Front()
+
+
 class Chain:
     """The ledgers of one log, in order, and its last confirmed position."""
 
     __slots__ = (
+        "_floor",
         "_ids",
         "_ranks",
         "compacted_to",
         "confirmed",
         "end_offset",
         "first_offset",
+        "front",
         "last_confirmed_entry",
         "ledgers",
         "trimmed",
@@ -66,8 +83,10 @@ class Chain:
         ledgers: Sequence[LedgerInfo] = (),
         trimmed: Position = EARLIEST,
         first_offset: int = 0,
+        front: Front = NO_FRONT,
     ) -> None:
         self.ledgers: list[LedgerInfo] = []
+        self.front = front
         self.first_offset = first_offset  # of the first message that is held, or of the next
         self.end_offset = first_offset  # of the next message after ``confirmed``
         self.trimmed = trimmed
@@ -95,6 +114,31 @@ class Chain:
         elif self.last_confirmed_entry == NO_ENTRY:
             self.end_offset = self.ledgers[-1].first_offset
         self.confirmed = max(self.confirmed, self._end())
+        self._floor = self._rank_before_front()
+
+    def _rank_before_front(self) -> int:
+        """How many entries of these ledgers were deleted, which those that follow do not change."""
+        ledger_id, entry_id = self.front.position
+        index = self._index(ledger_id)
+        if index is None:
+            return self._ranks[bisect_left(self._ids, ledger_id)]
+        # Of the open ledger more may be deleted than is seen of it here, by who follows its owner.
+        info = self.ledgers[index]
+        return self._ranks[index] + (min(entry_id, info.entries) if info.closed else entry_id)
+
+    def begin_at(self, front: Front) -> None:
+        """All before it is deleted. One that lies before the present one says nothing."""
+        if front.offset > self.front.offset:
+            self.front = front
+            self._floor = self._rank_before_front()
+
+    def end_front(self) -> None:
+        """What the log has lost of its end (which only unsafe settings allow) was deleted: what
+        comes now was not."""
+        if self.front.offset > self.end_offset:
+            end = self.end_offset
+            self.front = Front(self.next_position(self.confirmed), end, end)
+            self._floor = self._rank_before_front()
 
     def _with_offsets(self, ledgers: Sequence[LedgerInfo]) -> list[LedgerInfo]:
         """``ledgers``, each with the offsets that follow from those before it."""
@@ -178,7 +222,11 @@ class Chain:
             self.confirmed = _new(Position, (self._ids[-1], entry_id))
 
     def follow(
-        self, ledgers: Sequence[LedgerInfo], trimmed: Position, first_offset: int
+        self,
+        ledgers: Sequence[LedgerInfo],
+        trimmed: Position,
+        first_offset: int,
+        front: Front = NO_FRONT,
     ) -> list[int]:
         """The chain is what its owner's record says now, in whatever steps it came there. Returns
         the ids of the ledgers that left it, or lie elsewhere now."""
@@ -189,6 +237,7 @@ class Chain:
             self.last_confirmed_entry = NO_ENTRY
         self.trimmed = trimmed
         self.first_offset = first_offset
+        self.front = front
         self.replace_ledgers(ledgers)
         return [each.ledger_id for each in former if self.stored(each.ledger_id) != each.stored]
 
@@ -232,6 +281,10 @@ class Chain:
     @property
     def first(self) -> Position:
         """The first entry held, or the place of the next one when there is none."""
+        if self._floor:
+            if self._floor < self._last_rank:
+                return self.at_rank(self._floor + 1)
+            return max(self._beyond(), self.front.position)
         if self._ids:
             return Position(self._ids[0], 0)
         return Position(self.trimmed.ledger_id, self.trimmed.entry_id + 1)
@@ -243,7 +296,7 @@ class Chain:
     def next_position(self, position: Position) -> Position:
         """The position of the entry after ``position``, or the place of the next append."""
         rank = self.rank(position)
-        return self.at_rank(rank + 1) if rank < self.entries else self._beyond()
+        return self.at_rank(rank + 1) if rank < self._last_rank else self._beyond()
 
     def _beyond(self) -> Position:
         """The place of the next append, as far as known."""
@@ -262,6 +315,9 @@ class Chain:
         return self.at_rank(rank) if rank > 0 else self.before_first()
 
     def before_first(self) -> Position:
+        rank = self.rank(EARLIEST)
+        if rank > 0:
+            return self.at_rank(rank)
         return Position(self._ids[0], NO_ENTRY) if self._ids else self.trimmed
 
     def mark_before(self, start: Position) -> Position:
@@ -279,10 +335,15 @@ class Chain:
     # -- ranks --------------------------------------------------------------------------------
 
     def rank(self, position: Position) -> int:
-        """How many entries are at or before ``position``."""
+        """How many entries of the chain's ledgers are at or before ``position``; before the first
+        that is held, all that were deleted."""
+        found = self._rank(position)
+        return found if found > self._floor else min(self._floor, self._last_rank)
+
+    def _rank(self, position: Position) -> int:
         index = bisect_left(self._ids, position.ledger_id)
         if index == len(self._ids):
-            return self.entries
+            return self._last_rank
         if self._ids[index] != position.ledger_id:
             return self._ranks[index]
         last = self.last_entry(position.ledger_id)
@@ -290,20 +351,35 @@ class Chain:
 
     def at_rank(self, rank: int) -> Position:
         """The position of the ``rank``-th entry, counted from 1."""
-        assert 1 <= rank <= self.entries
+        assert 1 <= rank <= self._last_rank
         index = min(bisect_left(self._ranks, rank) - 1, len(self._ids) - 1)
         return Position(self._ids[index], rank - self._ranks[index] - 1)
 
     @property
+    def _last_rank(self) -> int:
+        return self._ranks[-1] + self.last_confirmed_entry + 1
+
+    @property
     def entries(self) -> int:
         """All confirmed entries that the chain holds."""
-        return self._ranks[-1] + self.last_confirmed_entry + 1
+        return max(0, self._last_rank - self._floor)
+
+    @property
+    def deleted(self) -> Position:
+        """The last entry that is gone from the log's front; ``EARLIEST``: none is."""
+        rank = self.rank(EARLIEST)
+        return self.at_rank(rank) if rank > 0 else self.trimmed
 
     def entries_between(self, after: Position, last: Position) -> int:
         """How many entries lie in (after, last]."""
         return max(0, self.rank(last) - self.rank(after))
 
     # -- offsets ------------------------------------------------------------------------------
+
+    @property
+    def first_message(self) -> int:
+        """The offset of the first message of ``first``."""
+        return max(self.first_offset, self.front.entry_offset)
 
     def messages_of(self, info: LedgerInfo) -> int:
         """How many messages of the ledger are confirmed."""
@@ -330,8 +406,11 @@ class Chain:
         return self.ledgers[max(0, index)]
 
     def messages_until(self, position: Position) -> int:
-        """How many messages are at or before ``position``, of those that the chain holds. Exact
-        at a ledger's end and at ``confirmed``; inside a ledger its mean is taken."""
+        """How many messages are at or before ``position``, of those in the chain's ledgers; before
+        ``first``, all that were deleted. Exact there, at a ledger's end and at ``confirmed``;
+        inside a ledger its mean is taken."""
+        if self._floor and position < self.first:
+            return self.front.entry_offset - self.first_offset
         index = bisect_left(self._ids, position.ledger_id)
         if index == len(self._ids):
             return self.end_offset - self.first_offset

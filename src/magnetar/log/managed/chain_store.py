@@ -81,6 +81,7 @@ class ChainStore:
             holds=self._holds(),
             table=self.table,
             compacted=self.compacted,
+            front=self.chain.front,
             handed_over=None,  # whoever writes here owns the log, and its cursors change
         )
 
@@ -138,6 +139,11 @@ class ChainStore:
         if ledger_id in self._half_compacted:
             del self._half_compacted[ledger_id]
             self.leave(ledger_id)
+
+    @property
+    def being_compacted(self) -> bool:
+        """A ledger for what compaction leaves is being written."""
+        return bool(self._half_compacted)
 
     def leave(self, ledger_id: int) -> None:
         """The ledger is not, or no longer, part of the chain: the next ``save`` says so."""

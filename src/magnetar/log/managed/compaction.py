@@ -122,6 +122,11 @@ class LogCompaction:
             found.ledger_id, found.horizon, found.entries, found.stored_bytes, found.finished_ms
         )
 
+    @property
+    def in_use(self) -> bool:
+        """Something was left of the log, or is about to be."""
+        return self._running or self._store.compacted is not None or self._store.being_compacted
+
     def payload(self, entry: Entry) -> Buffer:
         """See the seam."""
         return whole_payload(entry)

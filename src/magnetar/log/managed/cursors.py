@@ -345,6 +345,15 @@ class ManagedCursors:
 
     # -- for the log --------------------------------------------------------------------------
 
+    def pass_over(self, front: Position) -> None:
+        """What is before ``front`` was deleted: for those that have not acknowledged it, it counts
+        as if they had. (An owner may have ended after it said so in the log's record, and before
+        they had stored that.)"""
+        last = Position(front.ledger_id, front.entry_id - 1)
+        for cursor in self._open.values():
+            if cursor.mark_delete < last:
+                cursor.acknowledge_cumulative(last)
+
     def clean_up_nowait(self) -> None:
         """Try again what deletions that failed have left, and delete what former owners did: not
         while the log is being opened, when clients wait for it and for others beside it."""

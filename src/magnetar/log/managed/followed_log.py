@@ -203,7 +203,7 @@ class FollowedLog:
             ledgers,
             chain.confirmed,
             {},
-            chain.trimmed,
+            chain.deleted,
             0 if self._known is None else self._known.record.created_ms,
             table=None if self._known is None else self._known.record.table,
         )
@@ -256,7 +256,7 @@ class FollowedLog:
     def _take_chain(self, known: Known) -> None:
         record, before = known.record, self._chain.confirmed
         self._catch_up.forget(
-            self._chain.follow(record.ledgers, record.trimmed, record.first_offset)
+            self._chain.follow(record.ledgers, record.trimmed, record.first_offset, record.front)
         )
         self._chain_changed.set()
         if self._chain.confirmed > before:

@@ -8,7 +8,10 @@ Rules:
 
 * A ledger whose entries are one message each needs no reading for offsets.
 * A ledger without headers (written before them) is searched for a time entry by entry.
-* A ledger that is trimmed while it is searched: the search begins again.
+* A ledger that is trimmed while it is searched, or of which entries are deleted: the search begins
+  again.
+* Of what was deleted nothing is read. The first entry that is left may be found for a time that
+  only a deleted one had reached: headers say the greatest time so far.
 
 Why no index of times is kept: docs/adr/0056-offsets-in-headers.md.
 """
@@ -62,6 +65,8 @@ class HeaderSearch:
             assert info is not None, f"{at} is held"
             if at.entry_id == 0 or chain.uniform(info):
                 return info.first_offset + at.entry_id
+            if at == chain.first:
+                return chain.first_message  # what is before it was deleted, and is not read
             try:
                 header = await self._header(info.ledger_id, at.entry_id - 1)
             except _TrimmedError:
@@ -72,7 +77,7 @@ class HeaderSearch:
         """See ``log.seam.Positions``."""
         chain = self._chain
         while True:
-            if offset < chain.first_offset:
+            if offset < chain.first_message:
                 return chain.first
             info = chain.holder(offset)
             if info is None:
@@ -99,7 +104,9 @@ class HeaderSearch:
         chain = self._chain
         for info in list(chain.ledgers):
             last = chain.last_entry(info.ledger_id)
-            if last < 0 or 0 < info.greatest_ms < time_ms:
+            if Position(info.ledger_id, last) < chain.first:
+                continue  # it is empty, or was deleted
+            if 0 < info.greatest_ms < time_ms:
                 continue
             if info.closed and info.greatest_ms == 0:
                 found = await self._scan(info, last, time_ms)
@@ -115,12 +122,12 @@ class HeaderSearch:
 
     async def _scan(self, info: LedgerInfo, last: int, time_ms: int) -> Position | None:
         """The first entry of a ledger without headers that says it was published by then."""
-        at = 0
+        at = first = self._first_of(info)
         while at <= last:
             found = await self._read(Position(info.ledger_id, at), SCAN_ENTRIES, SCAN_BYTES)
             for entry in found:
                 if entry.ledger_id != info.ledger_id:
-                    return None if at > 0 else self._gone()
+                    return None if at > first else self._gone()
                 if _published_ms(entry) >= time_ms:
                     return Position(entry.ledger_id, entry.entry_id)
                 at = entry.entry_id + 1
@@ -130,6 +137,11 @@ class HeaderSearch:
     def _gone() -> None:
         raise _TrimmedError
 
+    def _first_of(self, info: LedgerInfo) -> int:
+        """The first entry of the ledger that is left."""
+        first = self._chain.first
+        return first.entry_id if first.ledger_id == info.ledger_id else 0
+
     # -- reading headers ----------------------------------------------------------------------
 
     async def _bisect(
@@ -137,7 +149,7 @@ class HeaderSearch:
     ) -> Position:
         """The first entry of the ledger whose header has ``reached`` what is wanted; its last
         one has."""
-        low, high = 0, self._chain.last_entry(info.ledger_id)
+        low, high = self._first_of(info), self._chain.last_entry(info.ledger_id)
         while low < high:
             middle = (low + high) // 2
             if reached(await self._header(info.ledger_id, middle)):

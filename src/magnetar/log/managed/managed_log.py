@@ -9,7 +9,7 @@ Invariants beside those of the seam:
   the log here (``LogFencedError`` to everything that is open).
 * A ledger is deleted only when every durable cursor has *stored* a mark-delete position at or
   past its end, the log's checkpoint (if it has one) counts all of it, no reader holds it, and
-  retention lets it go; the open ledger never is.
+  retention lets it go, or all its records were deleted (``front``); the open ledger never is.
 * Of a log with a table only ledgers that are in it are deleted, and stay in the chain
   (``rules.past_bookies``): they are read from there.
 """
@@ -29,7 +29,7 @@ from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.compaction import CompactionEvents, LogCompaction
 from magnetar.log.managed.cursors import ChainCursors, CursorContext, CursorEvents, ManagedCursors
-from magnetar.log.managed.front import EpochsOfLedgers, WholeLedgers
+from magnetar.log.managed.front import EpochsOfLedgers, FrontEvents, LedgersFront
 from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.holds import HoldEvents, LogHolds
@@ -145,10 +145,16 @@ class ManagedLog:
             self._require_open,
         )
         self.tabled: TabledLedgers = LogTabled(store, tabled_events)
-        self.front: LogFront = WholeLedgers(store.name)
         self.epochs: LogEpochs = EpochsOfLedgers(self.epoch, lambda: self.positions.end_offset)
         self._compaction = self._make_compaction()
         self.compaction: KeyCompaction = self._compaction
+        front_events = FrontEvents(
+            self._begins_later,
+            lambda: self._compaction.in_use,
+            self._on_lost,
+            self._require_open,
+        )
+        self.front: LogFront = LedgersFront(store, self.positions, front_events)
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
@@ -288,7 +294,13 @@ class ManagedLog:
             [*self._needed_after(), *self._holds.needed_after()],
             self._appender.policy.retention,
             self._context.now_ms(),
+            self._chain.front.position,
         )
+
+    def _begins_later(self) -> None:
+        """Records were deleted at the front."""
+        self._cursors.pass_over(self._chain.front.position)
+        self._maybe_trim()
 
     def _needed_after(self) -> list[Position]:
         """Positions after which somebody still needs what the log holds, as long as may be."""
@@ -309,6 +321,7 @@ class ManagedLog:
             self._needed_after(),
             stored_bytes,
             self._appender.policy.retention,
+            self._chain.front.position,
         )
 
     def _drops_later(self) -> bool:
@@ -370,7 +383,7 @@ class ManagedLog:
             tuple(ledgers),
             self._chain.confirmed,
             {name: cursor.mark_delete for name, cursor in self._cursors.durable().items()},
-            self._chain.trimmed,
+            self._chain.deleted,
             self._store.created_ms,
             self._holds.all(),
             self._frees_later(stored_bytes),
@@ -393,10 +406,12 @@ class ManagedLog:
     async def recover_cursors(self, names: Sequence[str]) -> None:
         """Load the cursors that the metadata store has (while opening)."""
         await self._cursors.recover(names)
+        self._cursors.pass_over(self._chain.front.position)
 
     async def take_cursors(self, handed: Sequence[HandedCursor]) -> None:
         """Load the cursors that the last owner has handed over (while opening)."""
         await self._cursors.take_handed(handed)
+        self._cursors.pass_over(self._chain.front.position)
 
     async def abandon(self) -> None:
         """End without finishing anything (opening failed)."""

@@ -91,6 +91,7 @@ class LogRecord(_message.Message):
     COMPACTED_FIELD_NUMBER: _builtins.int
     ENGINE_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
+    FRONT_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     trimmed_ledger_id: _builtins.int
     """everything up to here was trimmed"""
@@ -131,6 +132,10 @@ class LogRecord(_message.Message):
     def compacted(self) -> Global___Compacted:
         """absent: the log was never compacted"""
 
+    @_builtins.property
+    def front(self) -> Global___Front:
+        """absent: no records were deleted but with whole ledgers"""
+
     def __init__(
         self,
         *,
@@ -149,14 +154,48 @@ class LogRecord(_message.Message):
         compacted: Global___Compacted | None = ...,
         engine: _builtins.str = ...,
         created_ms: _builtins.int = ...,
+        front: Global___Front | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "handed_over", b"handed_over", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "front", b"front", "handed_over", b"handed_over", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "engine", b"engine", "epoch", b"epoch", "first_offset", b"first_offset", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "engine", b"engine", "epoch", b"epoch", "first_offset", b"first_offset", "front", b"front", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogRecord: _TypeAlias = LogRecord  # noqa: Y015
+
+@_typing.final
+class Front(_message.Message):
+    """records before it were deleted, whatever its ledger holds"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    ENTRY_ID_FIELD_NUMBER: _builtins.int
+    ENTRY_OFFSET_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    """the first entry that is left, or the place of the next one"""
+    entry_id: _builtins.int
+    entry_offset: _builtins.int
+    """of its first message"""
+    offset: _builtins.int
+    """of the first message that is left, perhaps within the entry"""
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.int = ...,
+        entry_id: _builtins.int = ...,
+        entry_offset: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry_id", b"entry_id", "entry_offset", b"entry_offset", "ledger_id", b"ledger_id", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Front: _TypeAlias = Front  # noqa: Y015
 
 @_typing.final
 class TableMark(_message.Message):

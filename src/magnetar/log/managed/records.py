@@ -17,11 +17,12 @@ from urllib.parse import quote_plus, unquote_plus
 from google.protobuf.message import DecodeError
 
 from magnetar.env.metadata import Versioned
-from magnetar.log.managed.chain import LedgerInfo
+from magnetar.log.managed.chain import NO_FRONT, Front, LedgerInfo
 from magnetar.log.managed.managed_pb2 import Binding as BindingMessage
 from magnetar.log.managed.managed_pb2 import Checkpoint as CheckpointMessage
 from magnetar.log.managed.managed_pb2 import Compacted as CompactedMessage
 from magnetar.log.managed.managed_pb2 import CursorRecord as CursorMessage
+from magnetar.log.managed.managed_pb2 import Front as FrontMessage
 from magnetar.log.managed.managed_pb2 import HandedCursor as HandedCursorMessage
 from magnetar.log.managed.managed_pb2 import HandedOver as HandedOverMessage
 from magnetar.log.managed.managed_pb2 import LedgerRecord as LedgerMessage
@@ -87,6 +88,7 @@ class LogRecord:
     table: TableMark | None = None
     compacted: Compacted | None = None
     engine: Engine = Engine.LEDGER
+    front: Front = NO_FRONT
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ def encode_log(record: LogRecord) -> bytes:
         compacted=_compacted_message(record.compacted),
         # As it was before there was another engine, so that older releases read it.
         engine="" if record.engine is Engine.LEDGER else record.engine.value,
+        front=_front_message(record.front),
     )
     return message.SerializeToString()
 
@@ -260,7 +263,24 @@ def decode_log(name: str, value: bytes) -> LogRecord:
         table=_table(message),
         compacted=_compacted(message),
         engine=_engine(name, message),
+        front=_front(message),
     )
+
+
+def _front_message(front: Front) -> FrontMessage | None:
+    if front == NO_FRONT:
+        return None
+    (ledger_id, entry_id), entry_offset, offset = front
+    return FrontMessage(
+        ledger_id=ledger_id, entry_id=entry_id, entry_offset=entry_offset, offset=offset
+    )
+
+
+def _front(message: LogMessage) -> Front:
+    if not message.HasField("front"):
+        return NO_FRONT
+    kept = message.front
+    return Front(Position(kept.ledger_id, kept.entry_id), kept.entry_offset, kept.offset)
 
 
 def _engine(name: str, message: LogMessage) -> Engine:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.policy import UNLIMITED, Retention
 from magnetar.log.seam import StoredAt, TableMark
-from magnetar.model.ids import Position
+from magnetar.model.ids import EARLIEST, Position
 
 
 def deletable(
@@ -15,10 +15,12 @@ def deletable(
     mark_deletes: Iterable[Position],
     retention: Retention,
     now_ms: int,
+    front: Position = EARLIEST,
 ) -> int:
     """How many ledgers at the front of the log may go: closed, wholly acknowledged by every
-    cursor (``mark_deletes``, as stored), and past retention. The open ledger never goes."""
-    if retention.everything:
+    cursor (``mark_deletes``, as stored), and past retention, or with nothing in it at or after
+    ``front``: records before that were deleted. The open ledger never goes."""
+    if retention.everything and front == EARLIEST:
         return 0
     slowest = min(mark_deletes, default=None)
     kept_bytes = sum(info.stored_bytes for info in ledgers)
@@ -26,7 +28,8 @@ def deletable(
     for info in ledgers:
         if not info.closed or not _passed(info, slowest):
             break
-        if not _past_retention(info, retention, kept_bytes, now_ms):
+        deleted = front > (info.ledger_id, info.entries - 1)
+        if not deleted and not _past_retention(info, retention, kept_bytes, now_ms):
             break
         kept_bytes -= info.stored_bytes
         count += 1
@@ -74,16 +77,18 @@ def frees_later(
     mark_deletes: Iterable[Position],
     stored_bytes: int,
     retention: Retention,
+    front: Position = EARLIEST,
 ) -> bool:
     """Whether the log's first ledger, with that last entry, goes without anybody's doing: its time
-    passes, or it is the open one and rolls for its age. ``stored_bytes`` are those of the log."""
+    passes, or it is the open one and rolls for its age. ``stored_bytes`` are those of the log;
+    ``front``: as in ``deletable``."""
     if last_of_first.entry_id < 0:
         return False  # an empty ledger does not roll
     slowest = min(mark_deletes, default=None)
     if slowest is not None and slowest < last_of_first:
         return False  # somebody has to acknowledge first
     too_large = retention.kept_bytes != UNLIMITED and stored_bytes > retention.kept_bytes
-    return retention.kept_ms != UNLIMITED or too_large
+    return retention.kept_ms != UNLIMITED or too_large or front > last_of_first
 
 
 def _passed(info: LedgerInfo, slowest: Position | None) -> bool:

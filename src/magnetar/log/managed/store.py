@@ -213,7 +213,7 @@ class ManagedLogStore:
     async def _take_over(self, name: str, node: RecordNode[LogRecord]) -> ChainStore:
         """Recover the last ledger and write the record."""
         record = node.record
-        chain = Chain(record.ledgers, record.trimmed, record.first_offset)
+        chain = Chain(record.ledgers, record.trimmed, record.first_offset, record.front)
         store = ChainStore(name, chain, node, self._ledgers)
         if chain.ledgers and not chain.ledgers[-1].closed:
             info = chain.ledgers[-1]
@@ -222,6 +222,7 @@ class ManagedLogStore:
             where = f"log {name}, ledger {info.ledger_id}"
             extent = await extent_of(reader, info.first_offset, last, where)
             store.close_last(self._context.now_ms(), last + 1, reader.length, extent)
+        chain.end_front()
         await store.take_over()
         return store
 

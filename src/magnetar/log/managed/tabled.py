@@ -86,6 +86,11 @@ class LogTabled:
             )
         if self._store.table is not None:
             self._check(mark.where)
+        elif self._store.chain.deleted > self._store.chain.trimmed:
+            raise NotAllowedError(
+                f"log {self._store.name}: records up to {self._store.chain.deleted} were deleted, "
+                "and a table takes whole ledgers; attach it when that ledger is gone"
+            )
         if mark != self._store.stored_table:
             self._store.table = mark
             await self._save()

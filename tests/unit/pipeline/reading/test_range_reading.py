@@ -70,7 +70,9 @@ def test_what_was_deleted_before_the_task_began() -> None:
     case.log.trim(2)
     assert case.read() == [8, 9, 10, 11]
     assert case.reports.messages == 8
-    with pytest.raises(DataLossError, match=r"retention has deleted .* \(8 messages\)"):
+    with pytest.raises(
+        DataLossError, match=r"retention or DeleteRecords has deleted .* \(8 messages\)"
+    ):
         case.read(fatal=True)
 
 

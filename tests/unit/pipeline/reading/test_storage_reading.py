@@ -140,7 +140,7 @@ def test_a_range_within_batches(world: World) -> None:
 def test_what_was_deleted_before_the_task_is_a_loss(world: World) -> None:
     (split,) = world.splits()
     world.cluster.logs[TOPIC].trim(2)
-    with pytest.raises(DataLossError, match="retention has deleted"):
+    with pytest.raises(DataLossError, match="retention or DeleteRecords has deleted"):
         world.read(split)
     assert world.read(split, fatal=False) == world.values[18:]
 
@@ -153,7 +153,7 @@ def test_what_is_deleted_while_it_is_read_is_a_loss(world: World) -> None:
 
     (split,) = world.splits()
     world.bookies.before_entry = trim
-    with pytest.raises(DataLossError, match="retention has deleted"):
+    with pytest.raises(DataLossError, match="retention or DeleteRecords has deleted"):
         world.read(split)
     world = World()
     (split,) = world.splits()

@@ -98,6 +98,10 @@ class LogCompany(Protocol):
         """Positions at or after which somebody still needs what the log holds."""
         ...
 
+    def pass_over(self, front: Position) -> None:
+        """What is before ``front`` was deleted, whoever had acknowledged it."""
+        ...
+
     @property
     def created_ms(self) -> int: ...
 
@@ -149,7 +153,7 @@ class PartitionLog:
         self.tabled: TabledLedgers = NoTable(name)
         self.compaction: KeyCompaction = NoCompaction(self)
         self.front: LogFront = PartitionFront(
-            hosted, found.places, self.require_open, self._trimmed
+            hosted, found.places, self.require_open, self._begins_later
         )
         self.epochs: LogEpochs = PartitionEpochs(hosted, self.require_open)
         self.cursors: Cursors
@@ -459,6 +463,11 @@ class PartitionLog:
         finally:
             self._trimming = False
         self._trimmed()
+
+    def _begins_later(self) -> None:
+        """Records were deleted."""
+        self._trimmed()
+        self._company.pass_over(self.positions.first)
 
     def _trimmed(self) -> None:
         source, leader = self._hosted.source, self._hosted.machine.leader

@@ -147,7 +147,7 @@ class _Collected:
             if self._committed and not partition.transactions.known:
                 await partition.know_transactions()
             found.high_watermark = partition.positions.end_offset
-            found.last_stable_offset = partition.transactions.stable_offset()
+            found.last_stable_offset = partition.stable_offset()
             end_offset = found.last_stable_offset if self._committed else found.high_watermark
             if not found.log_start_offset <= part.fetch_offset <= found.high_watermark:
                 found.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -281,7 +281,7 @@ async def _list(
     listed.leader_epoch = partition.log.epoch
     if time_ms == LATEST:
         end_offset = partition.positions.end_offset
-        listed.offset = partition.transactions.stable_offset() if committed else end_offset
+        listed.offset = partition.stable_offset() if committed else end_offset
     elif time_ms == EARLIEST:
         listed.offset = await partition.start_offset()
     elif time_ms == GREATEST_TIME:
@@ -297,7 +297,7 @@ async def _list(
 async def _first_at(partition: Partition, time_ms: int) -> tuple[int, int]:
     """The first record with that timestamp or a later one, and its timestamp; -1, -1 if there is
     none. Entries are found by the log; one batch is taken apart."""
-    positions = partition.positions
+    positions, begin = partition.positions, partition.log.front.offset
     place = await partition.log.first_at(time_ms)
     while place <= positions.readable:
         entries = await partition.entries_at(place, 1, 1)
@@ -311,8 +311,9 @@ async def _first_at(partition: Partition, time_ms: int) -> tuple[int, int]:
         header, records = read_batch(payload)
         for record in records:
             made_ms = timestamp_of(header, record)
-            if made_ms >= time_ms:
-                return header.base_offset + record.offset_delta, made_ms
+            offset = header.base_offset + record.offset_delta
+            if made_ms >= time_ms and offset >= begin:
+                return offset, made_ms
         # The log finds entries by publish times, and a record may say that it is older.
         place = positions.next_position(place)
     return -1, -1

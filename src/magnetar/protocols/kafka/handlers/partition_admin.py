@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.model.errors import MagnetarError
+from magnetar.model.errors import InvalidTopicNameError, MagnetarError
+from magnetar.protocols.kafka.coordination.coordinator import NAMESPACE as GROUPS_NAMESPACE
 from magnetar.protocols.kafka.handlers.cluster import described_topic
+from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.topics.deleting import delete_records as delete_records_of
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.partition_messages import (
@@ -83,11 +86,17 @@ async def delete_records(
             where = BegunPartition(part.index)
             said.partitions.append(where)
             try:
+                _check_deletable(topic.name)
                 found = await session.services.partition(topic.name, part.index, session)
-                where.low_watermark = await found.log.front.delete_before(part.offset)
+                where.low_watermark = await delete_records_of(found.topic, part.offset)
             except MagnetarError as error:
                 where.error_code = error_code(error)
     return answer
+
+
+def _check_deletable(name: str) -> None:
+    if topic_of(name).namespace == GROUPS_NAMESPACE:
+        raise InvalidTopicNameError(f"topic {name} holds what groups have committed: it is kept")
 
 
 async def elect_leaders(

@@ -335,6 +335,10 @@ class Partition:
     async def start_offset(self) -> int:
         return max(await self.positions.offset_of(self.positions.first), self.log.front.offset)
 
+    def stable_offset(self) -> int:
+        """What a transaction wrote that is open may have been deleted."""
+        return max(self.transactions.stable_offset(), self.log.front.offset)
+
     async def place_of(self, offset: int) -> Position:
         """The entry that holds the message of that offset."""
         found = self._places.get(offset)

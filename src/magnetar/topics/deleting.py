@@ -1,0 +1,32 @@
+"""Deleting the first records of a topic: for all readers, and all subscriptions.
+
+What a subscription has not acknowledged of them is gone for it, as when messages expire; one whose
+backlog is cut is told of in the log. Why: docs/adr/0159-deleted-records-on-ledgers.md.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from magnetar.topics.topic import Topic
+
+log = structlog.get_logger(__name__)
+
+
+async def delete_records(topic: Topic, offset: int) -> int:
+    """The topic begins with the message of that offset (-1: with the next one that comes), or where
+    it begins already; the first offset that is left. Raises as ``log.seam.LogFront``."""
+    with topic.held():
+        before = {each: each.cursor.backlog_entries() for each in topic.subscriptions.values()}
+        left = await topic.log.front.delete_before(offset)
+        for each in list(topic.subscriptions.values()):
+            each.begin_later()
+            cut = before.get(each, 0) - each.cursor.backlog_entries()
+            if each.durable and cut > 0:
+                log.info(
+                    "records deleted that were not acknowledged",
+                    topic=str(topic.name),
+                    subscription=each.name,
+                    entries=cut,
+                )
+    return left
